@@ -48,12 +48,7 @@ _log: Final = structlog.get_logger("sluice.agent")
 
 
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
-    """Ship files and host metrics until `stop`, or with `once` until every batch is accepted.
-
-    Raises:
-        SluiceError: The agent cannot continue: unusable settings, or a spool whose durability is
-            unknown.
-    """
+    """Ship files and host metrics until `stop`, or with `once` until every batch is accepted."""
     check_agent_settings(settings)  # before anything is opened
     receives = settings.for_doors().doors or settings.for_syslog().addresses
     if not settings.paths and not settings.host_metrics_s and not receives:
@@ -75,11 +70,7 @@ async def run_forward(
     stop: asyncio.Event,
     give_up_s: float = 0.0,
 ) -> AgentRunResult:
-    """Ship the lines of a pipe until its end, with the guarantee of `durability`.
-
-    Raises:
-        SluiceError: The agent cannot continue.
-    """
+    """Ship the lines of a pipe until its end, with the guarantee of `durability`."""
     check_agent_settings(settings)
     check_number("give_up_s", give_up_s, 0)
     accepted = durability is Durability.ACCEPTED
@@ -147,7 +138,6 @@ def _build(
     metrics: AgentMetrics,
     clock: Clock,
 ) -> Agent:
-    """Create the parts of an agent over an open spool."""
     rng = random.Random()  # noqa: S311 - jitter, not a secret
     gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
     batcher = Batcher(

@@ -22,12 +22,11 @@ class BatchLimits:
     Attributes:
         bytes_max: Approximate size before compression; at most 8 MiB.
         records_max: Number of records.
-        age_s_max: Seconds since the first record.
         freshness_s: Seconds since the first record, if every record may wait: see
             `RecordBlock.may_wait`. 0 means `age_s_max`.
 
     Raises:
-        BadUsage: A limit is out of range, or would produce frames that no gateway accepts.
+        BadUsage: A limit would produce frames that no gateway accepts.
     """
 
     bytes_max: int = 4 * 1024 * 1024
@@ -50,13 +49,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockLimits:
-    """How much of a file or pipe is read and parsed together. A block has at least one line.
-
-    Attributes:
-        read_bytes: Text of one read.
-        cost_bytes_max: Approximate size before compression.
-        records_max: Number of records.
-    """
+    """How much of a file or pipe is read and parsed together. A block has at least one line."""
 
     read_bytes: int = 256 * 1024
     cost_bytes_max: int = BLOCK_COST_BYTES_MAX

@@ -41,7 +41,6 @@ class RecordBlock:
     """Some records of one input.
 
     Attributes:
-        columns: The records, at least one.
         cost_bytes: Their approximate size in a frame before compression.
         checkpoints: The positions of their files after these records; empty for inputs that cannot
             be read again.
@@ -67,11 +66,7 @@ SealedCallback = Callable[[bool], None]
 
 @dataclass(slots=True, kw_only=True)
 class BatchBuilder:
-    """Collects record blocks of one kind until a batch is due.
-
-    Attributes:
-        limits: The limits at which a batch is cut.
-    """
+    """Collects record blocks of one kind until a batch is due."""
 
     limits: BatchLimits
     _blocks: list[RecordBlock] = field(default_factory=list)
@@ -138,11 +133,7 @@ class _Uncommitted:
 
 
 class Batcher:
-    """Collects records and seals them into the spool while `run` runs.
-
-    Attributes:
-        on_sealed: Called with each batch and its frame once it is durable.
-    """
+    """Collects records and seals them into the spool while `run` runs."""
 
     def __init__(
         self,
@@ -180,11 +171,7 @@ class Batcher:
                 await self._pass_on(builder)
 
     async def run(self) -> None:
-        """Seal and commit batches until cancelled.
-
-        Raises:
-            SluiceError: A batch cannot be sealed, or it is unknown whether it is durable.
-        """
+        """Seal and commit batches until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._seal_batches())
             group.create_task(self._commit_batches())

@@ -58,13 +58,9 @@ def logs_from_block(
 ) -> LogColumns:
     """Build log columns from a block of lines.
 
-    Args:
-        block: Whole lines; the newline of the last is optional.
-        arrived_ns: The time of lines without a timestamp.
-        zone: The time zone of timestamps that specify none.
-        path: The file, added to each line as an attribute; empty for a pipe.
-        continues: The last line continues in the next block (`sluice.continues`).
-        newlines: The offsets of the newlines in the block, if they are known.
+    Lines without a timestamp have the time `arrived_ns`; with `continues`, the last line continues
+    in the next block (`sluice.continues`). `path` becomes an attribute of each line; it is empty
+    for a pipe.
     """
     if b"\r\n" in block:
         block, newlines = block.replace(b"\r\n", b"\n"), None

@@ -1,4 +1,4 @@
-"""From the body of a request to the record blocks that the batcher accepts; pure.
+"""Turn the body of a request into the record blocks that the batcher accepts; pure.
 
 Records of many requests share a frame, so each has the pairs of its resource as attributes. A large
 request becomes several parts, cut at the same places in every retry: a crash may make only some of
@@ -31,9 +31,7 @@ class ReadRequest:
 
     Attributes:
         blocks: The records, each block with the digest of its part of the request.
-        records: The number of records.
-        unreadable: Those of them that were kept raw.
-        source: What identifies the request.
+        unreadable: Records that were kept raw.
     """
 
     blocks: tuple[RecordBlock, ...]
@@ -47,16 +45,12 @@ def read_request(
 ) -> ReadRequest:
     """Return the blocks of a body.
 
-    Args:
-        body: The body as received.
-        wanted: What the head of the request states.
-        sender: Whose request it is; equal requests of two senders are two requests.
-        received_ns: The time of records that contain none.
-        bytes_max: Limit of the body after decompression.
+    Requests of two senders are different requests even if their bytes are equal. `bytes_max` limits
+    the body after decompression.
 
     Raises:
-        BodyUnreadable: No record of it can be read.
-        BodyTooLarge: It exceeds a limit after decompression.
+        BodyUnreadable: No record can be read.
+        BodyTooLarge: The limit after decompression is exceeded.
     """
     plain = decompress(body, wanted.coding, bytes_max=bytes_max)
     origin = RequestOrigin(principal=sender, door=wanted.door, key=wanted.key, unique=b"")

@@ -18,11 +18,7 @@ class TokenSenders:
         self._tokens = tuple(tokens)
 
     def of_token(self, token: str | None) -> str:
-        """Return the owner of a token.
-
-        Raises:
-            Unauthenticated: There are tokens, and this is none of them.
-        """
+        """Return the owner of a token."""
         if not self._tokens:
             return LOCAL_SENDER
         name = name_of_token(token or "", self._tokens)
@@ -31,10 +27,6 @@ class TokenSenders:
         return name
 
     def of_call(self, token: str | None, spiffe: str | None) -> str:
-        """Return the owner of a token; an agent knows no client certificates.
-
-        Raises:
-            Unauthenticated: As `of_token`.
-        """
+        """Return the owner of a token; an agent knows no client certificates."""
         del spiffe
         return self.of_token(token)

@@ -44,13 +44,7 @@ log = structlog.get_logger("sluice.agent.doors")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenDoors:
-    """Where clients reach the doors.
-
-    Attributes:
-        urls: Of the doors over HTTP.
-        otlp_grpc_port: None if it is not open.
-        forward_port: None if it is not open.
-    """
+    """Where clients reach the doors; a port that is not open is None."""
 
     urls: tuple[str, ...] = ()
     otlp_grpc_port: int | None = None
@@ -61,12 +55,7 @@ class OpenDoors:
 async def serve_doors(
     settings: DoorSettings, separate: DoorPortSettings, ports: DoorPorts
 ) -> AsyncIterator[OpenDoors]:
-    """Serve the open doors while the context is active.
-
-    Raises:
-        BadUsage: An address, the tokens or the keys have another form, an address cannot be bound,
-            or a file cannot be read.
-    """
+    """Serve the open doors while the context is active."""
     if not settings.doors:
         yield OpenDoors()
         return
@@ -97,8 +86,6 @@ def _tls_files(separate: DoorPortSettings) -> TlsFiles | None:
 
 
 class _Servers:
-    """Returns the servers of one agent's doors, which are open while their context is active."""
-
     def __init__(
         self,
         settings: DoorSettings,

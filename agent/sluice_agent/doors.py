@@ -42,12 +42,7 @@ class DoorBudget:
     """The requests of all doors of one agent."""
 
     def __init__(self, body_bytes_max: int, is_full: Callable[[], bool]) -> None:
-        """Start without a request.
-
-        Args:
-            body_bytes_max: Largest body; one of this size always fits alone.
-            is_full: Returns whether the spool is full.
-        """
+        """Start without a request; one body of `body_bytes_max` always fits alone."""
         self.bytes_max = max(BODIES_BYTES_MAX, body_bytes_max)
         self._is_full = is_full
         self.held_bytes = 0
@@ -55,11 +50,7 @@ class DoorBudget:
 
     @contextmanager
     def take(self, length_bytes: int) -> Iterator[None]:
-        """Reserve memory.
-
-        Raises:
-            HttpRefusal: There is no room.
-        """
+        """Reserve memory; raise `HttpRefusal` if there is no room."""
         if self.held_bytes + length_bytes > self.bytes_max:
             raise HttpRefusal(ErrorCode.OVERLOADED, "too many requests: send it again later")
         self.held_bytes += length_bytes
@@ -70,11 +61,7 @@ class DoorBudget:
 
     @contextmanager
     def request(self, length_bytes: int) -> Iterator[None]:
-        """Reserve memory for a request, and count it.
-
-        Raises:
-            HttpRefusal: Inputs are blocked, or too many requests are waiting.
-        """
+        """Reserve memory for a request and count it; raise `HttpRefusal` without room."""
         if self._is_full():
             raise HttpRefusal(ErrorCode.OVERLOADED, "the spool is full: send it again later")
         if self._requests >= REQUESTS_MAX:
@@ -95,14 +82,7 @@ THREADS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorPorts:
-    """What the doors use of the agent.
-
-    Attributes:
-        batcher: Collects the records and seals them.
-        spool: Knows the requests whose records are durable.
-        metrics: Counts requests and records.
-        clock: The time of receipt.
-    """
+    """What the doors use of the agent."""
 
     batcher: Batcher
     spool: Spool
@@ -114,20 +94,10 @@ class AgentDoors:
     """Accepts requests into the spool, over HTTP (`DoorAcceptance`) and as messages.
 
     Attributes:
-        budget: The memory that bodies and messages may use.
-        clock: The time of receipt.
         body_bytes_max: Largest body, compressed and decompressed.
-        refused: The clients without a valid key.
     """
 
     def __init__(self, ports: DoorPorts, senders: TokenSenders, *, body_bytes_max: int) -> None:
-        """Bind the parts of an agent.
-
-        Args:
-            ports: The parts.
-            senders: Who may send over HTTP.
-            body_bytes_max: Largest body, compressed and decompressed.
-        """
         self.budget = DoorBudget(body_bytes_max, self.is_full)
         self.clock = ports.clock
         self.body_bytes_max = body_bytes_max
@@ -155,7 +125,7 @@ class AgentDoors:
         return self.clock.now_ns()
 
     def sheds(self) -> bool:
-        """Return False: there is no other agent that a client could use."""
+        """Return False: a client of an agent has no other one to use."""
         return False
 
     def is_full(self) -> bool:
@@ -174,11 +144,7 @@ class AgentDoors:
         self._ports.metrics.door_requests.labels(door, problem.code.value).inc()
 
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
-        """Return once every record of an HTTP request is durable in the spool.
-
-        Raises:
-            SluiceError: Not every record is durable; the code of the error states why.
-        """
+        """Return once every record of an HTTP request is durable in the spool."""
         sender = self._senders.of_token(sent_token(request.headers))
         announced = request.content_length
         size_bytes = self.body_bytes_max if announced is None else announced
@@ -188,11 +154,7 @@ class AgentDoors:
             return await self._accept_body(await self._body(request), sender, wanted)
 
     async def accept_message(self, body: bytes, sender: str, wanted: DoorRequest) -> DoorResult:
-        """Return once every record of a message is durable in the spool.
-
-        Raises:
-            SluiceError: Not every record is durable; the code of the error states why.
-        """
+        """Return once every record of a message is durable in the spool."""
         with self.budget.request(len(body)):
             return await self._accept_body(body, sender, wanted)
 
@@ -234,8 +196,7 @@ class AgentDoors:
     async def _seal(self, block: RecordBlock) -> bool:
         """Wait until the records are durable; return whether another request brought them.
 
-        Raises:
-            HttpRefusal: The records were dropped, or sealing was interrupted.
+        Raise `HttpRefusal` if they were dropped or sealing was interrupted.
         """
         if block.request and self._ports.spool.knows_request(block.request):
             return True
@@ -248,7 +209,7 @@ class AgentDoors:
         return duplicate
 
     async def _put(self, block: RecordBlock) -> asyncio.Future[bool]:
-        """Pass records to the batcher; return what becomes True once they are durable."""
+        """Pass records to the batcher; the future becomes True once they are durable."""
         sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def report(durable: bool) -> None:  # noqa: FBT001 - the only value of the callback

@@ -7,10 +7,6 @@ class SpoolUnwritable(SluiceError):
     """The spool cannot be written: the disk is full, fails, or denies access.
 
     The batch remains in memory, and its input is not read further until the write succeeds.
-
-    Attributes:
-        path: The file or directory that cannot be written.
-        reason: The operating system's message.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -29,10 +25,6 @@ class SpoolBroken(SluiceError):
     """It is unknown whether the result of a write to the spool would survive a power cut.
 
     The agent must stop. After a restart it has a new boot and reads what the disk contains.
-
-    Attributes:
-        path: The file or directory concerned.
-        reason: The operating system's message.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -62,11 +54,7 @@ class SpoolLocked(BadUsage):
 
 
 class CorruptEntry(SluiceError):
-    """A spool file that does not contain the bytes that were written.
-
-    Attributes:
-        reason: The check that failed.
-    """
+    """A spool file that does not contain the bytes that were written."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -77,14 +65,7 @@ class CorruptEntry(SluiceError):
 
 
 class GatewaysUnreachable(SluiceError):
-    """No gateway accepted a batch for as long as the operator allows; the batches are kept.
-
-    Attributes:
-        give_up_s: The limit, seconds.
-        reason: Why the last upload failed.
-        gateway: The gateway of the last upload.
-        detail: The cause, and what to check, if they are known.
-    """
+    """No gateway accepted a batch for as long as the operator allows; the batches are kept."""
 
     code = ErrorCode.STORE_UNAVAILABLE
     exit_code = ExitCode.STORE_UNREACHABLE
@@ -106,13 +87,7 @@ class GatewaysUnreachable(SluiceError):
 
 
 class SendingRefused(SluiceError):
-    """The gateways refuse this agent with 401 or `forbidden_agent`; an operator must act.
-
-    Attributes:
-        gateway: The gateway that responded.
-        status: The HTTP status.
-        response_code: The `code` of the response; empty if there is none.
-    """
+    """The gateways refuse this agent with 401 or `forbidden_agent`; an operator must act."""
 
     def __init__(self, gateway: str, status: int, response_code: str) -> None:
         super().__init__(gateway, status, response_code)
@@ -129,11 +104,7 @@ class SendingRefused(SluiceError):
 
 
 class NotAGateway(SluiceError):
-    """Only servers that are not gateways have responded, and the run waits for acceptance.
-
-    Attributes:
-        reason: Which server responded, and how.
-    """
+    """Only servers that are not gateways have responded, and the run waits for acceptance."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""The identity of a followed file: a digest of every byte that was read of it.
+"""The identity of a followed file: a digest of every byte that was read from it.
 
 The digest is a chain over blocks of 64 KiB, so that it can be continued, from a checkpoint too: the
 digest of a block is the sha256 of the digest before it and of its bytes, and that of the last,
@@ -37,7 +37,6 @@ class PrefixDigest:
 
     Attributes:
         begin: The first byte that it covers.
-        offset: The first byte that it does not cover.
         base: Where the block before the last one begins.
     """
 
@@ -113,7 +112,7 @@ class PrefixComparison:
         self._found: PrefixDigest | None = None
 
     def step(self, size_bytes: int = STEP_BYTES) -> bool:
-        """Read on; return True once every checkpoint is decided."""
+        """Read more; return True once every checkpoint is decided."""
         while self._left and size_bytes > 0:
             wanted = self._left[0]
             if self._found is None or self._found.begin != wanted.begin:

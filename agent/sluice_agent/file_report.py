@@ -23,12 +23,9 @@ class FileCounts:
     """What was not read as it was written, since the start.
 
     Attributes:
-        rewritten: Files that were read from their start again.
-        resent_bytes: Bytes read of them before: their lines, if they still exist, are sent again.
-        missing: Files that were known and could not be found.
+        resent_bytes: Bytes of these files that were read before; their lines, if they still exist,
+            are sent again.
         hole_bytes: Zero bytes that were skipped.
-        binary: Paths of the files that are not read because they are binary.
-        unreadable: Paths of the files that cannot be read at present.
     """
 
     rewritten: int = 0
@@ -43,8 +40,6 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     """What happened to the files of an agent since its start.
 
     Attributes:
-        agent_id: The agent.
-        written_at_unix_ns: When this was written.
         rewritten: Files that were read from their start again.
         resent_bytes: Bytes of them that had been read before: these lines are sent again.
         missing: Files that were known and not found; lines that were not read of them are lost.

@@ -54,9 +54,7 @@ COPY_WAIT_S: Final = 60.0
 class WaitingCopy:
     """A copy whose original is not truncated yet.
 
-    Attributes:
-        checkpoint: The position in the original when the copy was found.
-        until_s: The monotonic time at which the file is read from its start.
+    `until_s` is monotonic; then the file is read from its start.
     """
 
     checkpoint: FileCheckpoint
@@ -128,7 +126,6 @@ class PollResult:
     """The result of one poll of all files.
 
     Attributes:
-        blocks: Records, in the order of their files.
         finished: Sources that are read and sealed to their end and can be forgotten.
         new_checkpoints: Positions at which reading begins; they must be made durable first.
         busy: A file is being compared: the next poll continues.
@@ -144,12 +141,11 @@ class PollResult:
 class _Check:
     """A comparison that decides where a file is read from; until then it is not read.
 
+    The candidates are the file's `own` position before, and positions in files that were
+    `truncated` lately, are followed (`others`) or are `gone`.
+
     Attributes:
-        comparison: The comparison.
         own: The file's own position before, if it has one.
-        truncated: Positions in files that were truncated lately.
-        others: Positions in files that are followed.
-        gone: Positions in files that are gone.
         only_known: The file does not match the patterns: it is read only if it is the known one.
     """
 
@@ -210,11 +206,9 @@ class FileInput:
     ) -> PollResult:
         """Check every file once and read at most a few MiB.
 
-        Args:
-            now_s: The monotonic clock.
-            now_ns: The wall clock; the time of lines without a timestamp.
-            sealed: The durable checkpoint of each source.
-            final: Nothing will be appended: a last line without newline is complete.
+        `now_s` is monotonic; `now_ns` is the time of lines without a timestamp; `sealed` has the
+        durable checkpoint of each source. With `final` nothing will be appended, so a last line
+        without newline is complete.
         """
         if self._discovered_s is None or now_s - self._discovered_s >= DISCOVER_S:
             self._discover(now_s)
@@ -307,7 +301,7 @@ class FileInput:
                 return self._settle(file, now_s)
 
     def _postpone(self, file: FollowedFile, error: OSError, now_s: float) -> None:
-        """Read a file later that cannot be read; other files must not wait for it.
+        """Retry an unreadable file later, so that other files do not wait for it.
 
         The handle of a file on NFS may become stale: then it is opened again by its path.
         """
@@ -404,11 +398,8 @@ class FileInput:
     def _open(self, path: str, now_s: float, *, known: FileCheckpoint | None = None) -> bool:
         """Open a file, and begin to decide where it is read from.
 
-        Args:
-            path: The path.
-            now_s: The monotonic clock.
-            known: The file was found by its inode outside of the patterns, and is read only if it
-                is the one of this checkpoint.
+        A file with a `known` checkpoint was found by its inode outside of the patterns, and is read
+        only if it is the file of this checkpoint.
         """
         try:
             file = FollowedFile(path, limits=self._settings.block)
@@ -487,11 +478,7 @@ class FileInput:
                 yield checkpoint
 
     def _settle(self, file: FollowedFile, now_s: float) -> bool:
-        """Continue a comparison; if it is complete, set where the file is read from.
-
-        Returns:
-            True if the file can be read.
-        """
+        """Continue a comparison; return True once it is complete and the file can be read."""
         check = self._checks[file.source]
         if not check.comparison.step():
             return False

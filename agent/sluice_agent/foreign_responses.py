@@ -47,9 +47,8 @@ class BatchRefusals:
     """The foreign responses to one batch.
 
     Attributes:
-        first_s: Time of the first one, on the monotonic clock.
-        counted: Those that were followed by an upload that a gateway decided.
-        decided: The uploads that gateways had decided at the last one.
+        counted: Responses that were followed by an upload that a gateway decided.
+        decided: The uploads that gateways had decided at the last response.
     """
 
     first_s: float
@@ -59,8 +58,7 @@ class BatchRefusals:
     def again(self, decided: int) -> "BatchRefusals":
         """Return the state after another foreign response.
 
-        Args:
-            decided: The uploads that gateways have decided in this run.
+        `decided` counts the uploads that gateways have decided in this run.
         """
         passed = decided > self.decided
         return replace(self, counted=self.counted + passed, decided=decided)
@@ -118,11 +116,7 @@ class ForeignResponses:
         return refusals
 
     def check_route(self) -> None:
-        """Check that a gateway has decided something within the last `STOP_S`.
-
-        Raises:
-            NotAGateway: All responses since then were foreign.
-        """
+        """Raise `NotAGateway` if all responses of the last `STOP_S` were foreign."""
         now_s = self._clock.monotonic_ns() / NS_PER_S
         if self.rounds and now_s - self._since_s >= STOP_S:
             raise NotAGateway(self.problem)

@@ -21,7 +21,7 @@ class KeySenders:
     """The senders of connections (`ForwardSenders`)."""
 
     def __init__(self, keys: Iterable[SharedKey]) -> None:
-        """Bind the keys; without any, every connection is accepted."""
+        """Without keys, every connection is accepted."""
         self._keys = tuple(keys)
 
     def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
@@ -39,12 +39,7 @@ class KeySenders:
 
 
 def read_forward_keys(path: Path) -> tuple[SharedKey, ...]:
-    """Return the keys of a file.
-
-    Raises:
-        BadUsage: It cannot be read, it has no key, or a line has another form. The error contains
-            no key.
-    """
+    """Return the keys of a file; an error contains no key."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

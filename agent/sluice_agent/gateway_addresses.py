@@ -39,7 +39,7 @@ class AddressResolver(Protocol):
     """Resolves the name of a host."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Return its IP addresses; empty if it does not resolve."""
+        """Return the IP addresses of a host; empty if it does not resolve."""
         ...
 
 
@@ -70,7 +70,7 @@ class Gateways:
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """Bind the gateways; without a resolver each URL is one gateway."""
+        """Without a resolver each URL is one gateway."""
         self._urls = tuple(urls)
         self._resolver = resolver
         self._clock = clock

@@ -45,7 +45,6 @@ class GatewayTarget:
     """One gateway.
 
     Attributes:
-        url: Its base URL, from which TLS server name and Host are derived.
         address: The IP address to connect to; empty if the URL contains it, or if its name does not
             resolve.
     """
@@ -62,13 +61,11 @@ class TargetHealth:
     """What is known about one gateway; all times are monotonic.
 
     Attributes:
-        target: The gateway.
         failed_at_s: Time of its last failure; None since its last success.
         failures: Failures since its last success, each at least a probe interval after the last.
         not_before_s: Time until which it requested a pause.
-        shed_at_s: Time at which it last shed; None if never.
-        latency_s: Moving average of its latencies; None before the first.
-        observed_at_s: Time of the last latency.
+        shed_at_s: None if never.
+        latency_s: Moving average; None before the first.
     """
 
     target: GatewayTarget
@@ -105,10 +102,8 @@ class TargetHealth:
 class GatewaySet:
     """All gateways of an agent.
 
-    Attributes:
-        states: One state for each, at least one.
-        choices: The gateways in use, at most `CHOICES`.
-        redraw_at_s: Monotonic time at which the slower choice is replaced.
+    `choices` has the gateways in use, at most `CHOICES`; the slower is replaced at the monotonic
+    time `redraw_at_s`.
     """
 
     states: tuple[TargetHealth, ...]
@@ -186,7 +181,6 @@ class SendAttempts:
 
     Attributes:
         rounds: How often every gateway was tried.
-        used: The gateways already tried in this round.
     """
 
     rounds: int = 0
@@ -202,12 +196,7 @@ class SendAttempts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextAttempt:
-    """The next attempt to send a batch.
-
-    Attributes:
-        target: The gateway.
-        wait_s: Seconds to wait before the attempt.
-    """
+    """The next attempt to send a batch."""
 
     target: GatewayTarget
     wait_s: float
@@ -216,14 +205,7 @@ class NextAttempt:
 def plan_attempt(
     gateways: GatewaySet, attempts: SendAttempts, *, now_s: float, rng: random.Random
 ) -> NextAttempt:
-    """Choose gateway and time of the next attempt to send a batch.
-
-    Args:
-        gateways: What is known about the gateways, with current choices.
-        attempts: The attempts so far.
-        now_s: The monotonic clock.
-        rng: The source of jitter.
-    """
+    """Choose gateway and time of the next attempt to send a batch."""
     fresh = [state for state in gateways.states if state.target not in attempts.used]
     usable = [state for state in fresh if state.is_usable(now_s)]
     in_use = {state.target: state for state in usable}
@@ -247,7 +229,7 @@ def backoff(rounds: int, rng: random.Random) -> float:
 
 
 def _faster(chosen: list[TargetHealth], now_s: float) -> TargetHealth:
-    """Return the choice that was used last, unless another one is clearly faster."""
+    """Return the choice used last, unless another is clearly faster."""
     last = max(chosen, key=lambda state: state.observed_at_s)
 
     def cost_s(state: TargetHealth) -> float:

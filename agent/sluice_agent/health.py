@@ -41,11 +41,7 @@ async def serve_health(
     check: ReadinessCheck,
     allowed_hosts: Collection[str] = (),
 ) -> AsyncIterator[None]:
-    """Serve while the block runs.
-
-    Raises:
-        BadUsage: The address is not `HOST:PORT`, or cannot be bound.
-    """
+    """Serve while the block runs."""
 
     def why_not_ready() -> Problem | None:
         reason = check()

@@ -49,12 +49,10 @@ class HostMetricsInput:
     def __init__(
         self, sources: Sequence[MetricSource] | None = None, *, wait_s: float = 0.0
     ) -> None:
-        """Read `sources`, by default all.
+        """By default, read all sources.
 
-        Args:
-            sources: What is read.
-            wait_s: How long samples may wait for their batch. The first one does not wait, so that
-                a new host is visible within seconds.
+        `wait_s` is how long samples may wait for their batch. The first sample does not wait, so
+        that a new host is visible within seconds.
         """
         self._sources = SOURCES if sources is None else tuple(sources)
         self._wait_s = wait_s
@@ -94,7 +92,7 @@ def load_averages() -> Iterator[HostMetric]:
 
 
 def cpu_times() -> Iterator[HostMetric]:
-    """Read the seconds that all CPUs spent in each mode."""
+    """Read the seconds that the CPUs together spent in each mode."""
     times = psutil.cpu_times()
     for mode in _CPU_MODES:
         if mode in times._fields:  # not every system counts every mode

@@ -46,7 +46,6 @@ class LineBlock:
 
     Attributes:
         data: Whole lines; at the end of the file the newline of the last is optional.
-        continues: The last line continues in the next block.
         newlines: The offsets of the newlines in `data`, if they are known.
     """
 
@@ -67,20 +66,14 @@ class FollowedFile:
     """An open file, the position reached in it, and the digest of the bytes before it.
 
     Attributes:
-        path: The path at which it was last found.
         source: `<device>:<inode>`.
         idle_since_s: When it was first found without new lines; None while it has new lines.
         moved: Its path now names another file or none.
-        retry_at_s: When it is read again after an error.
         hole_bytes: Zero bytes that were skipped since the caller last set this to 0.
     """
 
     def __init__(self, path: str, *, limits: BlockLimits = DEFAULT_LIMITS) -> None:
-        """Open the file at its start; a read returns one block.
-
-        Raises:
-            OSError: It cannot be opened.
-        """
+        """Open the file at its start; a read returns one block."""
         self.path = path
         self.target = os.path.realpath(path)
         self._limits = limits
@@ -135,7 +128,7 @@ class FollowedFile:
         os.close(self._number)
 
     def status(self) -> os.stat_result:
-        """Return the status of the open file."""
+        """Return the status of the open file, whatever its path names now."""
         return os.fstat(self._number)
 
     def unread_bytes(self) -> int:
@@ -145,8 +138,8 @@ class FollowedFile:
     def change(self) -> FileChange:
         """Return what changed since the last call; the last blocks before the position are read.
 
-        Doubtful is a file that was modified and did not grow: the bytes before these blocks may
-        be others.
+        A file that was modified and did not grow is doubtful: the bytes before these blocks may
+        differ.
         """
         now = _times(self.status())
         before, self._seen = self._seen, now
@@ -190,8 +183,7 @@ class FollowedFile:
     def read(self, *, final: bool) -> LineBlock | None:
         """Read the next lines; return None if there is no whole line yet.
 
-        Args:
-            final: Nothing will be appended: a last line without newline is complete.
+        With `final` nothing will be appended, so a last line without newline is complete.
         """
         data = self.read_at(self.offset, self._read_bytes)
         if self.offset == 0 and data.startswith(BOM):
@@ -330,10 +322,7 @@ def _short_lines(newlines: Newlines) -> Newlines:
 def _within(newlines: Newlines, each_bytes: int, limits: BlockLimits) -> Newlines:
     """Return the newlines of the first lines, at least one, that are within the limits.
 
-    Args:
-        newlines: The offset of each newline, at least one.
-        each_bytes: The size of a record in addition to its text.
-        limits: The limits of a block.
+    `each_bytes` is the size of a record in addition to its text.
     """
     newlines = newlines[: max(1, limits.records_max)]
     count = len(newlines)
@@ -350,12 +339,7 @@ def source_of(status: os.stat_result) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeRead:
-    """The result of one read from the pipe.
-
-    Attributes:
-        block: Whole lines, if there are any.
-        ended: The writer closed the pipe and every line was returned.
-    """
+    """One read from the pipe; `ended` if the writer closed it and every line was returned."""
 
     block: RecordBlock | None
     ended: bool

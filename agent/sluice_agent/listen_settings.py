@@ -71,13 +71,7 @@ class DoorPortSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyslogAddress:
-    """Where syslog is received.
-
-    Attributes:
-        transport: TCP, UDP or TLS.
-        host: The address or name.
-        port: The port; 0 selects a free one.
-    """
+    """Where syslog is received; port 0 selects a free port."""
 
     transport: SyslogTransport
     host: str
@@ -128,8 +122,8 @@ def parse_doors(
     """Return the settings of the doors; the arguments are settings of the agent.
 
     Raises:
-        BadUsage: The addresses of `otlp` and `doors_listen` differ, one has another form, or doors
-            would be open to other machines without a token.
+        BadUsage: The addresses of `otlp` and `doors_listen` differ, or doors would be open to other
+            machines without a token.
     """
     opened: dict[DoorName, None] = dict.fromkeys(doors)
     if otlp:
@@ -156,8 +150,8 @@ def check_door_ports(separate: DoorPortSettings, settings: DoorSettings) -> None
     """Check the separate ports of doors.
 
     Raises:
-        BadUsage: One belongs to no open door, the door `forward` has none, an address has another
-            form, or one would be open to other machines without a proof of who sends.
+        BadUsage: A port belongs to no open door, the door `forward` has none, or a port would be
+            open to other machines without proof of who sends.
     """
     if separate.otlp_grpc_listen and "otlp" not in settings.doors:
         raise BadUsage("otlp_grpc_listen needs otlp in doors")
@@ -183,11 +177,7 @@ def _is_local(host: str) -> bool:
 
 
 def parse_syslog_address(text: str) -> SyslogAddress:
-    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
+    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`."""
     transport, separator, address = text.partition("://")
     match transport:
         case "tcp" | "udp" | "tls" if separator:

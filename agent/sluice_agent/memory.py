@@ -41,11 +41,7 @@ def keep_freed_memory() -> None:
 
 @dataclass(slots=True, kw_only=True)
 class IdleRelease:
-    """Decides when freed memory is returned: once after each busy period.
-
-    Attributes:
-        metrics: The metrics of the agent.
-    """
+    """Decides when freed memory is returned: once after each busy period."""
 
     metrics: AgentMetrics
     _released_bytes: int = 0

@@ -77,10 +77,8 @@ class LabelledMetric:
     """A counter or gauge with one number for each combination of labels.
 
     Attributes:
-        name: The name, without prefix and without the `_total` of a counter.
+        name: Without prefix, and without the `_total` of a counter.
         meaning: Its help text.
-        labels_used: The names of the labels.
-        is_counter: It never decreases.
     """
 
     def __init__(self, name: str, meaning: str, labels: tuple[str, ...], *, counter: bool) -> None:
@@ -130,8 +128,7 @@ class AgentMetrics:
     """The metrics of one agent.
 
     Attributes:
-        failing: The errors of the operations on the spool that are being repeated.
-        listed: All of them, in the order of the table above.
+        failing: The errors of operations on the spool that are being repeated.
     """
 
     def __init__(self) -> None:

@@ -25,16 +25,7 @@ class ParkedBatch:
         spool: The directory of the spool that contains it; `forward` has several.
         name: The name for `drop` and `retry`.
         reason: The code of the gateway's response, or its status.
-        gateway: The gateway that responded.
-        status: The HTTP status.
-        parked_at_unix_ns: When the batch was parked.
         answer: The body of the response.
-        agent_id: Part of the identity.
-        boot_id: Part of the identity.
-        seq_start: Part of the identity.
-        seq_end: Part of the identity.
-        frame_bytes: Size of the frame.
-        frame_sha256: Digest of the frame.
     """
 
     spool: str
@@ -57,7 +48,6 @@ def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
 
     Raises:
         BadUsage: There is no spool at this path, or a batch in it is corrupt.
-        UnsupportedVersion: A batch has another version than this build's.
     """
     disk = RealDisk()
     return tuple(
@@ -69,11 +59,7 @@ def list_parked(spool: Path) -> tuple[ParkedBatch, ...]:
 
 
 def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Remove parked batches permanently.
-
-    Raises:
-        BadUsage: There is no spool, no such batch, or no batch was named.
-    """
+    """Remove parked batches permanently."""
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
         disk.remove(_place(one))
@@ -82,11 +68,7 @@ def drop_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[st
 
 
 def retry_parked(spool: Path, names: tuple[str, ...], *, every: bool) -> tuple[str, ...]:
-    """Return parked batches to the agent, which sends the same bytes again.
-
-    Raises:
-        BadUsage: There is no spool, no such batch, or no batch was named.
-    """
+    """Return parked batches to the agent, which sends the same bytes again."""
     disk = RealDisk()
     for one in (chosen := _chosen(spool, names, every=every)):
         with contextlib.suppress(FileNotFoundError):  # the agent removed it after a decision

@@ -81,14 +81,7 @@ class ParkedInquiry:
     """Requests the decisions about the parked conflicts of one spool.
 
     Attributes:
-        directory: The directory of the spool.
-        disk: The file system.
-        transport: Uploads the bytes.
-        gateways: The gateways of the agent.
-        clock: The clock.
-        rng: The source of jitter.
-        metrics: The metrics of the agent.
-        is_refused: Returns whether gateways refuse this agent; then nothing is sent.
+        is_refused: Whether gateways refuse this agent; then nothing is sent.
     """
 
     directory: Path
@@ -118,7 +111,7 @@ class ParkedInquiry:
             await self.clock.sleep(max(POLL_S, sent_bytes / BYTES_PER_S))
 
     async def _ask_next(self) -> int:
-        """Ask about the batch that is due first, if any; return the bytes that were sent."""
+        """Ask about the batch that is due first, if any; return the number of bytes sent."""
         names = [name for name, _ in await asyncio.to_thread(self.disk.list, self.folder)]
         await self._plan(name for name in names if is_entry(name))
         now_s = self._now_s()

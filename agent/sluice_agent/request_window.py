@@ -19,10 +19,8 @@ REQUESTS_MAX: Final = 16_384
 def part_digest(request: bytes, start: int, count: int) -> bytes:
     """Return the digest of some records of a request.
 
-    Args:
-        request: The digest of the request's identity.
-        start: The first of the records, counted within the request.
-        count: Their number.
+    `start` and `count` select the records within the request, of whose identity `request` is the
+    digest.
     """
     span = start.to_bytes(8, "little") + count.to_bytes(8, "little")
     return hashlib.sha256(request + span).digest()[:DIGEST_BYTES]

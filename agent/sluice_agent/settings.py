@@ -254,15 +254,11 @@ class AgentSettings:
 
     @property
     def gateways(self) -> tuple[str, ...]:
-        """Return the gateways' base URLs."""
+        """The gateways' base URLs."""
         return tuple(url.strip() for url in self.gateway.split(",") if url.strip())
 
     def zone(self) -> Zone:
-        """Return the time zone of timestamps that specify none.
-
-        Raises:
-            BadUsage: There is no such time zone.
-        """
+        """Return the time zone of timestamps that specify none."""
         if not self.timezone:
             return None
         from zoneinfo import ZoneInfo, ZoneInfoNotFoundError  # noqa: PLC0415 - rarely needed
@@ -284,11 +280,7 @@ class AgentSettings:
         )
 
     def for_doors(self) -> DoorSettings:
-        """Return the settings of the doors.
-
-        Raises:
-            BadUsage: As `DoorLimits` and `parse_doors` raise it.
-        """
+        """Return the settings of the doors."""
         return parse_doors(
             doors=self.doors,
             doors_listen=self.doors_listen,
@@ -301,11 +293,7 @@ class AgentSettings:
         )
 
     def for_door_ports(self) -> DoorPortSettings:
-        """Return the settings of the doors with a separate port.
-
-        Raises:
-            BadUsage: As `parse_doors` and `check_door_ports` raise it.
-        """
+        """Return the settings of the doors with a separate port."""
         separate = DoorPortSettings(
             otlp_grpc_listen=self.otlp_grpc_listen,
             forward_listen=self.forward_listen,
@@ -317,12 +305,7 @@ class AgentSettings:
         return separate
 
     def for_syslog(self) -> SyslogSettings:
-        """Return the settings of syslog.
-
-        Raises:
-            BadUsage: An address has another form, TLS has no certificate, a limit is out of range,
-                or `once` is set.
-        """
+        """Return the settings of syslog."""
         if self.syslog and self.once:
             raise BadUsage("syslog has no end: do not set once together with syslog")
         return SyslogSettings(
@@ -377,11 +360,7 @@ class AgentSettings:
 
 
 def check_patterns(setting: str, patterns: tuple[str, ...]) -> None:
-    """Check that no pattern uses the alternatives of shells, which glob patterns do not have.
-
-    Raises:
-        BadUsage: A pattern contains `{a,b}` or `{1..3}`, and would match only a file of that name.
-    """
+    """Refuse patterns with `{a,b}` or `{1..3}`: shells expand them, glob patterns do not."""
     for pattern in patterns:
         if _BRACES.search(pattern):
             raise BadUsage(

@@ -38,7 +38,7 @@ def make_key(path: Path) -> SigningKey:
     """Create a key and write it to a new file with mode 0600.
 
     Raises:
-        BadUsage: The file exists or cannot be written; nothing was changed.
+        BadUsage: The file exists or cannot be written.
     """
     key = nacl.signing.SigningKey.generate()
     body = _PEM_BEGIN + base64.b64encode(_ED25519_PKCS8 + bytes(key)) + _PEM_END

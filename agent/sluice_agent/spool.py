@@ -62,7 +62,6 @@ class SpooledBatch:
     """A batch in the spool.
 
     Attributes:
-        header: The header of its file.
         recovered: An earlier boot sealed it, or it is retried or delayed; it may have been sent.
     """
 
@@ -81,8 +80,6 @@ class Spool:
         """Open the spool: lock it, recover every batch and start a new boot.
 
         Raises:
-            SpoolLocked: Another process has locked it.
-            SpoolUnwritable: It cannot be created, read or written.
             BadUsage: Its state is corrupt, or it belongs to another agent id.
         """
         self.settings = settings
@@ -134,7 +131,7 @@ class Spool:
             return dict(self._state.checkpoints)
 
     def high_water(self, boot_id: str) -> int | None:
-        """Return the highest sequence number that a boot sealed; None if it sealed nothing."""
+        """Return the highest sequence number that a boot sealed; None if there is none."""
         with self._mutex:
             return self._state.high_water.get(boot_id)
 
@@ -171,14 +168,10 @@ class Spool:
     ) -> SealedBatch:
         """Assign records their identity and encode their frame; neither changes afterwards.
 
-        Args:
-            columns: The records.
-            checkpoints: The positions of their files.
-            now_ns: The time of sealing.
-            requests: The digests of the requests that they belong to.
+        `requests` has the digests of the requests to doors that the records belong to.
 
         Raises:
-            TooLarge: They exceed the size of a frame; no sequence number was assigned.
+            TooLarge: The records exceed the size of a frame; no sequence number was assigned.
         """
         identity = Identity(
             agent_id=self.settings.agent_id,
@@ -256,7 +249,7 @@ class Spool:
         """Return the frame of each batch, as `read` does, or the error of a damaged one.
 
         Raises:
-            SpoolUnwritable: One cannot be read; all may be read again.
+            SpoolUnwritable: Retry all of them.
         """
         return [self._read_or_error(batch) for batch in batches]
 
@@ -301,8 +294,7 @@ class Spool:
     def sweep(self, *, finished_sources: Iterable[str] = ()) -> None:
         """Write a durable state and then remove the files it covers; do nothing if there are none.
 
-        Args:
-            finished_sources: Files that are read to their end and no longer exist.
+        `finished_sources` are read to their end and no longer exist.
 
         Raises:
             SpoolUnwritable: The state could not be written; nothing was removed.
@@ -317,11 +309,7 @@ class Spool:
             self._recount_parked()
 
     def save_checkpoints(self, checkpoints: Iterable[FileCheckpoint]) -> None:
-        """Make checkpoints durable that belong to no batch, such as of files read from their end.
-
-        Raises:
-            SpoolUnwritable: They could not be written.
-        """
+        """Make checkpoints durable that belong to no batch, such as of files read to their end."""
         placed = {each.source: each for each in checkpoints}
         with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:

@@ -24,11 +24,7 @@ FOLDERS: Final = ("ready", "parked", "again", "corrupt")
 
 
 class SpoolDirectory:
-    """The files of one spool. Every call may raise `OSError` unless documented otherwise.
-
-    Attributes:
-        corrupt_files: Name and reason of each file that was moved to `corrupt/`.
-    """
+    """The files of one spool. Every call may raise `OSError` unless documented otherwise."""
 
     def __init__(self, directory: Path, disk: Disk, *, sync: bool) -> None:
         self.corrupt_files: list[tuple[str, str]] = []
@@ -42,11 +38,7 @@ class SpoolDirectory:
         return self._directory / folder / name
 
     def open(self) -> None:
-        """Create the folders and acquire the lock.
-
-        Raises:
-            SpoolLocked: Another process has acquired it.
-        """
+        """Create the folders and acquire the lock."""
         for folder in FOLDERS:
             self._disk.make_dir(self.path(folder))
         try:
@@ -129,7 +121,7 @@ class SpoolDirectory:
         self.sync("ready", "again")
 
     def remove(self, name: str) -> None:
-        """Remove a file of `ready/`; it may reappear after a power cut, which is harmless."""
+        """Remove a file from `ready/`; it may reappear after a power cut, which is harmless."""
         self._disk.remove(self.path("ready", name))
 
     def read_state(self) -> SpoolState:

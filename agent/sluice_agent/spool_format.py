@@ -84,16 +84,7 @@ class EntryHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The header of an entry.
 
     Attributes:
-        version: `FORMAT_VERSION`.
         order: Ordinal of the batch among all that this spool ever sealed.
-        agent_id: Part of the identity, as in the frame's envelope.
-        boot_id: Part of the identity.
-        seq_start: Part of the identity.
-        seq_end: Part of the identity.
-        kind: The kind of records in the frame.
-        frame_bytes: Size of the frame.
-        frame_sha256: Digest of the frame.
-        sealed_at_unix_ns: Time of sealing, by the local clock.
         checkpoints: The position of each file that the batch contains lines of; stored as `marks`.
         requests: The digests of the requests to doors whose records the batch contains, as a
             `request_window`.
@@ -142,11 +133,7 @@ def encode_entry(header: EntryHeader, frame: bytes) -> tuple[bytes, bytes]:
 
 
 def header_end(head: bytes) -> int:
-    """Return the offset of the frame, from the first bytes of a file.
-
-    Raises:
-        CorruptEntry: They are not the beginning of an entry.
-    """
+    """Return the offset of the frame, from the first bytes of a file."""
     if len(head) < PREFIX.size:
         raise CorruptEntry("shorter than its fixed prefix")
     magic, note_bytes, _ = PREFIX.unpack_from(head)
@@ -156,15 +143,9 @@ def header_end(head: bytes) -> int:
 
 
 def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
-    """Decode the header at the beginning of a file.
+    """Decode the header at the beginning of a file of `file_bytes`; raise `CorruptEntry` on damage.
 
-    Args:
-        prefix: At least all bytes before the frame.
-        file_bytes: The size of the whole file.
-
-    Raises:
-        CorruptEntry: Header or size differ from what was written.
-        UnsupportedVersion: The header has another version than this build's.
+    `prefix` has at least all bytes before the frame.
     """
     end = header_end(prefix)
     body = prefix[PREFIX.size : end]
@@ -181,12 +162,7 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
 
 
 def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
-    """Decode an entry.
-
-    Raises:
-        CorruptEntry: Header or frame differ from what was written.
-        UnsupportedVersion: The entry has another version than this build's.
-    """
+    """Decode an entry."""
     header = decode_header(body, file_bytes=len(body))
     frame = body[len(body) - header.frame_bytes :]
     if digest_of(frame) != header.frame_sha256:
@@ -203,11 +179,9 @@ class SpoolState(msgspec.Struct, frozen=True, kw_only=True):
     """The accumulated state of all entries sealed so far.
 
     Attributes:
-        version: `FORMAT_VERSION`.
         through: The highest order included; 0 before the first entry.
         checkpoints: The latest checkpoint of each file; stored as `marks`.
         high_water: The highest sequence number sealed, by boot id.
-        requests: The window of the last requests to doors.
     """
 
     version: int = FORMAT_VERSION
@@ -238,10 +212,8 @@ def prune_state(
 ) -> SpoolState:
     """Return the state without boots and files that are no longer needed.
 
-    Args:
-        state: The state.
-        boots: The current boot and the boots that still have batches.
-        finished_sources: Files that are read to their end and no longer exist.
+    `boots` are the current boot and those that still have batches; `finished_sources` are read to
+    their end and no longer exist.
     """
     kept, finished = frozenset(boots), frozenset(finished_sources)
     return SpoolState(
@@ -263,12 +235,7 @@ def encode_state(state: SpoolState) -> bytes:
 
 
 def decode_state(body: bytes) -> SpoolState:
-    """Decode a state.
-
-    Raises:
-        CorruptEntry: It differs from what was written.
-        UnsupportedVersion: It has another version than this build's.
-    """
+    """Decode a state."""
     text, _, digest = body.rstrip(b"\n").rpartition(b"\n")
     if len(digest) != _DIGEST_CHARS or hashlib.sha256(text).hexdigest().encode() != digest:
         raise CorruptEntry("the digest of the state does not match")

@@ -31,8 +31,7 @@ async def until_done(
 ) -> Result:
     """Perform an operation on the spool in a thread; repeat it while the disk fails.
 
-    Raises:
-        SpoolUnwritable: It failed for as long as the settings of the spool allow.
+    Raise `SpoolUnwritable` after the time that the settings of the spool allow.
     """
     failing_since_s: float | None = None
     key = object()
@@ -55,11 +54,7 @@ async def until_done(
 
 
 class RetriedSpool:
-    """Reads, forgets and parks the batches of one spool.
-
-    Attributes:
-        parked: The number of batches that were parked.
-    """
+    """Reads, forgets and parks the batches of one spool."""
 
     def __init__(self, spool: Spool, *, clock: Clock, metrics: AgentMetrics) -> None:
         self._spool = spool

@@ -52,13 +52,7 @@ ConnectionHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamListener:
-    """A bound socket whose connections are accepted.
-
-    Attributes:
-        address: What it is bound to.
-        sock: The socket.
-        tls: The TLS context, or None for plain TCP.
-    """
+    """A bound socket whose connections are accepted."""
 
     address: SyslogAddress
     sock: socket.socket
@@ -88,14 +82,6 @@ class SyslogConnections:
         metrics: AgentMetrics,
         may_warn: Callable[[str], bool],
     ) -> None:
-        """Create it without a connection.
-
-        Args:
-            handle: Reads a connection to its end.
-            clock: Waits before a retry.
-            metrics: Has the number of connections.
-            may_warn: Returns whether to log a warning about a subject now.
-        """
         self._handle = handle
         self._clock = clock
         self._metrics = metrics
@@ -166,8 +152,7 @@ async def _open_streams(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return the streams of an accepted connection, after the handshake of TLS.
 
-    Raises:
-        OSError: The connection or the handshake failed; the connection is closed.
+    Close the connection if it fails.
     """
     loop = asyncio.get_running_loop()
     reader = _ReceivedBytes(limit=READ_BYTES)
@@ -197,13 +182,7 @@ _WRAP: Final = 1 << 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyslogPorts:
-    """What the input uses of the agent.
-
-    Attributes:
-        batcher: Collects the records.
-        metrics: Counts messages.
-        clock: The time of receipt.
-    """
+    """What the input uses of the agent."""
 
     batcher: Batcher
     metrics: AgentMetrics
@@ -211,11 +190,7 @@ class SyslogPorts:
 
 
 class SyslogInput:
-    """Receives messages on bound sockets.
-
-    Attributes:
-        sockets: The bound sockets, with the address of each.
-    """
+    """Receives messages on bound sockets."""
 
     def __init__(
         self,
@@ -229,11 +204,7 @@ class SyslogInput:
         self._may_warn = RareWarnings(ports.clock).may_warn
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Receive until `stop`, then pass on what was received.
-
-        Raises:
-            SluiceError: The spool is broken.
-        """
+        """Receive until `stop`, then pass on what was received."""
         connections = SyslogConnections(
             self._connection,
             clock=self._ports.clock,
@@ -403,11 +374,7 @@ def _tls(settings: SyslogSettings) -> ssl.SSLContext | None:
 async def opened_syslog(
     settings: SyslogSettings, ports: SyslogPorts
 ) -> AsyncIterator[SyslogInput | None]:
-    """Bind every address while the context is active; None without addresses.
-
-    Raises:
-        BadUsage: An address cannot be bound, or TLS files cannot be used.
-    """
+    """Bind every address while the context is active; None without addresses."""
     if any(address.transport == "tls" for address in settings.addresses):
         _tls(settings)  # wrong files are reported before anything is bound
     with contextlib.ExitStack() as stack:

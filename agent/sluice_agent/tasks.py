@@ -40,11 +40,9 @@ class AgentRunResult:
     """The result of one run of an agent.
 
     Attributes:
-        agent_id: The agent's id.
-        boot_id: The boot under which this run sealed batches.
-        sealed_records: Records made durable.
+        boot_id: The boot of this run.
         sealed_batches: Batches made durable.
-        parked: Batches that gateways rejected permanently.
+        parked: Batches that gateways rejected permanently, by now.
         waiting: Batches in the spool that are not accepted yet.
         dropped_records: Records dropped because `when_full` is `drop_newest`.
     """
@@ -60,17 +58,7 @@ class AgentRunResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """The components of one running agent.
-
-    Attributes:
-        settings: The operator's settings.
-        clock: The clock.
-        metrics: The agent's metrics.
-        spool: The durable store of sealed batches.
-        batcher: Collects records and seals them into the spool.
-        uploader: Sends the batches of the spool.
-        inquiry: Asks about parked conflicts.
-    """
+    """The components of one running agent."""
 
     settings: AgentSettings
     clock: Clock
@@ -95,7 +83,7 @@ class Agent:
         return ""
 
     def what_waits(self) -> str:
-        """Return why records or batches are not settled yet."""
+        """Return why records or batches are not settled yet, for the log."""
         waiting = len(self.spool.ready())
         failed = self.uploader.last_failure
         reasons = [self.problem()]
@@ -197,7 +185,7 @@ async def _follow(agent: Agent, files: FileInput, stop: asyncio.Event) -> None:
 
 
 async def _report(agent: Agent, counts: FileCounts, before: FileCounts | None) -> FileCounts:
-    """Write what happened to files, if it has changed; return what was written."""
+    """Write the report of the files if it has changed; return what was written."""
     now = replace(counts)
     if now != before and not (before is None and now == FileCounts() and not _reported(agent)):
         report = make_report(now, agent_id=agent.settings.agent_id, now_ns=agent.clock.now_ns())
@@ -289,11 +277,9 @@ async def _within(
 ) -> bool:
     """Run all of `work`; after `stop` it has `grace_s` to finish before it is cancelled.
 
-    The grace period is needed because a batch that is sealed and not committed leaves a gap in
-    the sequence that looks like a loss.
-
-    Returns:
-        True if the work finished. After a cancellation nothing may be sealed any more.
+    Return True if the work finished: after a cancellation nothing may be sealed any more. The grace
+    period is needed because a batch that is sealed and not committed leaves a gap in the sequence
+    that looks like a loss.
     """
     stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
     working: asyncio.Task[object] = asyncio.create_task(_all(*work))

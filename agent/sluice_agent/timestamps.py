@@ -44,13 +44,7 @@ _HOUR_S: Final = 3600
 
 
 def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
-    """Return the time of each line, i64[n] Unix ns.
-
-    Args:
-        lines: The lines.
-        arrived_ns: The time of lines without a timestamp.
-        zone: The zone of timestamps that specify none.
-    """
+    """Return the time of each line, i64[n] Unix ns."""
     if not len(lines):
         return np.zeros(0, np.int64)
     uniform = parse_uniform(lines, zone)
@@ -87,7 +81,7 @@ def _fill(ts: Ints, rows: Bools, values: Ints, read: Bools) -> Bools:
 
 
 def _may_be_time(head: Bytes2D) -> Bools:
-    """Return which rows begin as a time does: with a year and a hyphen, or with a month."""
+    """Return which rows begin like a time: with a year and a hyphen, or with a month."""
     found: Bools = _is_digit(head[:, 0]) & (head[:, 4] == ord("-"))
     marked: Bools = (head[:, 0] == ord("*")) | (head[:, 0] == ord("."))
     for at in (0, 1):

@@ -51,8 +51,6 @@ class UploadRequest:
     """One attempt to upload a batch.
 
     Attributes:
-        frame: The frame's bytes.
-        digest: Their sha256.
         retry: These bytes were, or may have been, sent before.
         high_water: The highest sequence number that the batch's boot has sealed, if known.
     """
@@ -68,8 +66,7 @@ class UploadResult:
     """The result of one upload.
 
     Attributes:
-        response: The parsed response, or why there is none.
-        body: The body of the response, at most 64 KiB, for operators.
+        body: At most 64 KiB, for operators.
     """
 
     response: GatewayResponse | NoGatewayResponse
@@ -88,9 +85,8 @@ class UploadTransport(Protocol):
     ) -> tuple[UploadResult, ...] | UploadResult:
         """Upload several frames in one request.
 
-        Returns:
-            One result for each frame, or the one result of a request that was refused as a whole
-            or got no valid response.
+        Return one result for each frame, or a single result if the request was refused as a whole
+        or got no valid response.
         """
         ...
 
@@ -221,13 +217,8 @@ def _frame_fields(upload: UploadRequest) -> dict[str, str]:
 def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """Return the TLS settings of an agent; None uses the system's defaults.
 
-    Args:
-        ca: Certificate authorities of the gateways' certificates, PEM.
-        cert: The agent's client certificate for mTLS, PEM.
-        key: The key of the client certificate, unless it is in the same file.
-
-    Raises:
-        BadUsage: A file cannot be read or used.
+    All files are PEM: `ca` has the authorities of the gateways' certificates, and `key` may be in
+    the file `cert`.
     """
     if ca is None and cert is None:
         return None

@@ -182,8 +182,7 @@ def _minute_s(text: bytes) -> int | None:
 def _number(rows: Rows, end: int, count: int) -> Ints | None:
     """Return the number that at most nine digits before byte `end` of each row are.
 
-    Returns:
-        None if one of them is no digit.
+    None if one of them is no digit.
     """
     if count > _WORD_BYTES:
         high, low = _number(rows, end - 1, count - 1), _number(rows, end, 1)

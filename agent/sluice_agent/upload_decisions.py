@@ -67,14 +67,12 @@ class GatewayResponse:
     """A response of a gateway.
 
     Attributes:
-        status: The HTTP status.
         code: `code` of the problem document; empty if the body is no problem document of sluice.
-        retryable: `retryable` of the problem document.
-        media_type: The type of a body in another form than that of the protocol.
+        media_type: The media type of a body that has another form than the protocol's.
         frame_sha256: `frame_sha256` of the body of a 200; None if it is not a response of a
             gateway.
         retry_after_s: Retry-After in seconds; None if absent or invalid.
-        sheds: Whether the gateway requests that the next batches be sent to another one.
+        sheds: The gateway requests that the next batches be sent to another one.
         resolution: The decision of an operator about a conflict; empty if there is none.
         submitted_sha256: In a conflict, the digest of the bytes that were refused.
     """
@@ -125,11 +123,8 @@ class DropResolved:
 class SendAgain:
     """Send the same bytes again after a backoff, to another gateway if there is one.
 
-    Attributes:
-        reason: The reason for the log and the metric.
-        pause_s: The pause that this gateway requested; None if it requested none.
-        is_foreign: The response is not that of a gateway to an upload: the URL is wrong, or a
-            proxy refuses.
+    `pause_s` is the pause that this gateway requested. If the response `is_foreign`, no gateway
+    sent it: the URL is wrong, or a proxy refuses.
     """
 
     name: ClassVar[str] = "sendagain"
@@ -153,10 +148,8 @@ Reaction = Forget | Park | DropResolved | SendAgain | StopSending
 def decide_reaction(response: GatewayResponse | NoGatewayResponse, *, sent: Digest) -> Reaction:
     """Decide what happens to a batch after an upload.
 
-    Args:
-        response: The response, or why there was none.
-        sent: The sha256 of the bytes that were sent. A 200 without this digest (from a captive
-            portal, a proxy, or for another batch) accepts nothing.
+    A 200 without the digest `sent` (from a captive portal, a proxy, or for another batch) accepts
+    nothing.
     """
     if isinstance(response, NoGatewayResponse):
         return SendAgain(reason=response.failure)

@@ -58,18 +58,13 @@ BACKLOG_MIN: Final = 4
 
 @dataclass(slots=True)
 class ListPlan:
-    """The frames that one request can still take.
-
-    Attributes:
-        frames: Number of frames in it.
-        size_bytes: Bytes of these frames in a list.
-    """
+    """The frames that one request can still take."""
 
     frames: int = 0
     size_bytes: int = 0
 
     def add(self, frame_bytes: int) -> bool:
-        """Add a frame; return whether it fits."""
+        """Add a frame if it still fits; return whether it does."""
         size_bytes = self.size_bytes + listed_bytes(frame_bytes)
         if (
             frame_bytes > SMALL_BYTES_MAX
@@ -201,15 +196,7 @@ class OutageLog:
         now_s: float,
         detail: str = "",
     ) -> None:
-        """Record a failed upload.
-
-        Args:
-            batch: The batch that was sent.
-            reason: Why it failed.
-            gateway: The address of the gateway.
-            waiting: The batches that are not settled.
-            now_s: The time on the monotonic clock.
-            detail: The cause, and what to check, if they are known.
+        """Record a failed upload; `waiting` counts the batches that are not settled.
 
         Raises:
             GatewaysUnreachable: Uploads have failed for `give_up_s`.
@@ -248,11 +235,7 @@ REFUSED_RETRY_S: Final = 60.0
 
 
 class Uploader:
-    """Sends the batches of a spool.
-
-    Attributes:
-        foreign: The responses that were not those of a gateway.
-    """
+    """Sends the batches of a spool."""
 
     def __init__(
         self,
@@ -295,7 +278,7 @@ class Uploader:
 
     @property
     def parked(self) -> int:
-        """The number of batches that this uploader parked."""
+        """Batches that this uploader parked."""
         return self._spooled.parked
 
     @property
@@ -311,9 +294,7 @@ class Uploader:
         """Send batches until cancelled.
 
         Raises:
-            SendingRefused: The gateways refuse this agent and `stop_when_refused` is set.
-            NotAGateway: No gateway responds, only other servers, and `stop_when_refused` is set.
-            GatewaysUnreachable: Uploads have failed for `give_up_s`.
+            NotAGateway: Only other servers respond, and `stop_when_refused` is set.
         """
         async with asyncio.TaskGroup() as group:
             for _ in range(self._settings.uploads_max):

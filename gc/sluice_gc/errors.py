@@ -30,12 +30,7 @@ class RefusalRule(StrEnum):
 
 
 class GcRefused(SluiceError):
-    """A safety rule is violated. This step deleted nothing, and no further step follows.
-
-    Attributes:
-        rule: The violated rule.
-        reason: What was found and what to do.
-    """
+    """A safety rule is violated. This step deleted nothing, and no further step follows."""
 
     def __init__(self, rule: RefusalRule, reason: str) -> None:
         super().__init__(rule, reason)
@@ -50,10 +45,6 @@ class AuditTooOld(SluiceError):
     """The newest audit is too old to execute a plan by.
 
     Nothing was deleted. A later audit is enough to continue, so this is no refusal.
-
-    Attributes:
-        age_s: The age of the audit.
-        age_s_max: Its limit.
     """
 
     def __init__(self, age_s: float, age_s_max: float) -> None:
@@ -72,8 +63,7 @@ class CertificateInvalid(SluiceError):
     """A certificate, or the chain of certificates, is not valid.
 
     Attributes:
-        audit_id: The certificate, or the chain position where it is missing.
-        reason: What is wrong.
+        audit_id: Its id, or the chain position where it is missing.
     """
 
     def __init__(self, audit_id: str, reason: str) -> None:
@@ -86,12 +76,7 @@ class CertificateInvalid(SluiceError):
 
 
 class AuditIncomplete(SluiceError):
-    """An audit could not list everything and has no certificate. Run it again.
-
-    Attributes:
-        prefix: The prefix that is not covered.
-        reason: The part that is missing.
-    """
+    """An audit could not list everything and has no certificate. Run it again."""
 
     def __init__(self, prefix: str, reason: str) -> None:
         super().__init__(prefix, reason)

@@ -30,10 +30,6 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
         kind: `manifests`, `named`, `names`, `blobs`, `eligible`, `findings`, `ranges`, `files` or
             `candidates`. A certificate does not list files of `named`, which only its audit reads.
         place: Name of the shard or of the key range.
-        key: Key of the file.
-        sha256: The sha256 of its bytes.
-        size_bytes: Its length.
-        rows: Number of rows.
         prefix: For `manifests`: the prefix of the keys.
         first_key: For `manifests`: the first key, empty if there is none.
         last_key: For `manifests`: the last key, empty if there is none.
@@ -131,7 +127,7 @@ FILES: Final = pa.schema(
         pa.field("last_key", pa.string(), nullable=False),
     ]
 )
-"""The evidence files that a certificate does not list itself, because they are too many."""
+"""The evidence files that a certificate omits because there are too many."""
 
 
 CANDIDATES: Final = pa.schema(
@@ -203,11 +199,7 @@ def _compression(column: pa.Field) -> str:
 
 
 def decode_table(body: bytes, schema: pa.Schema) -> pa.Table:
-    """Decode Parquet bytes of exactly this schema.
-
-    Raises:
-        ValueError: The bytes are not Parquet or have other columns.
-    """
+    """Decode Parquet bytes of exactly this schema, or raise `ValueError`."""
     table = pq.ParquetFile(pa.BufferReader(body)).read(use_threads=False)
     if not table.schema.equals(schema):
         raise ValueError(f"wrong columns, columns={table.schema.names} expected={schema.names}")
@@ -227,12 +219,7 @@ def digest_from_bytes(value: bytes) -> Digest:
 async def put_table(
     store: ObjectStore, folder: str, kind: str, place: str, table: pa.Table, *, backoff: Backoff
 ) -> EvidenceFile:
-    """Write a table as Parquet under a key with the hash of the bytes; a repetition is harmless.
-
-    Raises:
-        OutcomeUnknown: It is unknown whether the write took effect; call again.
-        StoreError: The store refused a request.
-    """
+    """Write a table as Parquet under a key with the hash of the bytes; safe to repeat."""
     body = await asyncio.to_thread(encode_table, table)
     sha256 = digest_of(body)
     key = ObjectKey(f"{folder}{kind}/{place}-{sha256[:16]}.parquet")
@@ -244,12 +231,7 @@ async def put_table(
 
 
 async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) -> pa.Table:
-    """Read an evidence file and compare its sha256 with the record.
-
-    Raises:
-        GcRefused: The file is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read an evidence file and compare its sha256 with the record."""
     table = await read_table_if_kept(store, file, schema)
     if table is None:
         raise GcRefused(
@@ -263,12 +245,7 @@ async def read_table(store: ObjectStore, file: EvidenceFile, schema: pa.Schema) 
 async def read_table_if_kept(
     store: ObjectStore, file: EvidenceFile, schema: pa.Schema
 ) -> pa.Table | None:
-    """Read an evidence file and compare its sha256 with the record; None if it does not exist.
-
-    Raises:
-        GcRefused: The file was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read an evidence file and compare its sha256 with the record; None if it does not exist."""
     read = await store.get(file.key)
     if not isinstance(read, Found):
         return None
@@ -289,24 +266,14 @@ def _decode_evidence(body: bytes, file: EvidenceFile, schema: pa.Schema) -> pa.T
 async def read_tables(
     store: ObjectStore, files: Iterable[EvidenceFile], schema: pa.Schema
 ) -> pa.Table:
-    """Read several evidence files as one table.
-
-    Raises:
-        GcRefused: A file is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read several evidence files as one table."""
     tables = [await read_table(store, one, schema) for one in files]
     # A column in one piece is used without a copy.
     return tables[0] if len(tables) == 1 else pa.concat_tables([schema.empty_table(), *tables])
 
 
 async def read_names(store: ObjectStore, files: Iterable[EvidenceFile]) -> frozenset[bytes]:
-    """Return every sha256 in files of `NAMES`.
-
-    Raises:
-        GcRefused: A file is missing or was altered.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return every sha256 in files of `NAMES`."""
     table = await read_tables(store, files, NAMES)
     return frozenset(table["sha256"].to_pylist())
 
@@ -314,12 +281,7 @@ async def read_names(store: ObjectStore, files: Iterable[EvidenceFile]) -> froze
 async def put_blobs(
     store: ObjectStore, folder: str, shards: int, blobs: pa.Table, backoff: Backoff
 ) -> list[EvidenceFile]:
-    """Write rows of `BLOBS` from an inventory, one file per shard.
-
-    Raises:
-        OutcomeUnknown: It is unknown whether a write took effect; call again.
-        StoreError: The store refused a request.
-    """
+    """Write rows of `BLOBS` from an inventory, one file per shard."""
     first = np.array([one[0] for one in blobs["sha256"].to_pylist()], np.uint16)
     return [
         await put_table(

@@ -53,11 +53,7 @@ class DigestShard:
 
 
 def split_shards(count: int) -> tuple[DigestShard, ...]:
-    """Return `count` equal shards of the sha256 space.
-
-    Raises:
-        BadUsage: `count` does not divide 256.
-    """
+    """Return `count` equal shards of the sha256 space; refuse a count that does not divide 256."""
     if count < 1 or _FIRST_BYTES % count:
         raise BadUsage(f"number of shards must divide 256, shards=`{count}`")
     width = _FIRST_BYTES // count
@@ -65,11 +61,7 @@ def split_shards(count: int) -> tuple[DigestShard, ...]:
 
 
 def parse_shard(name: str) -> DigestShard:
-    """Parse the name of a shard.
-
-    Raises:
-        BadUsage: The name has another form.
-    """
+    """Parse the name of a shard."""
     first, dash, last = name.partition("-")
     try:
         shard = DigestShard(first=int(first, 16), end=int(last, 16) + 1)
@@ -110,9 +102,6 @@ async def split_prefix(store: ObjectStore, prefix: str, wanted: int) -> list[Bou
     Agents are found one by one: a listing of one page starts after the last possible key of the
     previous agent. No agent is in two ranges, so that one task sees the gaps in its sequence
     numbers.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     if wanted <= 1:
         return [("", None)]
@@ -150,7 +139,7 @@ async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
 
 
 def agent_prefix(key: str) -> str:
-    """Return a key up to the slash after `agent=<hex>`; a key of unknown form is unchanged."""
+    """Return a key up to the slash after `agent=<hex>`, or unchanged if its form is unknown."""
     head, found, rest = key.partition("agent=")
     agent, slash, _ = rest.partition("/")
     return f"{head}{found}{agent}/" if found and slash else key
@@ -162,13 +151,11 @@ class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         start_after: Empty for the first range of the prefix.
         end_at: None for the last range of the prefix.
-        pages: Pages of the listing, at least one.
-        objects: Listed objects or object versions.
         root: Merkle root over the entries, in the order of the listing.
-        first_date_unix_ns: The store's clock in the first response.
-        last_date_unix_ns: The store's clock in the last response.
-        parts: The number of listed ranges that were merged into it; `root` is then the Merkle root
-            over theirs. 1 for a range that was listed as a whole.
+        first_date_unix_ns: By the store's clock.
+        last_date_unix_ns: By the store's clock.
+        parts: The number of listed ranges merged into it; `root` is then the Merkle root over
+            theirs. 1 for a range that was listed as a whole.
     """
 
     start_after: str
@@ -193,8 +180,7 @@ class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):
 def cover_prefix(prefix: str, ranges: Iterable[KeyRange]) -> PrefixCoverage:
     """Return the coverage of a prefix by its ranges.
 
-    Raises:
-        AuditIncomplete: A range is missing, overlaps, or was not listed completely.
+    Raise `AuditIncomplete` if a range is missing, overlaps, or was not listed completely.
     """
     ordered = tuple(sorted(ranges, key=lambda one: one.start_after.encode()))
     check_contiguous(prefix, ordered)
@@ -207,11 +193,7 @@ def cover_prefix(prefix: str, ranges: Iterable[KeyRange]) -> PrefixCoverage:
 
 
 def check_contiguous(prefix: str, ranges: tuple[KeyRange, ...]) -> None:
-    """Verify that ranges cover the prefix exactly once.
-
-    Raises:
-        AuditIncomplete: There is a gap, an overlap, or a range without a page.
-    """
+    """Raise `AuditIncomplete` unless ranges cover the prefix once, each with at least one page."""
     expected: str | None = ""
     for one in ranges:
         if expected is None or one.start_after != expected:
@@ -224,11 +206,7 @@ def check_contiguous(prefix: str, ranges: tuple[KeyRange, ...]) -> None:
 
 
 def check_coverage(covered: PrefixCoverage) -> None:
-    """Verify that a stored coverage is consistent.
-
-    Raises:
-        AuditIncomplete: Its ranges are not contiguous, or its sums do not match them.
-    """
+    """Raise `AuditIncomplete` if a stored coverage is not contiguous or has other sums."""
     again = cover_prefix(covered.prefix, covered.ranges)
     if again != covered:
         raise AuditIncomplete(covered.prefix, "the sums do not match the ranges")
@@ -251,12 +229,7 @@ class RangeListing:
         self._ended = False
 
     async def objects(self) -> AsyncIterator[tuple[ListedObject, ...]]:
-        """List current objects, page by page.
-
-        Raises:
-            AuditIncomplete: A key is outside the range or out of order.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """List current objects, page by page; refuse keys outside the range or out of order."""
         pages = self._store.list(self._prefix, start_after=self._start_after, end_at=self._end_at)
         async for page in pages:
             for one in page.objects:
@@ -266,12 +239,7 @@ class RangeListing:
             yield page.objects
 
     async def incarnations(self) -> AsyncIterator[tuple[ListedIncarnation, ...]]:
-        """List every object version and delete marker, page by page.
-
-        Raises:
-            AuditIncomplete: A key is outside the range or out of order.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """List every object version and delete marker, page by page, as `objects` does."""
         pages = self._store.list_incarnations(
             self._prefix, start_after=self._start_after, end_at=self._end_at
         )
@@ -283,11 +251,7 @@ class RangeListing:
             yield page.incarnations
 
     def covered_range(self) -> KeyRange:
-        """Return the range that was listed.
-
-        Raises:
-            AuditIncomplete: The listing did not reach its last page.
-        """
+        """Return the range, or raise `AuditIncomplete` before the last page of the listing."""
         if not self._ended:
             raise AuditIncomplete(
                 self._prefix, f"the listing ended early, last_key=`{self._last_key}`"

@@ -36,12 +36,8 @@ class AuditorKeys:
 def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
     """Load the auditor's private key; its public half and `trusted_keys` are trusted.
 
-    Args:
-        key_file: PEM, PKCS 8, Ed25519, without a password.
-        trusted_keys: Base64 of raw public keys.
-
-    Raises:
-        BadUsage: The file does not exist, or a key has another form.
+    `key_file` is PEM, PKCS 8, Ed25519, without a password; `trusted_keys` are raw public keys in
+    base64.
     """
     try:
         private = load_pem_private_key(key_file.read_bytes(), password=None)
@@ -59,11 +55,7 @@ def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
 
 
 def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKeys:
-    """Return the trusted keys; the auditor's key file is read only if none are named.
-
-    Raises:
-        BadUsage: None are named and the file does not exist, or a key has another form.
-    """
+    """Return the trusted keys; the auditor's key file is read only if none are named."""
     named = [parse_public_key(text) for text in trusted_keys]
     if named:
         return {key_id_of(one): one for one in named}
@@ -76,11 +68,7 @@ def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKey
 
 
 def make_key_file(key_file: Path) -> Ed25519PublicKey:
-    """Create the auditor's private key, readable only by this user; return its public half.
-
-    Raises:
-        BadUsage: The file exists or cannot be written.
-    """
+    """Create the auditor's private key, readable only by this user; return its public half."""
     private = Ed25519PrivateKey.generate()
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     try:
@@ -94,11 +82,7 @@ def make_key_file(key_file: Path) -> Ed25519PublicKey:
 
 
 def parse_public_key(text: str) -> Ed25519PublicKey:
-    """Decode a raw public key from base64.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
+    """Decode a raw public key from base64."""
     try:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except (ValueError, binascii.Error) as error:

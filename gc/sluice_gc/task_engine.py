@@ -48,19 +48,14 @@ class TaskEngine(Protocol):
     ) -> Iterable[_Facts]:
         """Run every task and return the results in the order of the tasks.
 
-        Args:
-            work: The function of a task.
-            tasks: The tasks.
-            together: Tasks that one process runs concurrently, at most.
-
-        Raises:
-            SluiceError: The error of a task; other tasks may have run.
+        One process runs at most `together` tasks concurrently. Other tasks may have run when an
+        error is raised.
         """
         ...
 
 
 class LocalTaskEngine:
-    """Executes tasks in this process; the requests of a task are concurrent."""
+    """Executes tasks in this process, with concurrent requests in each task."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -101,11 +96,7 @@ class SparkTaskEngine:
     async def run(
         self, work: Work[_Task, _Facts], tasks: Sequence[_Task], *, together: int = 1
     ) -> Iterable[_Facts]:
-        """Run every task on an executor; the number of cores decides how many are concurrent.
-
-        Raises:
-            SluiceError: The error of the first failed task.
-        """
+        """Run every task on an executor; the number of cores decides how many are concurrent."""
         del together
         if not tasks:
             return []
@@ -154,12 +145,7 @@ def reuse_freed_memory() -> None:
 async def open_engine(
     url: str, engine: EngineName
 ) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
-    """Open a store and a task engine; a Spark session that this starts is stopped at the end.
-
-    Raises:
-        BadUsage: The URL has another form.
-        StoreError: The store cannot be opened.
-    """
+    """Open a store and a task engine; a Spark session that this starts is stopped at the end."""
     async with open_store(url) as store:
         if engine == "local":
             reuse_freed_memory()

@@ -68,13 +68,7 @@ async def _service(
 async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) -> None:
     """Run tasks and the status page until SIGTERM or SIGINT.
 
-    Args:
-        url: The store.
-        settings: The settings.
-        command: The command line of a worker process.
-
-    Raises:
-        SluiceError: The store cannot be opened, or the address cannot be used.
+    `command` is the command line of a worker process.
     """
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
@@ -89,11 +83,7 @@ async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) ->
 async def run_due(
     url: str, settings: MaintainSettings, command: Sequence[str]
 ) -> MaintenanceStatus:
-    """Run every task that is due, each once; return the state afterwards.
-
-    Raises:
-        SluiceError: The store is unreachable, denied a request, or has no authority.
-    """
+    """Run every task that is due, each once; return the state afterwards."""
     async with _service(url, settings, command, stop_event(), once=True) as service:
         await _report_rights(url, settings)
         await service.run_once()
@@ -103,13 +93,7 @@ async def run_due(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenancePlan:
-    """What a process would do now.
-
-    Attributes:
-        decision: The tasks that would start, and why the others wait.
-        status: The state of every task.
-        missing: The missing rights of each task.
-    """
+    """What a process would do now: the tasks that would start, and why the others wait."""
 
     decision: ScheduleDecision
     status: MaintenanceStatus
@@ -117,11 +101,7 @@ class MaintenancePlan:
 
 
 async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
-    """Return what would start now, and the state of every task; change nothing.
-
-    Raises:
-        SluiceError: The store is unreachable, denied a request, or has no authority.
-    """
+    """Return what would start now, and the state of every task; change nothing."""
     async with _service(url, settings, (), asyncio.Event(), mode=StoreMode.READ) as service:
         situation = await service.read_situation()
         decision = decide(situation)
@@ -133,11 +113,7 @@ async def plan_now(url: str, settings: MaintainSettings) -> MaintenancePlan:
 
 
 async def resume_task(url: str, task: TaskName) -> bool:
-    """Let a halted, failing or fenced task run now; return False for others.
-
-    Raises:
-        SluiceError: The store is unreachable or denied a request.
-    """
+    """Let a halted, failing or fenced task run now; return False for others."""
     async with open_store(url) as store:
         ids = SystemIds()
         tasks = TaskStore(store, SystemClock(), ids, name_owner(ids))

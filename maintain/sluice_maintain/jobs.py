@@ -63,7 +63,7 @@ def classify_error(error: BaseException) -> RunOutcome:
 def result_of_error(error: BaseException) -> RunResult:
     """Return the result of a run that ended with an error; a defect is logged with its traceback.
 
-    Errors of sluice state the reason and the next step; others are defects.
+    Errors of sluice state the reason and the next step; all others are defects.
     """
     if isinstance(error, SluiceError):
         reason = str(error)
@@ -74,7 +74,7 @@ def result_of_error(error: BaseException) -> RunResult:
 
 
 def figures_of(report: object) -> dict[str, float]:
-    """Return the numbers of a report, those of inner reports included; at most 30."""
+    """Return at most 30 numbers of a report, including those of inner reports."""
     if dataclasses.is_dataclass(report) and not isinstance(report, type):
         values: Mapping[str, object] = dataclasses.asdict(report)
     elif isinstance(report, msgspec.Struct):
@@ -97,11 +97,7 @@ def run_spark_job(
     settings: MaintainSettings,
     stop: threading.Event,
 ) -> RunResult:
-    """Run one Spark task in the shared session.
-
-    Raises:
-        SluiceError: The task failed, or stopped between two steps.
-    """
+    """Run one Spark task in the shared session."""
 
     def check_stop() -> None:
         if stop.is_set():
@@ -137,11 +133,7 @@ class StoreJobs:
         self._expired_through = ""
 
     async def run(self, task: TaskName, settings: MaintainSettings) -> RunResult:
-        """Run one task. It may be cancelled at any request, as if its process were killed.
-
-        Raises:
-            SluiceError: The task failed.
-        """
+        """Run one task. It may be cancelled at any request, as if its process were killed."""
         match task:
             case TaskName.RETENTION:
                 figures = await apply_retention(self._store, settings.retention)

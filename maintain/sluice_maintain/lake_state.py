@@ -17,9 +17,6 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | 
     """Return what is wrong with the tables of the lake, by what the queue has handed over.
 
     None means that they were not compared, because the packages that read them are not installed.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     acknowledged: dict[int, int] = {}
     for place in await list_lanes(store, INGEST_QUEUE):
@@ -37,11 +34,7 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | 
 
 
 async def count_open_dead_letters(url: str, store: ObjectStore) -> int | None:
-    """Return the number of open dead letters, or None if the tables cannot be read.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the number of open dead letters, or None if the tables cannot be read."""
     async for page in store.list(_DEAD_LETTERS_LOG):
         # The tables are slow to read, so they are read only if the table exists.
         return await asyncio.to_thread(count_letters, url) if page.objects else 0

@@ -35,7 +35,7 @@ _FAILURES = frozenset({RunOutcome.FAILED, RunOutcome.LOST, RunOutcome.NOT_PERMIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What a running job reports: why it does not get on, or nothing, and what it has counted."""
+    """What a running job reports: why it makes no progress, or nothing, and what it has counted."""
 
     trouble: str = ""
     figures: dict[str, float]

@@ -10,15 +10,7 @@ from sluice_maintain.tasks import TaskName
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True, tag="job"):
-    """Run a task.
-
-    Attributes:
-        number: Number of the request in this worker.
-        task: The task.
-        store_url: The store.
-        settings: The settings.
-        once: Whether ingestion ends when the backlog is in the lake.
-    """
+    """Run a task; `once` ends ingestion when the backlog is in the lake."""
 
     number: int
     task: TaskName
@@ -34,25 +26,14 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 class JobProgress(msgspec.Struct, frozen=True, kw_only=True, tag="progress"):
-    """What a job that runs has reached.
-
-    Attributes:
-        number: The number of the request.
-        state: What it reports.
-    """
+    """What a job that runs has reached."""
 
     number: int
     state: JobState
 
 
 class JobEnd(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """The result of a job.
-
-    Attributes:
-        number: The number of the request.
-        result: How it ended.
-        worker_ends: Whether the worker process cannot run further jobs, because its JVM has ended.
-    """
+    """The result of a job; `worker_ends` if the process cannot run others: its JVM has ended."""
 
     number: int
     result: RunResult
@@ -84,10 +65,6 @@ def decode_request(line: bytes) -> WorkerRequest:
 
 
 def decode_report(line: bytes) -> JobEnd | JobProgress:
-    """Return the progress or the result of a line.
-
-    Raises:
-        msgspec.MsgspecError: It is neither.
-    """
+    """Return the progress or the result of a line."""
     report: JobEnd | JobProgress = _REPORTS.decode(line)
     return report

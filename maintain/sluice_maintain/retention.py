@@ -54,11 +54,7 @@ def _delete_id(kind: Kind, days: int, today_ns: int) -> str:
 
 
 async def apply_retention(store: ObjectStore, options: RetentionOptions) -> dict[str, float]:
-    """Create the deletes of today that do not exist; return how many were created.
-
-    Raises:
-        StoreError: The store is unreachable or denied a request.
-    """
+    """Create the deletes of today that do not exist; return how many were created."""
     created = 0
     date_ns = (await store.head(delete_key("0" * 26))).date_ns
     for record in plan_retention(options, date_ns):

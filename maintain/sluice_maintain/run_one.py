@@ -40,14 +40,8 @@ log = structlog.get_logger()
 class TaskRunner:
     """Runs tasks, each under its lease.
 
-    Attributes:
-        tasks: The records.
-        pool: The worker processes.
-        settings: The settings.
-        clock: For the time left of a lease, and pauses.
-        metrics: Counters of runs.
-        stop: Set when the process ends.
-        once: Whether ingestion ends when the backlog is in the lake.
+    With `once`, ingestion ends when the backlog is in the lake. `clock` is for the time left of a
+    lease, and pauses.
     """
 
     tasks: TaskStore
@@ -64,9 +58,6 @@ class TaskRunner:
 
         The other records are read after the lease was written. Of two processes that acquire
         conflicting tasks concurrently, at least one therefore sees the other and gives way.
-
-        Raises:
-            StoreError: The store is unreachable or denied a request.
         """
         lease_s = self.settings.lease_s
 
@@ -145,7 +136,8 @@ class TaskRunner:
     async def _pause(self, job: PendingJob) -> bool:
         """Wait for the end of the job, of the process, or for the next renewal.
 
-        A job that gets on again, or no longer, renews immediately: the record shows it.
+        When a job starts or stops making progress, it renews immediately, so that the record shows
+        it.
         """
         stopping = asyncio.ensure_future(self.stop.wait())
         changed = asyncio.ensure_future(job.changed.wait())
@@ -164,11 +156,7 @@ class TaskRunner:
     async def _renew(
         self, task: TaskName, change: ChangedTask, job: PendingJob
     ) -> ChangedTask | None:
-        """Renew the lease and record what the job reports; None if the lease is lost.
-
-        Raises:
-            StoreError: The store is unreachable or denied a request.
-        """
+        """Renew the lease and record what the job reports; None if the lease is lost."""
         lease, lease_s, state = _lease_of(change), self.settings.lease_s, job.state
         return await self.tasks.change(
             task, lambda *seen: renew(seen[0], lease, seen[2], seen[1], lease_s, state)
@@ -203,11 +191,7 @@ class TaskRunner:
             return True
 
     async def record_late(self) -> None:
-        """Write the results that could not be written: else their leases would have to expire.
-
-        Raises:
-            StoreError: The store is still unreachable.
-        """
+        """Write the results that could not be written: else their leases would have to expire."""
         for task, (change, result) in list(self._unrecorded.items()):
             await self._write_end(task, self.settings.policies()[task], change, result)
             del self._unrecorded[task]

@@ -70,11 +70,7 @@ class Situation:
     """What the decision depends on.
 
     Attributes:
-        now_ns: The store's clock.
-        owner: This process.
-        policies: The policy of each task.
-        records: The record of each task; None before its first run.
-        running: Tasks that run in this process.
+        records: None before its first run.
         slots: How many tasks of each kind of worker may run concurrently in this process.
     """
 
@@ -149,8 +145,8 @@ def next_start_at(
 ) -> tuple[int, bool]:
     """Return when a task may start next, and whether only its window delays it.
 
-    A run that lies in the future of the store's clock, which was set back, delays the next one by
-    one interval at most.
+    If the store's clock was set back and the last run is in its future, the next run is delayed by
+    at most one interval.
     """
     longest_ns = now_ns + _ns(max(policy.every_s * (1 + policy.jitter), policy.backoff_max_s))
     due_ns = min(due_at(policy, record, owner), longest_ns)

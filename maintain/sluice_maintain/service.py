@@ -43,14 +43,8 @@ def slots_of(settings: MaintainSettings) -> dict[WorkerKind, int]:
 class MaintenanceService:
     """The loop of one process.
 
-    Attributes:
-        runner: Runs one task under its lease.
-        settings: The settings.
-        clock: For pauses and health.
-        rng: The source of jitter of the pauses.
-        status: The state of every task after the last decision; None before the first.
-        problem: Why the last decision was not possible; empty if it was.
-        ticked_ns: When the last decision ended, monotonic.
+    `status` is None before the first decision; `problem` states why the last decision was not
+    possible, and `ticked_ns` is its monotonic time.
     """
 
     runner: TaskRunner
@@ -81,11 +75,7 @@ class MaintenanceService:
         return min(pause_s, max(_PAUSE_S_MIN, self._due_in_s))
 
     async def run_once(self) -> bool:
-        """Run every task that is due now, each once; return True if all of them succeeded.
-
-        Raises:
-            StoreError: The store is unreachable or denied a request.
-        """
+        """Run every task that is due now, each once; return True if all of them succeeded."""
         begun: set[TaskName] = set()
         while not self.runner.stop.is_set():
             decision = await self._decide(without=frozenset(begun))
@@ -118,11 +108,7 @@ class MaintenanceService:
         self.ticked_ns = self.clock.monotonic_ns()
 
     async def read_situation(self) -> Situation:
-        """Read every record.
-
-        Raises:
-            StoreError: The store is unreachable or denied a request.
-        """
+        """Read every record."""
         stored = await asyncio.gather(*(self.runner.tasks.read(task) for task in TaskName))
         records: dict[TaskName, TaskRecord | None] = {
             task: one.record for task, one in zip(TaskName, stored, strict=True)

@@ -55,14 +55,12 @@ class TaskPolicy:
     """When a task runs.
 
     Attributes:
-        enabled: Whether this process runs the task.
         every_s: Seconds from the start of a run to the start of the next.
         window: When the task may start; see `sluice_maintain.time_windows`.
         timeout_s: Longest run; a longer one is stopped and counts as failed. 0 means no limit.
         profile: AWS profile with the credentials of the task; empty for those of the process.
         jitter: Share of `every_s` by which a start is delayed at most: two processes that were
             started together do not compete for every lease.
-        backoff_s: Pause after a second failure; it doubles with each further failure.
         backoff_max_s: Longest pause after failures. `sluice maintain resume` ends a pause.
     """
 
@@ -137,11 +135,7 @@ class RetentionOptions:
     entries_days: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number of days is negative.
-        """
+        """Check the values."""
         days = (self.logs_days, self.metrics_days, self.entries_days)
         if min(days) < 0:
             raise BadUsage(
@@ -199,11 +193,7 @@ class GcOptions:
     """With `execute_only`, highest age of the newest audit: one audit a day may fail."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range.
-        """
+        """Check the values."""
         with _checking("gc"):
             check_number("deep", self.deep, 0, 1)
             check_number("max_delete_ratio", self.max_delete_ratio, 0, 1)
@@ -275,11 +265,7 @@ class MaintainSettings:
     """Tasks after which a worker is replaced: a JVM that leaks a little is bounded."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, a task is unknown, or a window has another form.
-        """
+        """Check the values."""
         for name, low in (("timeout_s", 0), ("stop_grace_s", 0)):
             if not getattr(self, name) >= low:
                 raise BadUsage(
@@ -301,11 +287,7 @@ class MaintainSettings:
             self.compact.job()
 
     def check_profiles(self, url: str) -> None:
-        """Check that the store of this URL has credentials if a task selects a profile.
-
-        Raises:
-            BadUsage: The store is a directory.
-        """
+        """Refuse profiles for a store in a directory, which has no credentials."""
         with _checking("profile"):
             for profile in self.profile.values():
                 with_profile(url, profile)

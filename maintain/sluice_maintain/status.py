@@ -60,7 +60,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str:
-        """What an operator should know, or an empty text."""
+        """The problem that an operator should know; empty without one."""
         if self.halted:
             after = f"remove the cause, then run `sluice maintain resume {self.task}`"
             return f"halted: {self.halted}; {after}"

@@ -60,12 +60,7 @@ def _text_line(one: TaskStatus) -> str:
 
 
 def render_page(status: MaintenanceStatus, problem: str) -> str:
-    """Return the page.
-
-    Args:
-        status: The state of every task.
-        problem: Why the state is not current; empty if it is.
-    """
+    """Return the page; `problem` is why the state is not current, or empty."""
     head = "".join(f"<th>{heading}</th>" for heading in _HEADINGS)
     rows = "".join(_row(one) for one in status.tasks)
     alert = f'<p class="trouble">not current: {escape(problem)}</p>' if problem else ""

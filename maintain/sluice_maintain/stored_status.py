@@ -13,22 +13,14 @@ from sluice_store.url import open_store
 
 
 async def read_status(url: str) -> MaintenanceStatus:
-    """Return the state of every task from the records in the store.
-
-    Raises:
-        SluiceError: The store is unreachable, denied a request, or has no authority.
-    """
+    """Return the state of every task from the records in the store."""
     async with open_store(url, StoreMode.READ) as store:
         await read_authority(store)
         return await read_stored_status(store)
 
 
 async def read_stored_status(store: ObjectStore) -> MaintenanceStatus:
-    """Return the state of every task from the records in an open store.
-
-    Raises:
-        SluiceError: The store is unreachable or denied a request.
-    """
+    """Return the state of every task from the records in an open store."""
     tasks = TaskStore(store, SystemClock(), SystemIds(), "")
     stored = await asyncio.gather(*(tasks.read(task) for task in TaskName))
     records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}

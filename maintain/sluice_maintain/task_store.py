@@ -22,13 +22,10 @@ RecordRule = Callable[[TaskRecord | None, int, RecordWriter], TaskRecord | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTask:
-    """What a read of a task's record found.
+    """What a read of a task's record found; no record and no ETag before its first run.
 
-    Attributes:
-        record: The record, or None before the first run of the task.
-        etag: Its tag, for a swap.
-        date_ns: The store's clock in the response.
-        asked_ns: The monotonic clock of this machine before the request.
+    `date_ns` is the store's clock in the response; `asked_ns` is the monotonic clock of this
+    machine before the request.
     """
 
     record: TaskRecord | None
@@ -55,12 +52,7 @@ class TaskStore:
         self.owner = owner
 
     async def read(self, task: str) -> StoredTask:
-        """Read the record of a task.
-
-        Raises:
-            InvalidRecord: The record is damaged.
-            StoreError: The store is unreachable or denied the request.
-        """
+        """Read the record of a task."""
         key = task_record_key(task)
         asked_ns = self._clock.monotonic_ns()
         match await self._store.get(key):
@@ -79,11 +71,6 @@ class TaskStore:
 
         A swap whose outcome is unknown is settled by reading: the record then has a nonce of this
         call, or another writer's.
-
-        Raises:
-            InvalidRecord: The record is damaged.
-            OutcomeUnknown: The bounds of the retries are spent.
-            StoreError: The store is unreachable or denied a request.
         """
         rng = random.Random(self._clock.now_ns())  # noqa: S311 - jitter, not a secret
         backoff = Backoff(clock=self._clock, rng=rng, settings=_SWAPS)

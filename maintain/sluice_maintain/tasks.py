@@ -32,9 +32,7 @@ class TaskTraits:
     """What the scheduler must know about a task.
 
     Attributes:
-        worker: The kind of process that runs it.
-        touches: What it changes; tasks that change the same thing never run concurrently.
-        continuous: Whether it runs until it is stopped, instead of at intervals.
+        touches: Tasks that change the same thing never run concurrently.
     """
 
     worker: WorkerKind

@@ -32,11 +32,7 @@ class TimeWindow:
 
 
 def parse_windows(text: str) -> tuple[TimeWindow, ...]:
-    """Return the windows in a text; an empty text has none, which means always.
-
-    Raises:
-        BadUsage: A window has another form.
-    """
+    """Return the windows in a text; an empty text has none, which means always."""
     parts = [part.strip().lower() for part in text.split(",") if part.strip()]
     return tuple(window for part in parts for window in _parse_window(part))
 

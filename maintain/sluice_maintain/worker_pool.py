@@ -48,16 +48,7 @@ def environment_of(profile: str, environment: Mapping[str, str]) -> dict[str, st
 
 @dataclass(slots=True, kw_only=True)
 class WorkerProcess:
-    """One worker process and the jobs that it runs.
-
-    Attributes:
-        kind: Which jobs it runs.
-        process: The process.
-        jobs: Each running job, by number.
-        numbers: Jobs that it has started so far.
-        idle_since_ns: When its last job ended.
-        ending: Whether it accepts no further jobs.
-    """
+    """One worker process and the jobs that it runs, by number."""
 
     kind: WorkerKind
     process: Process
@@ -126,12 +117,9 @@ class PendingJob:
     """A job that runs in a worker process.
 
     Attributes:
-        worker: The process.
-        number: The number of the request.
-        result: How it ended.
-        state: What it last reported; None before the first report.
-        changed: Set by a report that is the opposite of the one before: the work has succeeded,
-            or does so no longer.
+        state: None before the first report.
+        changed: Set by a report that is the opposite of the one before: the work has succeeded, or
+            does so no longer.
     """
 
     worker: WorkerProcess
@@ -147,7 +135,7 @@ class PendingJob:
         self.state = state
 
     def stop(self) -> None:
-        """Ask the job to stop at its next safe point."""
+        """Request the job to stop at its next safe point."""
         self.worker.send(StopRequest(number=self.number))
 
 
@@ -159,11 +147,7 @@ class WorkerPool:
     ) -> None:
         """Prepare the pool; a process is started with its first job.
 
-        Args:
-            command: The command line of a worker process.
-            store_url: The store.
-            settings: The settings.
-            clock: For idle times.
+        `command` is the command line of a worker process.
         """
         self._command = command
         self._store_url = store_url
@@ -179,11 +163,7 @@ class WorkerPool:
         return {one.kind: one.process.pid for one in self._workers.values() if not one.ending}
 
     async def start_job(self, task: TaskName, *, once: bool) -> PendingJob:
-        """Start a job in the process of its kind.
-
-        Raises:
-            OSError: The process cannot be started.
-        """
+        """Start a job in the process of its kind."""
         profile = self._settings.policies()[task].profile
         worker = await self._worker(TRAITS[task].worker, profile)
         worker.numbers += 1

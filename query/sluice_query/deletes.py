@@ -48,12 +48,7 @@ _LAST_DAY: Final = "9999-12-31"
 
 
 def count_in_table(engine: QueryEngine, store_url: str, record: DeleteRecord) -> int:
-    """Count the records in the newest state of a delete's table that it hides.
-
-    Raises:
-        TableRefused: The table cannot be used safely.
-        QueryTooLarge: The memory limit is exceeded.
-    """
+    """Count the records that a delete hides in the newest state of its table."""
     table, query = RECORD_TABLES[record.kind], query_of_delete(record)
     files = select_files(store_url, table, query, ())
     if not files.read:
@@ -70,12 +65,7 @@ def applies_to_rollups(record: DeleteRecord) -> bool:
 def count_in_rollups(
     engine: QueryEngine, store_url: str, record: DeleteRecord
 ) -> tuple[MatchCount, ...]:
-    """Count the rows of `rollups` that may contain a deleted point; empty if it does not apply.
-
-    Raises:
-        TableRefused: The table cannot be used safely.
-        QueryTooLarge: The memory limit is exceeded.
-    """
+    """Count the rows of `rollups` that may contain a deleted point; empty if it does not apply."""
     if not applies_to_rollups(record):
         return ()
     first, last = _day(record.from_unix_ns, _FIRST_DAY), _day(record.to_unix_ns, _LAST_DAY)
@@ -181,15 +171,7 @@ class UnreadableDelete(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletes:
-    """The deletes of one store.
-
-    Attributes:
-        searcher: The store, and the bounds of each count.
-        run: Runs a search; it bounds by `running` how many run concurrently.
-        running: Bounds the queries and counts that run concurrently.
-        clock: Time.
-        ids: Source of new ids.
-    """
+    """The deletes of one store."""
 
     searcher: Searcher
     run: SearchRunner
@@ -204,7 +186,6 @@ class Deletes:
             BadUsage: The request is malformed.
             DeleteIdTaken: The id belongs to another delete.
             OutcomeUnknown: It is unknown whether the record exists; send the same id again.
-            SluiceError: As `Searcher.search`; the store is unreachable or refused a request.
         """
         store = self.searcher.store
         if request.dry_run:
@@ -215,11 +196,7 @@ class Deletes:
         return DeleteReceipt(record=written.record, created=written.created)
 
     async def preview(self, record: DeleteRecord) -> DeletePreview:
-        """Count what a delete would hide; nothing is written.
-
-        Raises:
-            SluiceError: As `Searcher.search`.
-        """
+        """Count what a delete would hide; nothing is written."""
         result = await self.run(query_of_delete(record))
         summary, table = result.summary, RECORD_TABLES[record.kind].name
         matches = result.matches
@@ -238,11 +215,7 @@ class Deletes:
     async def list_page(
         self, after: str, limit: int
     ) -> tuple[tuple[DeleteRecord | UnreadableDelete, ...], str | None]:
-        """Return the deletes after a key, by id, and the key that the next page begins after.
-
-        Raises:
-            StoreError: The store is unreachable.
-        """
+        """Return the deletes after a key, by id, and the key after which the next page begins."""
         keys = await self._list_keys(after, limit + 1)
         limiter = asyncio.Semaphore(_READS)
 
@@ -272,7 +245,6 @@ class Deletes:
         Raises:
             BadUsage: The text is not the id of a delete.
             InvalidRecord: A delete cannot be decoded.
-            SluiceError: A table cannot be read, a limit is exceeded, or the store is unreachable.
         """
         key = delete_key(check_delete_id(delete_id))
         read = await self.searcher.store.get(key)

@@ -87,11 +87,7 @@ def marked_ranges(marked: str) -> list[tuple[int, int]]:
 class Evaluator:
     """Computes the result of one query from what was read for it.
 
-    Attributes:
-        engine: The engine.
-        query: The query.
-        read: What was read for it.
-        records_max: Most records that are counted for fields and values.
+    Fields and values are counted in at most `records_max` records.
     """
 
     engine: QueryEngine
@@ -121,9 +117,7 @@ class Evaluator:
     def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement.
 
-        Args:
-            files: The files of the record table.
-            pending_first: Whether they come before the files, for a bounded sample of the newest.
+        Pending batches come before the files for a bounded sample of the newest.
         """
         names = []
         if files:
@@ -181,12 +175,10 @@ class Searcher(SearchedStore):
         """Run one query.
 
         Raises:
-            BadUsage: The query cannot be answered.
             TableRefused: A table cannot be used safely.
             InvalidRecord: A delete cannot be decoded.
             QueryTimedOut: The time limit is exceeded.
             QueryTooLarge: The memory limit is exceeded.
-            StoreError: The store is unreachable.
         """
         async with self.reading(query) as reader:
             read = await reader.read()
@@ -202,11 +194,7 @@ class Searcher(SearchedStore):
 
     @asynccontextmanager
     async def reading(self, query: Query) -> AsyncIterator[SourceReader]:
-        """Open an engine for one query, and check the query.
-
-        Raises:
-            BadUsage: The query cannot be answered.
-        """
+        """Open an engine for one query, and check the query."""
         check_query(query)
         started_ns = self.clock.monotonic_ns()
         with open_engine(self.settings) as engine:
@@ -215,6 +203,6 @@ class Searcher(SearchedStore):
             yield SourceReader(target=self, engine=engine, query=query, started_ns=started_ns)
 
     def evaluator(self, reader: SourceReader, read: SearchRead) -> Evaluator:
-        """Return what computes the result of a query from what was read for it."""
+        """Return the evaluator for what was read for a query."""
         most = self.settings.sample_records_max
         return Evaluator(engine=reader.engine, query=reader.query, read=read, records_max=most)

@@ -42,11 +42,7 @@ class QuerySettings:
     """Pending batches that are read concurrently: more share one core for decoding."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range.
-        """
+        """Check the values."""
         for name in ("memory_bytes_max", "threads"):
             check_number(name, getattr(self, name), 1)
         check_number("time_s_max", self.time_s_max, 0, above=True)
@@ -94,9 +90,5 @@ class ServeSettings:
     without a word is forgotten."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range.
-        """
+        """Check the values."""
         check_number("download_s_max", self.download_s_max, 0, above=True)

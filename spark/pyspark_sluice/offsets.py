@@ -31,8 +31,6 @@ class LanePositions:
     """A position in every lane of one queue of one authority.
 
     Attributes:
-        authority_id: The authority of the queue.
-        queue: Name of the queue.
         lanes: Lane to a sequence, inclusive; a lane that is not named is at 0.
     """
 
@@ -53,11 +51,7 @@ class LanePositions:
 def parse_offset(
     offset: Mapping[str, int | str], *, authority_id: str, queue: str
 ) -> LanePositions:
-    """Read positions from a Spark offset.
-
-    Raises:
-        BadUsage: The offset belongs to another queue or another deployment.
-    """
+    """Read positions from a Spark offset; refuse those of another queue or deployment."""
     found = {name: offset.get(name) for name in _NAMES}
     if found != {"authority": authority_id, "queue": queue}:
         raise BadUsage(
@@ -74,9 +68,6 @@ def check_reachable(views: Sequence[LaneSnapshot], start: LanePositions) -> None
 
     Without this check a query of a rebuilt queue would find nothing to read until each lane has
     passed the old position, and would then skip what came before.
-
-    Raises:
-        CheckpointAhead: A lane has not reached its position.
     """
     latest = {view.lane.lane: view.latest for view in views}
     for lane, end in sorted(start.lanes.items()):
@@ -119,12 +110,7 @@ def _entries(view: LaneSnapshot, end: int | None) -> Iterator[LaneEntry]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimit:
-    """The size limit of a micro-batch; an entry is never split.
-
-    Attributes:
-        frame_bytes: Maximum sum of frame sizes, bytes; None for no limit.
-        batches: Maximum number of accepted batches; None for no limit.
-    """
+    """The size limit of a micro-batch; an entry is never split, and None is no limit."""
 
     frame_bytes: int | None
     batches: int | None
@@ -141,15 +127,10 @@ def plan_micro_batch(
     limit: AdmissionLimit,
     target: LanePositions | None,
 ) -> LanePositions:
-    """Return the end of the next micro-batch.
+    """Return the end of the next micro-batch after `start`, at most `target`.
 
-    The oldest entries come first, and at least one entry is read if any is pending.
-
-    Args:
-        views: Every lane with its entries after `start`.
-        start: The end of the previous micro-batch.
-        limit: The size limit.
-        target: The last positions to read; None for all.
+    `views` has every lane with its entries after `start`. The oldest entries come first, and at
+    least one entry is read if any is pending.
     """
     lanes = {
         view.lane.lane: max(start.at(view.lane.lane), view.state.acked_through) for view in views
@@ -172,10 +153,8 @@ def entries_between(
 ) -> list[LaneEntry]:
     """Return the pending entries after `start` up to `end`, in order and without gaps.
 
-    Entries that were acknowledged meanwhile are in the lake and are omitted.
-
-    Raises:
-        InvalidRecord: Entries that are not acknowledged are missing.
+    Entries that were acknowledged meanwhile are in the lake and are omitted; if others are missing,
+    raise `InvalidRecord`.
     """
     found: list[LaneEntry] = []
     for view in views:

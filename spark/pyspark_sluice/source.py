@@ -72,8 +72,7 @@ async def fetch_rows(
     """Read the work lists of entries concurrently; return their rows in the order of the entries.
 
     Raises:
-        WorkListMissing: A work list is missing; it is never skipped.
-        StoreError: The store is unreachable.
+        WorkListMissing: It is never skipped.
     """
     gate = asyncio.Semaphore(CONCURRENT_LISTS)
     async with open_store(store_url) as store:
@@ -164,11 +163,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str]) -> SourceOptions:
-    """Parse the options of a reader.
-
-    Raises:
-        BadUsage: An option is missing or has an invalid value.
-    """
+    """Parse the options of a reader."""
     store = options.get("store")
     if not store:
         raise BadUsage("option `store` is missing; set it with .option('store', 'file:///path')")
@@ -338,7 +333,7 @@ class SluiceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         )
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[EntryPartition]:
-        """Return the entries between two offsets, split into partitions by bytes."""
+        """Return the entries between two offsets, split into partitions by bytes of frames."""
         return _read_store(self._options.store, lambda store: self._plan(store, start, end))
 
     async def _plan(

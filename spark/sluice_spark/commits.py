@@ -49,8 +49,6 @@ def commit_files(
 ) -> None:
     """Append written files and advance the lanes' versions, in one commit based on this state.
 
-    On a directory the commit is durable when this function returns.
-
     Raises:
         CommitConflict: The table has changed in a way that may matter; read everything again.
         OutcomeUnknown: The store failed; the commit may have been made, and may not be durable.
@@ -97,13 +95,8 @@ def parse_unreadable(text: str) -> set[RowId]:
 def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]:
     """Return the unreadable rows of the commits by which a record table is ahead of the ledger.
 
-    Args:
-        records: The record table.
-        ahead: Lane to the table's position, for each lane in which it is ahead.
-
-    Raises:
-        LakeInconsistent: The table's history no longer contains such a commit.
-        TableRefused: The log is damaged.
+    `ahead` maps each lane in which the table is ahead to the table's position. Raise
+    `LakeInconsistent` if the table's history no longer contains such a commit.
     """
     wanted = dict(ahead)
     unreadable: set[RowId] = set()
@@ -137,19 +130,10 @@ def replace_files(
     data_change: bool,
     needed: Sequence[DataFile] = (),
 ) -> None:
-    """Replace data files with others in one commit.
+    """Replace data files with others in one commit, while all `needed` files are in the table.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        removed: Files to remove.
-        added: Files to add.
-        data_change: Whether the rows of the table change.
-        needed: Files that must be in the table and stay.
-
-    Raises:
-        CommitConflict: A file to replace or a needed one is no longer in the table, or every
-            attempt met another commit.
+    Raise `CommitConflict` if a removed or needed file is no longer in the table, or every attempt
+    met another commit.
     """
 
     def next_turn(opened: DeltaTable) -> Transaction:
@@ -175,19 +159,9 @@ def commit_from_state(
     duplicate its rows. Therefore each attempt checks that every file is still part of the table,
     and commits from exactly that state without a rebase. Any commit in between causes another
     attempt. On a directory that state is durable before the commit, which contains rows of its
-    files, and the commit is durable when this function returns.
-
-    Args:
-        store_url: The store.
-        table: The table.
-        removed: Files to remove.
-        added: Files to add.
-        data_change: Whether the rows of the table change.
-        advance: Returns the transaction of the commit for a state; it may raise `CommitConflict`.
-
-    Raises:
-        CommitConflict: A file to remove is no longer in the table, `advance` refused the state, or
-            every attempt met another commit.
+    files, and the commit is durable when this function returns. `advance` returns the transaction
+    of the commit for a state. Raise `CommitConflict` if a file to remove is no longer in the table,
+    `advance` refused the state, or every attempt met another commit.
     """
     location = lake_location(store_url, table.name)
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
@@ -222,7 +196,7 @@ def _has_files(opened: DeltaTable, table: Table, files: Sequence[DataFile]) -> b
 
 
 def add_action(table: Table, file: WrittenFile, *, data_change: bool) -> AddAction:
-    """Return the action that adds a written file to a table."""
+    """Return the action that adds a written file."""
     return AddAction(
         path=file.path,
         size=file.size_bytes,

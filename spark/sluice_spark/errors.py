@@ -50,10 +50,10 @@ _SQLSTATE: Final = re.compile(r"\s+SQLSTATE: \w+")
 
 
 def find_cause(text: str) -> str:
-    """Return the message of the error that the text of a Spark exception is about.
+    """Extract the root error from the text of a Spark exception.
 
-    Spark puts the traceback of a Python worker or the stack of the JVM into the text of its
-    exception. The last error of sluice or delta-rs is preferred to Python's, and that to the JVM's.
+    The text contains the traceback of a Python worker or the stack of the JVM. The last error of
+    sluice or delta-rs is preferred, then Python's, then the JVM's.
     """
     for pattern in _CAUSES:
         found = [_SQLSTATE.sub("", cause).strip() for cause in pattern.findall(text)]

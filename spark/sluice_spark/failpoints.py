@@ -63,11 +63,9 @@ class FailPoint:
     """The step at which a job is interrupted; one value belongs to one run of a job.
 
     Attributes:
-        step: Name of the step; None interrupts nothing.
-        visit: The visit of the step, counted from 1, from which on it is interrupted.
-        action: What happens there.
-        visits: How often the step was reached so far.
-        folder: Where a test arms further steps, at which the process waits; None for none.
+        step: None interrupts nothing.
+        visit: The visit of the step, counted from 1, at which interruptions begin.
+        folder: Where a test arms further steps, at which the process waits.
     """
 
     step: str | None = None
@@ -77,7 +75,7 @@ class FailPoint:
     folder: Path | None = None
 
     def reach(self, step: str) -> None:
-        """Run the action if `step` is the step of this fail point and its visit has come."""
+        """Run the action if this fail point is at `step` and enough visits were made."""
         if self.folder is not None:
             hold_if_armed(self.folder, step)
         if step != self.step:

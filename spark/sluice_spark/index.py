@@ -78,8 +78,6 @@ class WaitingDate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A date that may have chunks of files that left the table.
 
     Attributes:
-        date: The date.
-        since_unix_ns: When that was noticed.
         due_unix_ns: When its chunks are checked next.
         checked_through: The last chunk that the current check has decided; empty before its start.
         again: Whether another check must follow the current one.
@@ -109,11 +107,7 @@ class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_index_progress(store: ObjectStore) -> IndexProgress | None:
-    """Read the record; return None if it is missing or cannot be decoded.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read the record; return None if it is missing or cannot be decoded."""
     read = await store.get(INDEX_PROGRESS)
     if not isinstance(read, Found):
         return None
@@ -125,12 +119,7 @@ async def read_index_progress(store: ObjectStore) -> IndexProgress | None:
 
 
 async def write_index_progress(store: ObjectStore, progress: IndexProgress) -> None:
-    """Write the record; one that another run overwrites costs the next run reads, nothing else.
-
-    Raises:
-        OutcomeUnknown: No attempt had a known outcome.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Write the record; if another run overwrites it, the next run only reads more."""
     backoff = Backoff.seeded_by(SystemClock())
     await overwrite_known(store, INDEX_PROGRESS, encode_record(progress), backoff)
 
@@ -138,16 +127,7 @@ async def write_index_progress(store: ObjectStore, progress: IndexProgress) -> N
 async def find_new_files(
     store: ObjectStore, files: Sequence[DataFile], indexed: Collection[str]
 ) -> list[DataFile]:
-    """Return the files without a chunk; read only the chunks of dates with files not in `indexed`.
-
-    Args:
-        store: The store.
-        files: The files of the table.
-        indexed: Paths of files that have a chunk.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the files without a chunk; read only chunks of dates with files not in `indexed`."""
     unsure = [file for file in files if file.path not in indexed]
     covered: set[str] = set()
     for day in sorted({file.partition for file in unsure}):
@@ -165,11 +145,7 @@ async def _read_covered(store: ObjectStore, day: str) -> set[str]:
 
 
 async def read_paths(store: ObjectStore, key: ObjectKey) -> set[str] | None:
-    """Return the paths of the files that a chunk covers; None if it is missing or unreadable.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the paths of the files that a chunk covers; None if it is missing or unreadable."""
     read = await store.get(key)
     if not isinstance(read, Found):
         return None
@@ -191,7 +167,7 @@ _DATE: Final = re.compile(rf"{re.escape(INDEX)}date=(\d{{4}}-\d\d-\d\d)/")
 
 
 class ChunkFate(Enum):
-    """What happens to a chunk."""
+    """Whether a chunk is needed."""
 
     NEEDED = "needed"
     """It covers a file of the table, or it is unreadable."""
@@ -206,10 +182,8 @@ def decide_fate(
 ) -> ChunkFate:
     """Decide what happens to a chunk.
 
-    Args:
-        paths: The files that it covers; None if it is unreadable.
-        current: The files of its date that the table names.
-        existing: The files of its date in the store, listed after the chunk.
+    `current` are the files of the chunk's date that the table names; `existing` are those in the
+    store, listed after the chunk. `paths` is None if the chunk is unreadable.
     """
     if not current and not existing:
         return ChunkFate.GONE
@@ -237,20 +211,16 @@ def add_waiting(
 
 
 def next_due(waiting: Sequence[WaitingDate], now_ns: int) -> WaitingDate | None:
-    """Return the date to check now: the one that is due longest; None if none is due."""
+    """Return the date that is due longest; None if none is due."""
     due = [entry for entry in waiting if entry.due_unix_ns <= now_ns]
     return min(due, key=lambda entry: (entry.due_unix_ns, entry.date), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckStep:
-    """The result of one step.
+    """The result of one step: the last decided chunk, and whether it ended the date.
 
-    Attributes:
-        through: The last chunk that was decided.
-        ended: Whether it was the last one of the date.
-        again: Whether a chunk is left whose files the table no longer names.
-        removed: Chunks that were removed.
+    With `again`, a chunk is left whose files the table no longer names.
     """
 
     through: str
@@ -279,13 +249,9 @@ def after_step(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRemoval:
-    """The removal of one run.
+    """The removal of one run, based on the store's time at its start.
 
-    Attributes:
-        store: The store.
-        current: The files of the newest state of the table, by date.
-        now_ns: The store's time at the start of the run.
-        stop: Raises an error between two steps if the run must stop.
+    `current` has the files of the newest state of the table, by date.
     """
 
     store: ObjectStore
@@ -296,13 +262,7 @@ class IndexRemoval:
     async def run(self, progress: IndexProgress) -> int:
         """Check the dates that are due; return the number of removed chunks.
 
-        Args:
-            progress: The record, as it is stored; the stored one is replaced after each step.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            OutcomeUnknown: No attempt to write the record had a known outcome.
-            StoreError: The store is unreachable or refused a request.
+        The stored `progress` is replaced after each step.
         """
         removed = 0
         for _ in range(STEPS_MAX):
@@ -370,11 +330,7 @@ class IndexRemoval:
 
 
 async def list_chunk_dates(store: ObjectStore) -> list[str]:
-    """Return the dates that have chunks, with one request for each date.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the dates that have chunks, with one request for each date."""
     dates: list[str] = []
     after = ""
     while (key := await _first_key(store, after)) is not None:
@@ -400,14 +356,7 @@ CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
 
 @dataclass(slots=True, kw_only=True)
 class IndexReport:
-    """The result of an index run.
-
-    Attributes:
-        files: Data files of the table.
-        indexed: Files that this run indexed.
-        chunks: Chunks that this run created.
-        chunks_removed: Chunks of files that no longer exist, which this run removed.
-    """
+    """The result of an index run."""
 
     files: int = 0
     indexed: int = 0
@@ -483,12 +432,8 @@ async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
 class _IndexPlan:
     """What a run does.
 
-    Attributes:
-        before: The recorded state; None if none is usable.
-        after: The state to record when the chunks exist.
-        new: The files without a chunk.
-        now_ns: The store's time.
-        wait_ns: How long a date waits before its chunks are checked.
+    `before` is None without a usable record; `after` is recorded when the chunks of the `new` files
+    exist. A date waits `wait_ns` before its chunks are checked.
     """
 
     before: IndexProgress | None
@@ -513,12 +458,6 @@ def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -
     """Create chunks for files of `logs` that have none, remove those of files that are gone.
 
     Repeating it is safe.
-
-    Raises:
-        JobStopped: `stop` raised it before the first chunk, or between two steps of the removal.
-        TableRefused: The table has another schema or a refused feature.
-        OutcomeUnknown: No attempt to write the record of progress had a known outcome.
-        StoreError: The store is unreachable.
     """
     opened = find_table(store_url, LOGS, for_writing=True)
     if opened is None:

@@ -32,11 +32,7 @@ def parse_java_version(text: str) -> int | None:
 
 
 def read_java_version() -> int | None:
-    """Run the `java` that Spark would run, and return its feature release or None.
-
-    Raises:
-        BadUsage: It does not end.
-    """
+    """Run the `java` that Spark would run, and return its feature release or None."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if java is None or not Path(java).exists():
@@ -71,11 +67,7 @@ def describe_missing_java() -> str | None:
 
 
 def check_java() -> None:
-    """Check that the Java that Spark would run is new enough.
-
-    Raises:
-        BadUsage: There is none, or it is too old.
-    """
+    """Raise `BadUsage` if the Java that Spark would run is missing or too old."""
     missing = describe_missing_java()
     if missing is not None:
         raise BadUsage(missing)
@@ -123,14 +115,9 @@ def _end_orderly(watching: subprocess.Popen[bytes]) -> None:
 
 
 def check_jvm(process: subprocess.Popen[bytes] | None, error: Exception | None = None) -> None:
-    """Raise an error if the JVM has ended.
+    """Raise `JvmEnded` if the JVM has ended.
 
-    Args:
-        process: The JVM's process.
-        error: The error that a call into the JVM raised, if one was made.
-
-    Raises:
-        JvmEnded: It has.
+    `error` is what a call into the JVM raised, if one was made.
     """
     if process is None:
         return

@@ -23,8 +23,7 @@ ORDERLY = b"."
 def watch(jvm: int) -> None:
     """Wait until the JVM ends, or until the driver ends and the grace period is over.
 
-    Args:
-        jvm: A descriptor of the JVM's process, which stays valid if its number is used again.
+    `jvm` is a descriptor of the JVM's process, which stays valid if its number is used again.
     """
     driver = sys.stdin.fileno()
     grace_s = KILLED_GRACE_S

@@ -36,8 +36,8 @@ _VARIABLES: Final = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 def site_python(master: str) -> Iterator[None]:
     """Set the interpreter of Spark's Python processes while a session is started.
 
-    An interpreter other than this one is left as it is, and so is that of a cluster, whose
-    executors may not have the launcher.
+    Another configured interpreter stays, and so does that of a cluster, whose executors may not
+    have the launcher.
     """
     configured = [os.environ.get(name) for name in _VARIABLES]
     if not (
@@ -170,13 +170,9 @@ def session_conf(
 ) -> dict[str, str]:
     """Return the Spark settings; those of the caller take precedence.
 
-    Args:
-        settings: Settings of the session.
-        delta: Whether the JVM needs Delta. Neither ingestion nor maintenance does.
-        s3a: The `s3://` URL of the store, if the JVM reads or writes `s3a://`.
-
-    Raises:
-        BadUsage: The JVM has no setting for what the URL contains.
+    Only some jobs need `delta`: neither ingestion nor maintenance does. `s3a` is the `s3://` URL of
+    the store if the JVM reads or writes `s3a://`; raise `BadUsage` if the JVM has no setting for a
+    part of it.
     """
     conf = dict(_BASE)
     if settings.master.startswith("local"):
@@ -225,11 +221,7 @@ def _s3a_conf(place: TableLocation) -> dict[str, str]:
 
 
 def read_hadoop_version() -> str:
-    """Return the version of Hadoop that this Spark contains.
-
-    Raises:
-        BadUsage: There is no Spark installation, or it has no Hadoop client.
-    """
+    """Return the version of Hadoop that this Spark contains."""
     home = os.environ.get("SPARK_HOME")
     if home is None:
         import pyspark  # noqa: PLC0415 - most commands do not need it
@@ -251,9 +243,6 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
 
     Workers run the same Python executable. Without `PYSPARK_PYTHON` they would run the first
     `python3` of the path and fail if its version differs.
-
-    Raises:
-        BadUsage: A JVM must be started, and there is no Java or it is too old.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -282,11 +271,7 @@ def open_session(settings: SessionSettings, *, delta: bool, s3a: str | None = No
 
 
 def check_startable() -> None:
-    """Check that `open_session` has a session, or the Java to start one.
-
-    Raises:
-        BadUsage: A JVM must be started, and there is no Java or it is too old.
-    """
+    """Raise `BadUsage` if `open_session` has no session, and no Java to start one."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - as in `open_session`
 
     if not _submitted() and SparkSession.getActiveSession() is None:

@@ -32,12 +32,9 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     """One data file that is written and not yet committed.
 
     Attributes:
-        table: Name of the table.
-        path: Path of the file within the table.
         partition: Value of the partition column.
-        size_bytes: Size of the file.
-        written_at_ms: When it was closed, Unix ms by the writer's clock.
-        stats: Its statistics in the form of Delta's log.
+        written_at_ms: By the writer's clock.
+        stats: In the form of Delta's log.
     """
 
     table: str
@@ -64,11 +61,7 @@ class UnreadableBatch(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
 
 
 class MisstatedTimes(msgspec.Struct, frozen=True, kw_only=True, tag="times"):
-    """A batch that was written, and whose manifest states other times than its records have.
-
-    Attributes:
-        key: The key of the manifest.
-    """
+    """A batch that was written, and whose manifest states other times than its records have."""
 
     key: str
 

@@ -35,16 +35,9 @@ class _PastClock:
 async def plant_past_orphan(root: Path, frame: bytes, *, age_s: int, clock: Clock) -> Digest:
     """Write a blob without a manifest, with a timestamp `age_s` seconds in the past.
 
-    Args:
-        root: Directory of an empty local store without an authority. The timestamps of a store
-            never decrease, so that this blob must be its first object.
-        frame: The bytes of the blob.
-        age_s: Age of the blob, in seconds.
-        clock: The machine's clock.
-
-    Raises:
-        BadUsage: The store has a later timestamp, or the blob exists.
-        StoreError: The directory cannot be opened as a store.
+    `root` is the directory of an empty local store without an authority: timestamps of a store
+    never decrease, so this blob must be its first object. Raise `BadUsage` if the store has a later
+    timestamp, or the blob exists.
     """
     digest = digest_of(frame)
     past = _PastClock(clock, age_s * NS_PER_S)

@@ -69,11 +69,8 @@ class AuditContext:
     """The state of one audit.
 
     Attributes:
-        audit_id: ULID.
-        authority: What is audited.
         started_at_ns: The store's Date before the first evidence request.
-        clock_skew_ns: The local clock minus the store's.
-        before: The previous certificate, or None for the first audit.
+        before: None for the first audit.
     """
 
     audit_id: str
@@ -95,7 +92,6 @@ async def audit_store(
 
     Raises:
         BadUsage: The key file does not exist although the store has certificates.
-        SluiceError: See `Auditor.audit`.
     """
     await prepare_key_file(store, settings.key_file)
     keys = load_keys(settings.key_file)
@@ -120,9 +116,7 @@ class Auditor:
 
         Raises:
             AuditIncomplete: A range could not be listed completely; there is no certificate.
-            CertificateInvalid: The previous certificate was altered.
             GcRefused: Evidence of the previous audit was altered, or the store's clock went back.
-            StoreError: The store is unreachable or refused a request; there is no certificate.
         """
         audit = await self._begin()
         first = await self._audit_manifests(audit, settings)
@@ -248,8 +242,7 @@ def make_certificate(
 ) -> Certificate:
     """Return the certificate for the facts of an audit; it has no chain position yet.
 
-    Raises:
-        AuditIncomplete: The ranges of a prefix are not contiguous.
+    Raise `AuditIncomplete` if the ranges of a prefix are not contiguous.
     """
     ranges: dict[str, list[KeyRange]] = defaultdict(list)
     files: list[EvidenceFile] = []
@@ -288,10 +281,7 @@ def link_after(
 ) -> Certificate:
     """Return the certificate with the chain position after `head`, and what it keeps.
 
-    Args:
-        certificate: The certificate without a position.
-        head: The newest certificate, or None.
-        pinned: Chain positions whose evidence open plans need.
+    `pinned` are the chain positions whose evidence open plans need.
     """
     if head is None:
         return msgspec.structs.replace(certificate, evidence_kept_from=0)
@@ -321,14 +311,9 @@ STREAMS_PER_CORE: Final = 1
 
 
 class AuditPrice(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of one audit.
+    """The cost of one audit: USD of the requests, and hours of listing on the given cores.
 
-    Attributes:
-        list_requests: Pages of the five prefixes.
-        get_requests: Bodies of manifests; each is read only once.
-        usd: Price of the requests.
-        hours: Duration of the listing on the given number of cores.
-        evidence_gib: Size of the evidence that the audit writes.
+    The pages are those of the five prefixes; each manifest body is read only once.
     """
 
     list_requests: int
@@ -339,14 +324,10 @@ class AuditPrice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a first audit and of each later one.
+    """The cost of a first audit, which reads every manifest body, and of each later one.
 
-    Attributes:
-        batches: Accepted batches; each has a manifest, a reference and a blob.
-        cores: Executor cores.
-        first: Cost when every manifest body is read.
-        following: Cost when only the bodies of new batches are read.
-        following_new_share: Share of the batches that are new.
+    Each accepted batch has a manifest, a reference and a blob. `following_new_share` is the share
+    of new batches, whose bodies a later audit reads.
     """
 
     batches: int
@@ -359,10 +340,8 @@ class AuditEstimate(msgspec.Struct, frozen=True, kw_only=True):
 def estimate_audit(batches: int, cores: int, new_share: float = 0.01) -> AuditEstimate:
     """Return the cost of audits of a store with `batches` accepted batches.
 
-    Args:
-        batches: Accepted batches; quarantined batches and orphans are few in comparison.
-        cores: Executor cores, each with one LIST stream.
-        new_share: Share of batches accepted since the previous audit.
+    Quarantined batches and orphans are few in comparison. Each of the executors' cores has one LIST
+    stream; `new_share` of the batches were accepted since the previous audit.
     """
     return AuditEstimate(
         batches=batches,

@@ -60,7 +60,7 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 
 PROVING_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
-"""The prefixes that every certificate covers: they prove that nothing names a blob."""
+"""The prefixes that every certificate covers, to prove that nothing names a blob."""
 
 
 AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
@@ -114,22 +114,14 @@ class Certificate(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one complete audit.
 
     Attributes:
-        authority_id: The authority that was audited.
-        retry_horizon_s: The authority's retry horizon at that time, in seconds.
-        audit_id: ULID of the audit.
-        chain_index: Chain position: 0 for the first certificate of the authority.
+        chain_index: 0 for the first certificate of the authority.
         previous_audit_id: The previous certificate; empty for the first one.
         previous_sha256: The sha256 of its stored bytes; empty for the first one.
         started_at_unix_ns: The store's Date before the first evidence request.
         finished_at_unix_ns: The store's Date in the last response with evidence.
-        clock_skew_ns: The auditor's clock minus the store's, at the start.
         deep: The share of blobs that were read and hashed, 0.0 to 1.0.
-        shards: Number of shards of the sha256 space.
         coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`; without an entry
             for blobs if they were not listed.
-        merkle_root: Over the roots of the prefixes, in that order.
-        counts: What the audit counted.
-        evidence: The Parquet files with the listed rows.
         evidence_kept_from: The lowest chain position whose evidence is kept since this certificate
             exists.
     """
@@ -161,7 +153,6 @@ class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
     """A certificate with the signature of the auditor.
 
     Attributes:
-        certificate: The record.
         key_id: `key_id_of` the public key.
         signature: Ed25519, base64, over a domain line and the record's canonical bytes.
     """
@@ -196,13 +187,8 @@ def verify_certificate(
 ) -> Certificate:
     """Decode a certificate and verify its form, signature and coverage, without a store.
 
-    Args:
-        place: The audit id or chain position for error messages.
-        body: The stored bytes.
-        trusted: Public keys by `key_id_of`.
-
-    Raises:
-        CertificateInvalid: It was altered, is not signed by a trusted key, or is not complete.
+    `place` is the audit id or chain position for error messages; `trusted` has public keys by
+    `key_id_of`.
     """
     try:
         signed = decode_record(place, body, SignedCertificate)
@@ -227,11 +213,7 @@ def verify_certificate(
 
 
 def check_complete(certificate: Certificate) -> None:
-    """Verify that a certificate covers every prefix from the first key to the last.
-
-    Raises:
-        CertificateInvalid: A prefix is missing or incomplete, or the Merkle root is wrong.
-    """
+    """Raise `CertificateInvalid` unless every prefix is covered from the first key to the last."""
     prefixes = tuple(one.prefix for one in certificate.coverage)
     if prefixes not in (PROVING_PREFIXES, AUDITED_PREFIXES):
         raise CertificateInvalid(
@@ -251,12 +233,8 @@ def verify_chain(
 ) -> tuple[Certificate, ...]:
     """Verify all certificates in the order of their chain positions, without a store.
 
-    Args:
-        bodies: The stored bytes by chain position, None where none exist.
-        trusted: Public keys by `key_id_of`.
-
-    Raises:
-        CertificateInvalid: Names the first certificate that is missing, altered or moved.
+    `bodies` has the stored bytes by chain position, None where none exist. `CertificateInvalid`
+    names the first certificate that is missing, altered or moved.
     """
     checked: list[Certificate] = []
     before: bytes | None = None
@@ -294,11 +272,9 @@ ShardFiles = tuple[str, tuple[EvidenceFile, ...], tuple[EvidenceFile, ...]]
 
 
 def names_by_shard(certificate: Certificate) -> dict[str, tuple[EvidenceFile, ...]]:
-    """Return the files of names of each shard.
+    """Return the files of names of each shard, or raise `GcRefused` if one is missing.
 
-    Raises:
-        GcRefused: A shard does not have exactly one file of names; without it every blob would be
-            an orphan.
+    Without it every blob would be an orphan.
     """
     return _by_shard(certificate.shards, certificate.files("names"))
 
@@ -316,8 +292,7 @@ def _by_shard(shards: int, files: Iterable[EvidenceFile]) -> dict[str, tuple[Evi
 def shard_files(certificate: Certificate, blobs: Iterable[EvidenceFile]) -> list[ShardFiles]:
     """Return name, files of names and files of blobs of each shard.
 
-    Raises:
-        GcRefused: A shard does not have exactly one file of each kind.
+    Raise `GcRefused` if a shard does not have exactly one file of each kind.
     """
     names = names_by_shard(certificate)
     listed = _by_shard(certificate.shards, blobs)
@@ -357,18 +332,7 @@ def _merge(ranges: Sequence[KeyRange]) -> KeyRange:
 async def put_parts(
     store: ObjectStore, folder: str, certificate: Certificate, backoff: Backoff
 ) -> Certificate:
-    """Write what a certificate would list without a bound; return the bounded certificate.
-
-    Args:
-        store: The store.
-        folder: The folder of the audit's evidence.
-        certificate: The certificate with every range and file.
-        backoff: How a write of unknown outcome is retried.
-
-    Raises:
-        OutcomeUnknown: It is unknown whether a write took effect.
-        StoreError: The store refused a request.
-    """
+    """Write what a certificate would list without a bound; return the bounded certificate."""
     evidence = certificate.evidence
     coverage = tuple(map(merge_ranges, certificate.coverage))
     if coverage != certificate.coverage:
@@ -389,12 +353,7 @@ async def put_parts(
 async def read_files(
     store: ObjectStore, certificate: Certificate, kind: str
 ) -> tuple[EvidenceFile, ...] | None:
-    """Return the evidence files of one kind; None if their list was removed by rule, or is lost.
-
-    Raises:
-        GcRefused: The list was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the evidence files of one kind; None if their list was removed by rule or is lost."""
     found = list(certificate.files(kind))
     for file in certificate.files("files"):
         table = await read_table_if_kept(store, file, FILES)
@@ -407,24 +366,13 @@ async def read_files(
 async def read_listed_files(
     store: ObjectStore, certificate: Certificate
 ) -> tuple[EvidenceFile, ...]:
-    """Return the evidence files that a certificate names through its list of files.
-
-    Raises:
-        GcRefused: The list is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the evidence files that a certificate names through its list of files."""
     tables = [await read_table(store, one, FILES) for one in certificate.files("files")]
     return tuple(file for table in tables for file in _files_of(table))
 
 
 async def check_ranges(store: ObjectStore, certificate: Certificate) -> None:
-    """Verify that the ranges as they were listed are those of a certificate.
-
-    Raises:
-        CertificateInvalid: They are not contiguous, or their sums and roots are others.
-        GcRefused: They are missing or were altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Verify that the ranges as they were listed are those of a certificate."""
     for file in certificate.files("ranges"):
         listed = _ranges_of(await read_table(store, file, RANGES))
         try:

@@ -42,23 +42,13 @@ async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | N
     A missing position before it is not noticed here: `verify_store_chain` names it. It neither
     makes an earlier certificate the newest one nor lets a new one take the missing position,
     because a listing without an end decides which key is the last.
-
-    Raises:
-        CertificateInvalid: It was altered or moved, or is not signed by a trusted key.
-        InvalidRecord: The last key of the chain is not a position.
-        StoreError: The store is unreachable or refused a request.
     """
     newest = await list_newest_certificate_keys(store, 1)
     return await read_place(store, chain_position(newest[0]), trusted) if newest else None
 
 
 async def read_place(store: ObjectStore, place: int, trusted: TrustedKeys) -> ChainLink:
-    """Return the certificate at a chain position, verified without the others.
-
-    Raises:
-        CertificateInvalid: It is missing, altered or moved, or not signed by a trusted key.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the certificate at a chain position, verified without the others."""
     link = await _read_link(store, chain_key(place), f"#{place}", trusted)
     if link.certificate.chain_index != place:
         raise CertificateInvalid(
@@ -68,12 +58,7 @@ async def read_place(store: ObjectStore, place: int, trusted: TrustedKeys) -> Ch
 
 
 async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
-    """Return the certificate of an audit, verified without the others.
-
-    Raises:
-        CertificateInvalid: It is missing, altered, misplaced, or not signed by a trusted key.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the certificate of an audit, verified without the others."""
     link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
     if link.certificate.audit_id != audit_id:
         raise CertificateInvalid(
@@ -98,10 +83,8 @@ async def append_certificate(
     """Write a certificate at its chain position, then under the prefix of its audit.
 
     The chain position decides. It is created once, so that two audits that finish concurrently do
-    not fork the chain.
-
-    Returns:
-        True if this certificate has the position; False if another one has it.
+    not fork the chain. Return True if this certificate has the position, False if another one has
+    it.
     """
     place = chain_key(certificate.chain_index)
     if isinstance(await create_once(store, place, body, backoff), OtherBytes):
@@ -111,21 +94,14 @@ async def append_certificate(
 
 
 async def restore_copy(store: ObjectStore, link: ChainLink, backoff: Backoff) -> None:
-    """Write the second copy of the newest certificate if a killed audit did not.
-
-    Raises:
-        OutcomeUnknown: It is unknown whether the write took effect; call again.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Write the second copy of the newest certificate if a killed audit did not."""
     await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
 
 
 async def verify_store_chain(store: ObjectStore, trusted: TrustedKeys) -> tuple[Certificate, ...]:
     """Verify every certificate, their order, and that both copies of each are equal.
 
-    Raises:
-        CertificateInvalid: Names the first certificate that is missing, altered or moved.
-        StoreError: The store is unreachable or refused a request.
+    `CertificateInvalid` names the first certificate that is missing, altered or moved.
     """
     places = await _list_places(store)
     bodies = [
@@ -148,11 +124,7 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
     """A verified chain of certificates.
 
     Attributes:
-        certificates: How many there are.
-        head_audit_id: The newest one, or None when there is none.
-        head_started_at_unix_ns: When its audit started.
-        evidence_files: How many evidence files of the kept certificates were verified; 0 when that
-            was not requested.
+        head_audit_id: None without a certificate.
         evidence_kept_from: The lowest chain position whose evidence is kept; that of earlier
             certificates was removed by rule.
     """
@@ -165,12 +137,7 @@ class ChainReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bool) -> ChainReport:
-    """Verify every certificate and, on request, the evidence files that the newest one keeps.
-
-    Raises:
-        CertificateInvalid: A certificate or an evidence file is missing, altered or misplaced.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Verify every certificate and, on request, the evidence files that the newest one keeps."""
     chain = await verify_store_chain(store, trusted)
     kept_from = chain[-1].evidence_kept_from if chain else 0
     return ChainReport(
@@ -185,12 +152,7 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
 
 
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
-    """Verify every evidence file of a certificate; return the number of files.
-
-    Raises:
-        CertificateInvalid: A file is missing or was altered, or does not agree with the others.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Verify every evidence file of a certificate; return the number of files."""
     await _verify_files(store, certificate, certificate.evidence)
     await check_ranges(store, certificate)
     await check_eligible(store, certificate)
@@ -216,12 +178,7 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
 
 
 async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
-    """Create the auditor's key before the first audit of a store.
-
-    Raises:
-        BadUsage: The file does not exist although the store has certificates.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Create the auditor's key before the first audit of a store; refuse if it has certificates."""
     if key_file.exists():  # noqa: ASYNC240 - a local file, once before the audit
         return
     if await read_first_key(store, AUDIT_CHAIN, "") is not None:
@@ -242,10 +199,7 @@ async def read_certificate_or_newest(
 ) -> ChainLink:
     """Return the certificate of an audit, or the newest one if `audit_id` is None.
 
-    Raises:
-        GcRefused: The store has no certificate.
-        CertificateInvalid: It is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
+    Raise `GcRefused` if the store has no certificate.
     """
     if audit_id is not None:
         return await read_certificate(store, audit_id, trusted)

@@ -38,11 +38,6 @@ def are_named(
     the order of their keys, which is the order of their digests. So the digests of one step are
     searched among few names, by their first 8 bytes as numbers. Digests with equal first bytes are
     compared completely, so that the result is exact.
-
-    Args:
-        digests: The digests to search.
-        names: The digests to search for.
-        step_digests: Digests that are compared together.
     """
     wanted, known = _bytes_of(digests), _bytes_of(names)
     whole = np.zeros(len(wanted), bool)
@@ -66,9 +61,8 @@ def are_named(
 def _search(heads: npt.NDArray[np.uint64], wanted: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """Return for each number the place of the first head that is not below it, or the last place.
 
-    Args:
-        heads: Sorted numbers, at least one.
-        wanted: Numbers in any order, at least one. Those between two near numbers are found sooner.
+    `heads` are sorted; `wanted` has any order, but neighbours that are near are found sooner.
+    Neither is empty.
     """
     low = int(np.searchsorted(heads, wanted.min()))
     high = int(np.searchsorted(heads, wanted.max(), side="right"))
@@ -130,9 +124,8 @@ _METADATA: Final = b"sluice.gc_eligible.v1"
 class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The object versions that a join keeps, by the clause that keeps them.
 
-    Attributes:
-        audit: The current versions that a manifest or reverse reference names.
-        listed: The noncurrent versions without a name.
+    `audit` are the current versions that a manifest or reverse reference names; `listed` are the
+    noncurrent versions without a name.
     """
 
     audit: VersionTally = VersionTally()
@@ -147,10 +140,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class EligibleVersions:
     """The object versions that the clauses `audit` and `listed` do not keep.
 
-    Attributes:
-        rows: Rows of `BLOBS`: current versions without a name, and noncurrent ones with a name.
-        named: Whether each row has a name.
-        left_out: The other versions.
+    `rows` of `BLOBS` are current versions without a name, and noncurrent versions with a name, as
+    `named` states of each row.
     """
 
     rows: pa.Table
@@ -161,9 +152,7 @@ class EligibleVersions:
 def join_names(blobs: pa.Table, names: pa.ChunkedArray) -> EligibleVersions:
     """Return the object versions of a shard that its names do not keep.
 
-    Args:
-        blobs: Rows of `BLOBS`.
-        names: Every sha256 of the shard that a manifest or reverse reference names.
+    `names` has every sha256 of the shard that a manifest or reverse reference names.
     """
     named = are_named(blobs["sha256"], names)
     current, sizes = blobs["current"].to_numpy(), blobs["size_bytes"].to_numpy()
@@ -194,11 +183,7 @@ def eligible_table(versions: EligibleVersions) -> pa.Table:
 
 
 def left_out_of(table: pa.Table) -> LeftOut:
-    """Return the tallies in a stored table of eligible versions.
-
-    Raises:
-        GcRefused: The table has none, so that it is not one of eligible versions.
-    """
+    """Return the tallies in a stored table of eligible versions; refuse a table without them."""
     try:
         return msgspec.json.decode((table.schema.metadata or {})[_METADATA], type=LeftOut)
     except (KeyError, *UNREADABLE_JSON) as error:
@@ -208,13 +193,7 @@ def left_out_of(table: pa.Table) -> LeftOut:
 
 
 async def check_eligible(store: ObjectStore, certificate: Certificate) -> None:
-    """Verify that the eligible versions are those of the blobs and names of a certificate.
-
-    Raises:
-        CertificateInvalid: A file has other rows or tallies.
-        GcRefused: A file is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Verify that the eligible versions are those of the blobs and names of a certificate."""
     if not certificate.files("blobs"):
         return
     eligible = {one.place: one for one in certificate.files("eligible")}

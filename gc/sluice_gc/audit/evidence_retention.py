@@ -47,10 +47,8 @@ class FolderRuling(StrEnum):
 def decide_kept_from(place: int, before: int, pinned: Iterable[int]) -> int:
     """Return the lowest chain position whose evidence is kept once a certificate exists.
 
-    Args:
-        place: The chain position of the new certificate.
-        before: The value in the certificate before it; it never falls, because files are gone.
-        pinned: Chain positions of the certificates of plans that may still be executed.
+    `before` is the value in the certificate before `place`; it never falls, because files are gone.
+    `pinned` are the chain positions of the certificates of plans that may still be executed.
     """
     newest = max(place - KEPT_CERTIFICATES + 1, 0)
     return max(before, min((newest, *(one for one in pinned if one >= before)), default=newest))
@@ -61,11 +59,8 @@ def decide_folder(
 ) -> FolderRuling:
     """Decide about the evidence of one audit.
 
-    Args:
-        kept: Whether its certificate is at or above `evidence_kept_from` of the newest one.
-        certified: Whether a certificate of this audit exists.
-        newest_write_ns: When its newest file was written.
-        now_ns: The store's clock.
+    `kept` is True if its certificate is at or above `evidence_kept_from` of the newest one.
+    `newest_write_ns` is when its newest file was written; `now_ns` is the store's clock.
     """
     if kept:
         return FolderRuling.KEPT
@@ -78,10 +73,8 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one removal of old evidence.
 
     Attributes:
-        kept_from: The lowest chain position whose evidence is kept; 0 without a certificate.
-        audits: How many audits have evidence, by ruling.
-        files: Files removed; those to remove, if it was a dry run.
-        bytes: Their bytes.
+        audits: By ruling.
+        files: In a dry run, those to remove.
         unknown: Removals whose outcome is unknown; the next run tries again.
     """
 
@@ -93,11 +86,7 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_pinned_places(store: ObjectStore, trusted: TrustedKeys, now_ns: int) -> list[int]:
-    """Return the chain positions of the certificates of plans that may still be executed.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the chain positions of the certificates of plans that may still be executed."""
     after = ulid_time_prefix(now_ns - OPEN_PLAN_NS - _CLOCKS_NS)
     places: list[int] = []
     for plan_id in await read_plan_ids(store, after=after):
@@ -123,15 +112,6 @@ async def prune_evidence(
     """Remove the evidence that the newest certificate no longer keeps.
 
     A run may be killed at any time; the next one lists what is left. Two runs do no harm.
-
-    Args:
-        store: The deployment.
-        trusted: Public keys by id.
-        dry_run: Whether nothing is removed.
-
-    Raises:
-        CertificateInvalid: A certificate was altered; nothing is removed.
-        StoreError: The store is unreachable or refused a request.
     """
     head = await read_newest(store, trusted)
     kept_from = 0 if head is None else head.certificate.evidence_kept_from
@@ -166,7 +146,7 @@ async def prune_evidence(
 async def _kept_audits(
     store: ObjectStore, trusted: TrustedKeys, head: ChainLink | None
 ) -> frozenset[str]:
-    """Return the audits whose evidence is kept; every one of these certificates is verified."""
+    """Return the audits whose evidence is kept; each of these certificates is verified."""
     if head is None:
         return frozenset()
     kept = {head.certificate.audit_id}

@@ -90,11 +90,7 @@ PACKS_MAX: Final = 64
 
 
 async def are_packed(store: ObjectStore, manifest_keys: Sequence[str]) -> bool:
-    """Return True if one of a few manifests has a packed raw-blob entry.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return True if one of a few sampled manifests has a packed raw-blob entry."""
     step = max(1, len(manifest_keys) // SAMPLE_MAX)
     for key in manifest_keys[::step][:SAMPLE_MAX]:
         if await _is_packed(store, ObjectKey(key)):
@@ -133,14 +129,11 @@ class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
     """The audit task for one key range of manifests.
 
     Attributes:
-        folder: Key prefix of the evidence.
-        prefix: `accepted/v1/` or `quarantine/v1/`.
         start_after: Lower bound, exclusive.
         end_at: Upper bound, inclusive, or None.
-        shards: Number of shards into which the named digests are split.
         reads_max: Most bodies that are read concurrently.
         previous: Files of the previous certificate that may contain keys of this range.
-        reread: Whether every body is read again (`--deep`).
+        reread: Read every body again (`--deep`).
     """
 
     folder: str
@@ -178,10 +171,7 @@ async def audit_manifests(
 ) -> AuditTaskFacts:
     """List a range, read its new manifests, and write the evidence.
 
-    Raises:
-        AuditIncomplete: The range could not be listed in order and completely.
-        GcRefused: Evidence of the previous audit was altered.
-        StoreError: The store is unreachable or refused a request.
+    Raise `AuditIncomplete` if the range could not be listed in order and completely.
     """
     previous = {} if task.reread else await _read_previous(store, task)
     listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
@@ -367,13 +357,8 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     """The audit task for one shard of the sha256 space.
 
     Attributes:
-        folder: Key prefix of the evidence.
-        shard: Name of the shard.
-        named: Files of `NAMED` of this shard.
-        reads_max: Most concurrent requests.
         deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
         deep_seed: Seed that selects them.
-        list_blobs: Whether blobs are listed.
         repair_references: Whether missing references of accepted manifests are written, unless they
             are packed.
     """
@@ -404,10 +389,7 @@ class ShardScan:
 async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> AuditTaskFacts:
     """Join manifests, references and blobs of a shard, and write the evidence.
 
-    Raises:
-        AuditIncomplete: A range could not be listed in order and completely.
-        GcRefused: Evidence of the manifests was altered.
-        StoreError: The store is unreachable or refused a request.
+    Raise `AuditIncomplete` if a range could not be listed in order and completely.
     """
     backoff = Backoff.seeded_by(clock)
     seen = ShardScan(task=task, shard=parse_shard(task.shard), backoff=backoff)

@@ -36,12 +36,7 @@ AGE_S_MAX: Final = 7 * 86_400.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InventorySource:
-    """The bucket and prefix that an inventory must describe.
-
-    Attributes:
-        bucket: The authority's bucket.
-        prefix: The authority's prefix in it, with its slash, or empty.
-    """
+    """The bucket of the authority, and its prefix in it with a slash, or empty."""
 
     bucket: str
     prefix: str
@@ -50,12 +45,8 @@ class InventorySource:
 def inventory_source(store_url: str, bucket: str = "") -> InventorySource:
     """Return the bucket and prefix that an inventory must describe.
 
-    Args:
-        store_url: The authority's store; its bucket is the default.
-        bucket: Another name of that bucket.
-
-    Raises:
-        BadUsage: The store is not a bucket and no bucket is named.
+    The store's bucket is the default; `bucket` is another name of it. Raise `BadUsage` if there is
+    neither.
     """
     prefix = ""
     if store_url.startswith("s3://"):
@@ -71,17 +62,8 @@ async def open_inventory(
 ) -> pa.Table:
     """Read an inventory.
 
-    Args:
-        store: The authority's store.
-        store_url: Its URL.
-        inventory: Store URL of the bucket or directory with the inventory, `#`, and the key of its
-            `manifest.json`.
-        bucket: The bucket that it must describe; by default that of the store.
-
-    Raises:
-        BadUsage: The inventory has no key, or its bucket is unknown.
-        GcRefused: See `read_inventory`.
-        StoreError: A store is unreachable or refused a request.
+    `inventory` is the store URL of the bucket or directory, `#`, and the key of its
+    `manifest.json`. By default `bucket` is that of the store.
     """
     place, _, key = inventory.partition("#")
     if not place or not key:
@@ -99,16 +81,9 @@ async def read_inventory(
 ) -> pa.Table:
     """Return the blob versions of an inventory as rows of `BLOBS`, in key order.
 
-    Args:
-        store: The bucket with the inventory, from its root.
-        manifest_key: Its `manifest.json`; `manifest.checksum` must exist next to it.
-        source: The bucket and prefix that it must describe.
-        now_ns: The authority's clock.
-
-    Raises:
-        GcRefused: The inventory is of another bucket, incomplete, altered, too old or without a
-            required column, or contains a blob key of unknown form.
-        StoreError: The store is unreachable or refused a request.
+    `store` is the bucket with the inventory, from its root; `manifest.checksum` must exist next to
+    the manifest. Refuse an inventory of another bucket, incomplete, altered, too old, without a
+    required column, or with a blob key of unknown form.
     """
     try:
         manifest, _ = await read_inventory_manifest(store, manifest_key)
@@ -127,11 +102,7 @@ def _refuse(reason: str) -> GcRefused:
 
 
 def check_manifest(manifest: InventoryManifest, source: InventorySource, now_ns: UnixNs) -> None:
-    """Refuse an inventory that cannot name candidates of this authority.
-
-    Raises:
-        GcRefused: It is of another bucket, too old, from the future, or has no file.
-    """
+    """Refuse an inventory of another bucket, too old, from the future, or without files."""
     if manifest.sourceBucket != source.bucket:
         raise _refuse(f"wrong bucket, bucket={manifest.sourceBucket} expected={source.bucket}")
     age_s = (now_ns - manifest.created_at_ns) / NS_PER_S

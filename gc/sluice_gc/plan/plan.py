@@ -55,12 +55,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The candidates of a plan, and what it keeps.
 
     Attributes:
-        blobs: Current object versions that the audit listed.
-        orphans: Deletable current versions.
-        superseded: Deletable noncurrent versions of referenced blobs.
-        kept: What is kept, by the first clause that keeps it.
-        by_size: What is deletable, by size in bytes.
-        by_age: What is deletable, by age in days.
+        kept: By the first clause that keeps it.
     """
 
     blobs: VersionTally
@@ -75,14 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The list of deletable object versions, based on one certificate.
 
     Attributes:
-        plan_id: ULID.
-        authority_id: The authority whose blobs it lists.
-        retry_horizon_s: The authority's retry horizon when the plan was made, in seconds.
-        audit_id: The certificate.
-        certificate_sha256: The sha256 of its stored bytes.
-        made_at_unix_ns: The store's clock when the plan was made.
-        summary: The totals.
-        candidates: The Parquet files of candidates, one per shard with candidates.
+        certificate_sha256: Of the certificate's stored bytes.
     """
 
     schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
@@ -126,11 +114,7 @@ def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
 
 
 def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> Plan:
-    """Decode a plan and verify its signature.
-
-    Raises:
-        GcRefused: It was edited, is another plan, or is not signed by a trusted key.
-    """
+    """Decode a plan and verify its signature."""
     try:
         signed = decode_record(plan_key(plan_id), body, SignedPlan)
     except InvalidRecord as error:
@@ -151,11 +135,7 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
 
 
 def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
-    """Refuse if the clock of this machine and the clock of the store differ too much.
-
-    Raises:
-        GcRefused: They differ by more than `skew_s_max`.
-    """
+    """Refuse if the clock of this machine and the clock of the store differ too much."""
     skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
     if abs(skew_s) > skew_s_max:
         raise GcRefused(
@@ -165,11 +145,7 @@ def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
 
 
 def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None:
-    """Refuse if the store's clock went back.
-
-    Raises:
-        GcRefused: It is behind an earlier reading by more than half the safety margin.
-    """
+    """Refuse if the store's clock went back: by more than half the safety margin."""
     if clock_fell(highest_ns, now_ns, authority.margin_ns):
         raise GcRefused(
             RefusalRule.CLOCK_FELL,
@@ -181,9 +157,8 @@ def check_clock_fall(highest_ns: int, now_ns: int, authority: Authority) -> None
 def check_certificate_for(authority: Authority, certificate: Certificate) -> None:
     """Refuse a certificate that cannot be the basis of a plan for this authority.
 
-    Raises:
-        GcRefused: It has another authority or retry horizon, or its audit found keys of unknown
-            form or unreadable manifests.
+    It has another authority or retry horizon, or its audit found keys of unknown form or unreadable
+    manifests.
     """
     if certificate.authority_id != authority.authority_id:
         raise GcRefused(
@@ -214,8 +189,7 @@ def check_certificate_for(authority: Authority, certificate: Certificate) -> Non
 def check_horizon_covered(summary: PlanSummary) -> None:
     """Refuse if no old orphan is covered by the certificate.
 
-    Raises:
-        GcRefused: The audit started before the retry horizon of each old orphan ended.
+    Then the audit started before the retry horizon of each of them ended.
     """
     uncovered = summary.kept.get(Clause.CERTIFICATE.value, VersionTally())
     if uncovered.incarnations and not summary.orphans.incarnations:
@@ -229,9 +203,7 @@ def check_horizon_covered(summary: PlanSummary) -> None:
 def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
     """Refuse a plan that would delete too much.
 
-    Raises:
-        GcRefused: Every current blob would be deleted, or more than `max_delete_ratio` of the
-            blobs or of their bytes.
+    That is every current blob, or more than `max_delete_ratio` of the blobs or of their bytes.
     """
     gone, all_blobs = summary.orphans, summary.blobs
     if gone.incarnations and gone.incarnations == all_blobs.incarnations:
@@ -252,11 +224,7 @@ def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
 
 
 def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Digest) -> None:
-    """Refuse a plan that is not based on this certificate.
-
-    Raises:
-        GcRefused: It names another certificate, authority or retry horizon, or is older.
-    """
+    """Refuse a plan of another certificate, authority or retry horizon, or older than it."""
     if plan.audit_id != certificate.audit_id or plan.certificate_sha256 != certificate_sha256:
         raise GcRefused(RefusalRule.PLAN_INVALID, "the plan is based on another certificate")
     if plan.authority_id != certificate.authority_id:
@@ -275,11 +243,7 @@ def check_plan_for(plan: Plan, certificate: Certificate, certificate_sha256: Dig
 
 
 def check_grace(plan: Plan, now_ns: UnixNs, grace_s: float) -> None:
-    """Refuse to execute a plan before an operator had time to inspect it.
-
-    Raises:
-        GcRefused: The plan is younger than the grace period.
-    """
+    """Refuse to execute a plan before an operator had time to inspect it, the grace period."""
     age_s = (now_ns - plan.made_at_unix_ns) / NS_PER_S
     if age_s < grace_s:
         raise GcRefused(

@@ -76,17 +76,7 @@ class RowGroups:
     """An opened evidence file."""
 
     def __init__(self, store: ObjectStore, key: ObjectKey, size_bytes: int, tail: bytes) -> None:
-        """Decode the footer.
-
-        Args:
-            store: The store.
-            key: The key of the file.
-            size_bytes: Its length.
-            tail: Its last bytes, with the whole footer.
-
-        Raises:
-            InvalidRecord: The footer is damaged.
-        """
+        """Decode the footer from the last bytes of the file."""
         self._store = store
         self._key = key
         self._size_bytes = size_bytes
@@ -103,12 +93,7 @@ class RowGroups:
         return int(self._metadata.num_rows)
 
     async def rows(self, first: int) -> AsyncIterator[tuple[int, pa.Table]]:
-        """Yield the row groups that contain row `first` or a later one, each with its first row.
-
-        Raises:
-            InvalidRecord: A row group is damaged, or the file disappeared.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Yield the row groups that contain row `first` or a later one, each with its first row."""
         at = 0
         for group in range(self._metadata.num_row_groups):
             count = self._metadata.row_group(group).num_rows
@@ -117,12 +102,7 @@ class RowGroups:
             at += count
 
     async def rows_between(self, low: bytes, high: bytes) -> AsyncIterator[pa.Table]:
-        """Yield the row groups that may contain a digest from `low` to `high`, both inclusive.
-
-        Raises:
-            InvalidRecord: A row group is damaged, or the file disappeared.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Yield the row groups that may contain a digest from `low` to `high`, both inclusive."""
         for group in range(self._metadata.num_row_groups):
             found = self._metadata.row_group(group).column(0).statistics
             if found is None or not found.has_min_max or (found.min <= high and found.max >= low):
@@ -155,12 +135,7 @@ class RowGroups:
 async def open_row_groups(
     store: ObjectStore, file: EvidenceFile, schema: pa.Schema
 ) -> RowGroups | None:
-    """Open an evidence file by its last bytes; None if it does not exist.
-
-    Raises:
-        InvalidRecord: It is damaged, has other columns, or is not the file of the record.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Open an evidence file by its last bytes; None if it does not exist."""
     opened = await open_listed(store, file.key, schema)
     if opened is not None and opened.row_count != file.rows:
         reason = f"{_DAMAGED}: rows={opened.row_count} expected={file.rows}"
@@ -169,12 +144,7 @@ async def open_row_groups(
 
 
 async def open_listed(store: ObjectStore, key: ObjectKey, schema: pa.Schema) -> RowGroups | None:
-    """Open a file that no record describes, as `open_row_groups`.
-
-    Raises:
-        InvalidRecord: It is damaged or has other columns.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Open a file that no record describes, as `open_row_groups`."""
     info = await store.head(key)
     if not isinstance(info, ObjectInfo):
         return None
@@ -247,11 +217,6 @@ async def read_kept(
     """Return the versions of a blob that the plan keeps, each with why, and a sentence.
 
     The certificate is that of the plan by its sha256, so its signature need not be verified.
-
-    Raises:
-        InvalidRecord: The certificate or its evidence is damaged.
-        GcRefused: The evidence of a shard is missing in the certificate.
-        StoreError: The store is unreachable or refused a request.
     """
     certificate = await _read_certificate(store, plan)
     if certificate is None:
@@ -386,19 +351,9 @@ async def read_candidates(
 ) -> CandidatePage | None:
     """Return some candidates of a plan; None if there is no such plan.
 
-    Args:
-        store: The deployment.
-        plan_id: The plan.
-        after: Candidates to pass over; with `prefix`, those that match.
-        limit: How many are returned at most.
-        prefix: Only blobs whose SHA-256 begins with these digits; empty for all.
-        trusted: The keys that verify the plan; None does not verify its signature.
-
-    Raises:
-        BadUsage: The id or the prefix has another form.
-        GcRefused: The signature of the plan is not valid.
-        InvalidRecord: The plan or its files are damaged, missing, or of another version.
-        StoreError: The store is unreachable or refused a request.
+    `after` passes over candidates; with a `prefix` of the SHA-256, over those that match. Without
+    keys (`trusted` is None), the signature is not verified. Raise `InvalidRecord` if the plan or
+    its files are damaged, missing, or of another version.
     """
     check_plan_id(plan_id)
     if prefix and _PREFIX.fullmatch(prefix) is None:
@@ -430,14 +385,7 @@ async def read_candidates(
 async def read_candidate(
     store: ObjectStore, plan_id: str, digest: Digest, *, trusted: TrustedKeys | None = None
 ) -> CandidateDetail | None:
-    """Return what a plan and its runs state about one blob; None if there is no such plan.
-
-    Raises:
-        BadUsage: The id has another form.
-        GcRefused: The signature of the plan is not valid, or evidence was altered.
-        InvalidRecord: A file is damaged, missing, or of another version.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return what a plan and its runs state about one blob; None if there is no such plan."""
     check_plan_id(plan_id)
     opened = await _read_plan(store, plan_id, trusted)
     if opened is None:

@@ -49,21 +49,12 @@ class PlanBasis:
 
 
 async def read_store_time(store: ObjectStore) -> UnixNs:
-    """Return the store's clock: the Date of the response to one HEAD request.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the store's clock: the Date of the response to one HEAD request."""
     return (await store.head(AUTHORITY_SETTINGS)).date_ns
 
 
 async def read_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> Plan:
-    """Return a verified plan.
-
-    Raises:
-        GcRefused: It is missing, was edited, or is not signed by a trusted key.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return a verified plan."""
     return (await read_stored_plan(store, trusted, plan_id)).plan
 
 
@@ -76,12 +67,7 @@ class StoredPlan:
 
 
 async def read_stored_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> StoredPlan:
-    """Return a verified plan with the sha256 of its bytes.
-
-    Raises:
-        GcRefused: As `read_plan`.
-        StoreError: As `read_plan`.
-    """
+    """Return a verified plan with the sha256 of its bytes."""
     read = await store.get(plan_key(plan_id))
     if not isinstance(read, Found):
         raise GcRefused(RefusalRule.PLAN_INVALID, f"the plan does not exist, plan_id={plan_id}")
@@ -89,23 +75,14 @@ async def read_stored_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: st
 
 
 async def newest_plan_id(store: ObjectStore) -> str:
-    """Return the id of the newest plan.
-
-    Raises:
-        GcRefused: There is no plan.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the id of the newest plan; refuse if there is none."""
     async for plan_id in plan_ids_newest_first(store):
         return plan_id
     raise GcRefused(RefusalRule.PLAN_INVALID, 'there is no plan; run "sluice gc plan" first')
 
 
 async def plan_ids_newest_first(store: ObjectStore) -> AsyncIterator[str]:
-    """Yield the ids of all complete plans, newest first.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Yield the ids of all complete plans, newest first."""
     async for plan_id in plan_folders_newest_first(store):
         if await _is_complete(store, plan_id):
             yield plan_id
@@ -114,12 +91,7 @@ async def plan_ids_newest_first(store: ObjectStore) -> AsyncIterator[str]:
 async def read_plan_ids(store: ObjectStore, *, after: str = "") -> list[str]:
     """Return the ids of all complete plans, oldest first.
 
-    Args:
-        store: The deployment.
-        after: As in `plan_folders`.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    `after` as in `plan_folders`.
     """
     folders = plan_folders(store, after=after)
     return [plan_id async for plan_id in folders if await _is_complete(store, plan_id)]
@@ -136,11 +108,7 @@ def finished_key(plan_id: str) -> ObjectKey:
 
 
 async def is_finished(store: ObjectStore, plan_id: str) -> bool:
-    """Return True if the plan was executed completely.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return True if the plan was executed completely."""
     return not isinstance(await store.head(finished_key(plan_id)), NotFound)
 
 
@@ -159,11 +127,7 @@ def stopped_key(plan_id: str) -> ObjectKey:
 
 
 def check_plan_id(plan_id: str) -> None:
-    """Check the form of a plan's id.
-
-    Raises:
-        BadUsage: The text is not the id of a plan.
-    """
+    """Raise `BadUsage` if a text is not the id of a plan."""
     if not is_plan_id(plan_id):
         raise BadUsage(
             "a plan is named by its ULID: `sluice gc plans` and the console list the newest,"
@@ -176,13 +140,8 @@ async def stop_plan(
 ) -> bool:
     """Stop a plan permanently, as an operator; a task of a running plan ends before its next batch.
 
-    Returns:
-        False if there is no such plan, or if it has finished.
-
-    Raises:
-        BadUsage: The id is not the id of a plan.
-        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
-        StoreError: The store is unreachable or refused a request.
+    Return False if there is no such plan, or if it has finished. After `OutcomeUnknown`, call
+    again.
     """
     check_plan_id(plan_id)
     if isinstance(await store.head(plan_key(plan_id)), NotFound):
@@ -196,11 +155,7 @@ async def stop_plan(
 
 
 async def check_not_stopped(store: ObjectStore, plan_id: str) -> None:
-    """Refuse a plan that was stopped.
-
-    Raises:
-        GcRefused: The plan was stopped; the error contains the reason.
-    """
+    """Refuse a plan that was stopped; the error contains the reason."""
     found = await store.get(stopped_key(plan_id))
     if isinstance(found, Found):
         mark = decode_record(stopped_key(plan_id), found.body, PlanStopped)

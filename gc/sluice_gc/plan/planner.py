@@ -64,12 +64,10 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 class PlanRule:
     """The facts that apply to every row of a plan.
 
+    The certificate was verified and is complete. All times are the store's.
+
     Attributes:
-        now_ns: The store's clock at the start of the plan.
-        retry_horizon_ns: The retry horizon of the authority.
-        versioning_enabled: Whether versioning is `Enabled`.
-        audit_id: The certificate of the plan; it was verified and is complete.
-        audit_started_at_ns: When that audit started.
+        versioning_enabled: Versioning is `Enabled`.
     """
 
     now_ns: UnixNs
@@ -81,13 +79,10 @@ class PlanRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSelection:
-    """The candidates of one shard, and what is kept.
+    """The candidates of one shard as rows of `CANDIDATES`, and what is kept.
 
-    Attributes:
-        candidates: Rows of `CANDIDATES`.
-        kept: What is kept, by the first clause that keeps it.
-        blobs: All current object versions.
-        orphans: The current object versions among the candidates.
+    `kept` is by the first clause that keeps a version. `blobs` counts all current object versions,
+    `orphans` those among the candidates.
     """
 
     candidates: pa.Table
@@ -101,11 +96,8 @@ def select_candidates(
 ) -> CandidateSelection:
     """Return the object versions of a shard that the clauses of a plan allow to delete.
 
-    Args:
-        blobs: Rows of `BLOBS`.
-        names: Every sha256 of the shard that a manifest or reverse reference names.
-        rule: The facts that apply to all of them.
-        left_out: The object versions of the shard that an audit's own join left out of `blobs`.
+    `names` has every sha256 of the shard that a manifest or reverse reference names. `left_out` are
+    the versions that the audit's own join left out of `blobs`.
     """
     joined = join_names(blobs, names)
     left_out = joined.left_out.plus(left_out)
@@ -130,13 +122,10 @@ def select_candidates(
 def _kept_rows(rest: pa.Table, rule: PlanRule) -> Iterator[tuple[Clause, Mask]]:
     """Yield, clause by clause, the rows that it keeps; the most informative clause is first.
 
-    Versioning is only recorded: without it a plan can be made but not run.
-
-    Args:
-        rest: The rows that `AUDIT` and `LISTED` do not keep. A noncurrent version is deleted only
-            if the current one is referenced; the run reads that one completely. Without a reference
-            it is kept until it is the current version.
-        rule: The facts that apply to all of them.
+    Versioning is only recorded: without it a plan can be made but not run. `rest` has the rows that
+    `AUDIT` and `LISTED` do not keep. A noncurrent version is deleted only if the current one is
+    referenced, which the run reads completely; without a reference it is kept until it is the
+    current version.
     """
     stamp = rest["last_modified_ns"].to_numpy()
     yield Clause.INCARNATION, pc.is_in(rest["incarnation"], value_set=_NULLS).to_numpy()
@@ -175,17 +164,7 @@ Column = npt.NDArray[np.int64]
 
 
 class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan for one shard.
-
-    Attributes:
-        file: The file of candidates, or None if there are none.
-        blobs: All current object versions.
-        orphans: Deletable current versions.
-        superseded: Deletable noncurrent versions.
-        kept: What is kept, by the first clause that keeps it.
-        by_size: What is deletable, by size.
-        by_age: What is deletable, by age.
-    """
+    """The part of a plan for one shard; `file` is None without candidates."""
 
     file: EvidenceFile | None
     blobs: VersionTally
@@ -282,13 +261,7 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
     """The plan task for one shard, or for several in sequence.
 
     Attributes:
-        folder: Key prefix of the candidates.
-        shards: Name, files of names and files of blobs or eligible versions of each shard.
-        now_ns: See `PlanRule`.
-        retry_horizon_ns: See `PlanRule`.
-        versioning_enabled: See `PlanRule`.
-        audit_id: See `PlanRule`.
-        audit_started_at_ns: See `PlanRule`.
+        shards: Each has files of names, and files of blobs or of eligible versions.
     """
 
     folder: str
@@ -331,15 +304,8 @@ class Planner:
     ) -> Plan:
         """Make a plan and write it under `gc/v1/plans/`.
 
-        Args:
-            settings: The limits of the plan.
-            audit_id: The certificate; None selects the newest one.
-            inventory: Rows of `BLOBS` of a verified inventory; None selects those of the audit.
-
-        Raises:
-            GcRefused: A safety rule is violated; there is no plan.
-            CertificateInvalid: The certificate was altered.
-            StoreError: The store is unreachable or refused a request.
+        Without an audit id, use the newest certificate; without an inventory (rows of `BLOBS`,
+        verified), the object versions of the audit.
         """
         basis = await self._read_basis(settings, audit_id)
         plan_id = self._ids.ulid()
@@ -451,10 +417,6 @@ async def plan_shards(
 
     While one shard is joined, the next is read and previous ones are written. Hashes, joins and
     Parquet run in threads, because they need no lock of the interpreter.
-
-    Raises:
-        GcRefused: Evidence of the audit is missing or was altered.
-        StoreError: The store is unreachable or refused a request.
     """
     limit = asyncio.Semaphore(_WRITES_AT_ONCE)
     put = partial(put_table, backoff=Backoff.seeded_by(clock))

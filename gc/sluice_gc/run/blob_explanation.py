@@ -33,16 +33,8 @@ from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 class StoredProof(msgspec.Struct, frozen=True, kw_only=True):
     """One proof in `gc/v1/proofs/`.
 
-    Attributes:
-        proof_key: Key of the file.
-        plan_id: The plan that it belongs to.
-        audit_id: The certificate that it refers to.
-        incarnation: The object version.
-        last_modified_unix_ns: When the version was written.
-        proved_at_unix_ns: The store's clock when the evidence was read.
-        verdict: `may_go` or `keep`.
-        clause: The clause that kept the blob, or None.
-        reason: Why the clause kept the blob.
+    Without a clause, the version may be deleted; `proved_at_unix_ns` is the store's clock when the
+    evidence was read.
     """
 
     proof_key: str
@@ -69,7 +61,7 @@ class VersionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlobExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that garbage collection knows about one blob."""
+    """Everything that garbage collection has recorded or can check about one blob."""
 
     sha256: str
     audit_id: str | None
@@ -79,12 +71,7 @@ class BlobExplanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_blob(store: ObjectStore, trusted: TrustedKeys, digest: Digest) -> BlobExplanation:
-    """Return the stored proofs of a blob, and the clause that keeps each existing version.
-
-    Raises:
-        GcRefused: A proof file or the evidence of the audit is damaged.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the stored proofs of a blob, and the clause that keeps each existing version."""
     audit = await _read_audit_result(store, trusted, digest)
     named = audit.names_blob if audit else None
     return BlobExplanation(

@@ -38,12 +38,7 @@ log = structlog.get_logger()
 
 
 class DueReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the execution of a due plan.
-
-    Attributes:
-        plan_id: The plan that was executed, or None if none was due.
-        facts: The result of that run.
-    """
+    """The executed plan, or None if none was due, and the result of its run."""
 
     plan_id: str | None
     facts: SweepFacts
@@ -57,12 +52,7 @@ class DueReport(msgspec.Struct, frozen=True, kw_only=True):
 class CycleReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one cycle.
 
-    Attributes:
-        audit_id: The new certificate.
-        counts: The counts of the audit.
-        ran_plan_id: The plan that was executed, or None if none was due.
-        facts: The result of that run.
-        made_plan_id: The new plan, or None if nothing can be deleted yet.
+    `ran_plan_id` is None if no plan was due, and `made_plan_id` if nothing can be deleted yet.
     """
 
     audit_id: str
@@ -99,12 +89,7 @@ class CycleRunner:
         self._runner = PlanRunner(store, engine, keys.trusted, clock)
 
     async def cycle(self, settings: CycleSettings) -> CycleReport:
-        """Run one cycle. The metrics file is written after it, also if it failed.
-
-        Raises:
-            SluiceError: The refusal or failure. It was counted and logged, and nothing more was
-                deleted.
-        """
+        """Run one cycle. The metrics file is written after it, also if it failed."""
         try:
             return await self._counted(settings)
         finally:
@@ -150,12 +135,7 @@ class CycleRunner:
 
 
 async def plan_if_covered(planner: Planner, settings: PlanSettings) -> Plan | None:
-    """Make a plan; return None if no certificate covers the horizon of any orphan yet.
-
-    Raises:
-        GcRefused: A safety rule is violated; there is no plan.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Make a plan; return None if no certificate covers the horizon of any orphan yet."""
     try:
         return await planner.plan(settings)
     except GcRefused as refused:
@@ -169,14 +149,10 @@ async def read_due_plan(
 ) -> Plan | None:
     """Return the newest plan whose grace period is over, unless it is finished or stopped.
 
-    Neither is an older one executed then: a cycle plans again.
+    An older plan is not executed then: a cycle plans again.
 
     If the settings require an approval, plans without one are passed over, up to the age from which
     a plan keeps no evidence.
-
-    Raises:
-        GcRefused: The plan was edited, or signed by another key.
-        StoreError: The store is unreachable or refused a request.
     """
     now_ns = await read_store_time(store)
     async for plan_id in plan_ids_newest_first(store):
@@ -208,10 +184,7 @@ async def execute_due_plan(
     As in a cycle, the store must have been read completely not long before.
 
     Raises:
-        GcRefused: A safety rule is violated.
-        AuditTooOld: The newest audit is too old; the same call succeeds after the next one.
-        CertificateInvalid: A certificate was altered.
-        StoreError: The store is unreachable or refused a request.
+        AuditTooOld: The same call succeeds after the next audit.
     """
     plan = await read_due_plan(store, trusted, settings)
     if plan is None:

@@ -64,12 +64,7 @@ seconds, hence the additional second."""
 class CandidateCase:
     """One candidate and what the run knows about it before it reads more.
 
-    Attributes:
-        candidate: The object version.
-        noncurrent: Whether it is a noncurrent version of a referenced blob.
-        audit: What the certificate proves about it, looked up again.
-        retry_horizon_ns: The retry horizon of the authority, read again.
-        versioning_enabled: Read before this batch.
+    All of this was read again. The version is `noncurrent` if it is one of a referenced blob.
     """
 
     candidate: Candidate
@@ -93,11 +88,7 @@ class CandidateCase:
 class DeletionProof:
     """A candidate, everything that was read about it, and the verdict.
 
-    Attributes:
-        case: The candidate.
-        evidence: What was read.
-        identity: The identity in the envelope, or None if it is unreadable.
-        verdict: The result of the clauses.
+    The identity is that of the envelope, None if it is unreadable.
     """
 
     case: CandidateCase
@@ -132,11 +123,9 @@ async def prove(
 ) -> DeletionProof:
     """Read the evidence for one candidate and decide whether it may be deleted.
 
-    The listing is read last, so that the deleted version is the version that was checked.
-
-    Raises:
-        GcRefused: A manifest exists that the audit should have seen; the audit is not complete.
-        StoreError: The store refused a request. If it is unreachable, the candidate is kept.
+    The listing is read last, so that the deleted version is the version that was checked. If the
+    store is unreachable, the candidate is kept. Raise `GcRefused` if a manifest exists that the
+    audit should have seen: the audit is not complete.
     """
     evidence, identity = case.bare, None
     try:

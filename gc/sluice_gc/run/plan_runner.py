@@ -80,19 +80,9 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     """The deletion task for the candidates of one shard.
 
     Attributes:
-        plan_id: The plan.
-        authority: The authority at the start of the run.
-        audit_id: The certificate.
-        audit_started_at_ns: When that audit started.
         highest_ns: The latest reading of the store's clock, which must not go back.
-        candidates: The plan's file of candidates of this shard.
-        names: The certificate's files of names of this shard.
-        batch: Candidates proved and deleted together.
         proofs_at_once: Most candidates whose evidence is read concurrently.
-        deletes_per_s_max: Limit of this task; 0 means no limit.
-        clock_skew_s_max: Highest difference between the clocks, in seconds.
-        undo: Whether a copy of each deleted blob is kept.
-        dry_run: Whether to stop after the proofs.
+        deletes_per_s_max: 0 means no limit.
     """
 
     plan_id: str
@@ -114,13 +104,10 @@ class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a sweep.
 
     Attributes:
-        deleted: Deleted object versions.
-        deleted_bytes: Their bytes.
         would_go: In a dry run: object versions that all clauses allow to delete.
         kept: Kept candidates, by clause.
         unknown: Deletions that are not confirmed; the next run checks them.
         unread: Candidates kept because evidence could not be read; the next run retries.
-        batches: Finished batches.
         skipped: Batches that an earlier run finished.
     """
 
@@ -192,10 +179,7 @@ async def sweep_shard(
 ) -> SweepFacts:
     """Prove and delete the candidates of one shard; safe to repeat at any time.
 
-    Raises:
-        GcRefused: A safety rule is violated; nothing more is deleted.
-        StoreError: The store is unreachable or refused a request; call again.
-        OutcomeUnknown: A proof could not be written; nothing of its batch was deleted.
+    If a proof cannot be written, nothing of its batch is deleted.
     """
     sweep = SweepState(
         store=store,
@@ -258,13 +242,9 @@ async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
 
 
 async def check_basis(sweep: SweepState) -> bool:
-    """Read and check the basis of the next batch again.
+    """Read and check the basis of the next batch again; return True if versioning is `Enabled`.
 
-    Returns:
-        True if versioning is `Enabled`.
-
-    Raises:
-        GcRefused: The plan was stopped, the authority changed, or a clock is wrong.
+    Refuse if the plan was stopped, the authority changed, or a clock is wrong.
     """
     store, task = sweep.store, sweep.task
     await check_not_stopped(store, task.plan_id)
@@ -281,11 +261,7 @@ async def check_basis(sweep: SweepState) -> bool:
 
 
 def stop_if_versioning_off(proofs: list[DeletionProof]) -> None:
-    """Stop the run if versioning is no longer `Enabled`.
-
-    Raises:
-        GcRefused: Versioning is not `Enabled`.
-    """
+    """Refuse to continue if versioning is no longer `Enabled`."""
     for proof in proofs:
         if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
             raise GcRefused(RefusalRule.VERSIONING, "versioning is no longer Enabled; enable it")
@@ -362,12 +338,8 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
 async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
     """Delete one object version; retry while the outcome is unknown.
 
-    Returns:
-        True if the version is known to be deleted. A late or repeated delete affects no other
-        version.
-
-    Raises:
-        StoreError: The store refused a request.
+    Return True if the version is known to be deleted. A late or repeated delete affects no other
+    version.
     """
     budget = RetryBudget("delete", candidate.key, backoff)
     try:
@@ -379,13 +351,7 @@ async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Back
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run.
-
-    Attributes:
-        plan_id: The plan.
-        dry_run: Whether it stopped after the proofs.
-        facts: The sum over all shards.
-    """
+    """The result of a run; a dry run stopped after the proofs."""
 
     plan_id: str
     dry_run: bool
@@ -420,14 +386,7 @@ class PlanRunner:
     async def run(self, plan_id: str | None, settings: RunSettings) -> RunReport:
         """Delete the candidates of a plan that every clause still allows; safe to repeat.
 
-        Args:
-            plan_id: The plan; None selects the newest one.
-            settings: How the plan is executed.
-
-        Raises:
-            GcRefused: A safety rule is violated; nothing more is deleted.
-            CertificateInvalid: The certificate was altered.
-            StoreError: The store is unreachable or refused a request; call again.
+        Without an id, the newest plan.
         """
         plan_id = plan_id or await newest_plan_id(self._store)
         stored = await read_stored_plan(self._store, self._trusted, plan_id)
@@ -472,8 +431,7 @@ def sweep_tasks(
 ) -> list[SweepTask]:
     """Return one task per shard with candidates; the tasks share the rate limit.
 
-    Raises:
-        GcRefused: The plan has candidates of a shard that its certificate does not have.
+    Refuse candidates of a shard that the certificate does not have.
     """
     certificate = basis.link.certificate
     names = names_by_shard(certificate)

@@ -42,13 +42,7 @@ _PROOFS_AT_ONCE: Final = 16
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a purge of the trash.
-
-    Attributes:
-        purge_id: ULID, in the keys of its proofs.
-        purged: Deleted copies.
-        kept: Kept copies.
-    """
+    """The result of a purge of the trash; the keys of its proofs contain its ULID."""
 
     purge_id: str
     purged: int
@@ -56,11 +50,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `restore_blob`.
-
-    Attributes:
-        restored: Whether the blob exists again; False when its key contains other bytes.
-    """
+    """The result of `restore_blob`; not `restored` when the key contains other bytes."""
 
     restored: bool
 
@@ -73,12 +63,8 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
 async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
     """Copy a blob to the trash before its deletion; an older copy is replaced.
 
-    Returns:
-        True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
-
-    Raises:
-        OutcomeUnknown: It is unknown whether the copy was written; nothing was deleted.
-        StoreError: The store is unreachable or refused a request.
+    Return True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
+    After `OutcomeUnknown`, nothing was deleted.
     """
     read = await store.get(candidate.key)
     if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
@@ -88,13 +74,7 @@ async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backo
 
 
 async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> RestoreReport:
-    """Restore a deleted blob from the trash, as a new object version.
-
-    Raises:
-        BadUsage: The trash does not contain a copy.
-        InvalidRecord: The copy is damaged.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Restore a deleted blob from the trash, as a new object version."""
     read = await store.get(trash_key(digest))
     if not isinstance(read, Found):
         raise BadUsage(f"cannot restore blob: no copy in the trash, sha256=`{digest}`")
@@ -108,12 +88,7 @@ async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> Rest
 async def purge_trash(
     store: ObjectStore, trusted: TrustedKeys, purge_id: str, *, clock: Clock
 ) -> PurgeReport:
-    """Delete the copies whose undo window is over, each with a proof.
-
-    Raises:
-        GcRefused: Evidence of the audit was altered, or the audit missed a manifest.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Delete the copies whose undo window is over, each with a proof."""
     link = await read_certificate_or_newest(store, trusted, None)
     purge = _Purge(
         store=store,
@@ -146,7 +121,7 @@ class _Purge:
     async def shard(
         self, copies: Sequence[ListedIncarnation], names: Iterable[EvidenceFile]
     ) -> tuple[int, int]:
-        """Prove and delete the copies of one shard; return how many were purged and kept."""
+        """Prove and delete the copies of one shard; return the numbers of purged and kept ones."""
         named = await read_names(self.store, names)
         enabled = await self.store.read_versioning() is Versioning.ENABLED
         proofs: list[DeletionProof] = []

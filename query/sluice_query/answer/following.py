@@ -26,13 +26,8 @@ _RecordKey = tuple[object, ...]
 async def follow(searcher: Searcher, query: Query) -> AsyncIterator[QueryResult]:
     """Yield the latest records of a query, then new records, without an end.
 
-    Args:
-        searcher: Runs the queries.
-        query: A query for records; the end of its time range is ignored.
-
-    Raises:
-        SluiceError: As `Searcher.search`, for the first query. A later one that may succeed again
-            is repeated, and the results say so.
+    The end of the query's time range is ignored. An error of the first query is raised; a later one
+    that may succeed again is repeated, and the results state it.
     """
     seen: set[_RecordKey] = set()
     started = False

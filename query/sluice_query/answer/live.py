@@ -59,10 +59,8 @@ class LivePage:
     """One response of the reconciler.
 
     Attributes:
-        lines: Its records, decoded.
         next: The cursor for the records after them.
         more: Whether more records are available immediately.
-        reasons: Why records may be missing.
         enabled: Whether the reconciler keeps live records.
         accepted_until: Every batch that was acknowledged before this time is in the reconciler's
             records, except those that `reasons` name; None if no such time is known.
@@ -78,25 +76,14 @@ class LivePage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRecordsClient:
-    """Client of a reconciler's live records.
-
-    Attributes:
-        session: An open HTTP session.
-        url: The operator API, `http://host:port`.
-        token: The API's `api_token`, if it has one.
-    """
+    """Client of a reconciler's live records."""
 
     session: aiohttp.ClientSession
     url: str
     token: str = ""
 
     async def read(self, agents: Sequence[str], after: str | None) -> LivePage:
-        """Return the newest records, or those after the cursor `after`, waiting a while for them.
-
-        Raises:
-            BadUsage: The request was refused, or the URL is not that of a reconciler.
-            ReconcilerUnreachable: There was no response.
-        """
+        """Return the newest records, or those after the cursor `after`; wait for them a while."""
         parameters = {"limit": str(PAGE_LINES)}
         if len(agents) == 1:
             parameters["agent"] = agents[0]
@@ -158,11 +145,7 @@ def live_table(kind: Kind, lines: Sequence[dict[str, Any]]) -> pa.Table:
 async def select_lines(
     searcher: Searcher, query: Query, lines: Sequence[dict[str, Any]]
 ) -> list[Row]:
-    """Return the lines that match a query and that no delete hides, in time order.
-
-    Raises:
-        SluiceError: As `Searcher.search`.
-    """
+    """Return the lines that match a query and that no delete hides, in time order."""
     if not lines:
         return []
     active = await read_active_deletes(searcher.store, searcher.deletes)
@@ -191,15 +174,8 @@ async def follow_live(
 ) -> AsyncIterator[QueryResult]:
     """Yield the latest records of a query, then each new one, without an end.
 
-    Args:
-        searcher: Its store contains the deletes.
-        query: A query for records; the end of its time range is ignored.
-        client: Client of the reconciler.
-        after: The cursor after which the records start; None for the latest ones.
-
-    Raises:
-        BadUsage: The reconciler refused the first request, or has no live records.
-        SluiceError: As `Searcher.search`; or the reconciler is unreachable at the first request.
+    The end of the query's time range is ignored. The records start after the cursor `after`; with
+    None, at the latest ones. An error at the first request is raised.
     """
     seen: dict[tuple[object, ...], None] = {}
     resumed, started = after is not None, False

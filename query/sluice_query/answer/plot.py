@@ -18,13 +18,10 @@ _HEIGHT: Final = 20
 def draw_series(
     series: Series, points: Sequence[SeriesPoint], width: int | None, summary: QuerySummary
 ) -> str:
-    """Return a series as text.
+    """Return a series as text, a plot of at most `width` columns.
 
-    Args:
-        series: What was queried.
-        points: Its points, in order.
-        width: Columns of the terminal; None returns one line for each point instead of a plot.
-        summary: How complete the points are; the last line of a plot states it.
+    With None as width it is one line for each point. The last line of a plot states from `summary`
+    how complete the points are.
     """
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
@@ -61,9 +58,7 @@ _MS_PER_S: Final = 1000
 def draw_histogram(result: HistogramResult, width: int | None) -> str:
     """Return a histogram as text, one line for each bucket.
 
-    Args:
-        result: The histogram.
-        width: Columns of the terminal; None returns tab-separated lines without bars.
+    Without a width, the lines are tab-separated and have no bars.
     """
     rows = [(bucket, _split_text(result, bucket)) for bucket in result.buckets]
     if width is None:
@@ -91,9 +86,7 @@ def _split_text(result: HistogramResult, bucket: HistogramBucket) -> str:
 def draw_values(result: TopValuesResult, width: int | None) -> str:
     """Return the values of a field as text, one line for each value.
 
-    Args:
-        result: The values.
-        width: Columns of the terminal; None returns tab-separated lines without bars.
+    Without a width, the lines are tab-separated and have no bars.
     """
     rows = [(_shown(one.value), one.count) for one in result.values]
     if result.missing:

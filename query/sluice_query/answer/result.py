@@ -67,7 +67,7 @@ class QuerySummary:
 
     @property
     def until_text(self) -> str:
-        """Return through which time the answer is complete, for people."""
+        """Return the time through which the answer is complete, as text."""
         until = "now" if self.complete_now else self.accepted_until or "unknown"
         return f"accepted until {until}"
 
@@ -77,9 +77,8 @@ class SeriesPoint:
     """One step of a series.
 
     Attributes:
-        step_ns: Start of the step, Unix ns.
-        agent_id: The agent, or '' for all agents.
-        value: The value; None when the step's points have none.
+        agent_id: '' for all agents.
+        value: None when the step's points have none.
     """
 
     step_ns: int
@@ -116,14 +115,8 @@ class ViewResult(msgspec.Struct, frozen=True, kw_only=True):
 class QueryResult:
     """The complete result of one query.
 
-    Attributes:
-        kind: Kind of the records.
-        summary: What was read, and whether it was everything.
-        records: The records.
-        points: The points of a series.
-        matches: What a delete hides.
-        view: What was computed from the records.
-        position: The cursor of a reconciler after the records, while following one.
+    `matches` counts what a delete hides; `position` is the cursor of a reconciler while following
+    one.
     """
 
     kind: Kind

@@ -42,10 +42,7 @@ _GROWTH: Final = 4
 class Wave:
     """Sources that are read together.
 
-    Attributes:
-        files: Files of the lake.
-        batches: Pending batches.
-        until_ns: All records of later waves are before this time; None for the last wave.
+    All records of later waves are before `until_ns`; None for the last wave.
     """
 
     files: tuple[DataFile, ...]
@@ -102,9 +99,7 @@ class NewestFirst:
     def add(self, found: Sequence[KeyedRow], until_ns: float | None) -> list[tuple[object, ...]]:
         """Add the rows of a wave, sorted; return the rows that are now certain to be next.
 
-        Args:
-            found: Keys and rows, the newest first.
-            until_ns: All rows of later waves are before this time; None if there are none.
+        All rows of later waves are before `until_ns`; None if there are none.
         """
         held = list(heapq.merge(self._held, found, key=_order, reverse=True))
         certain = len(held)
@@ -119,7 +114,7 @@ class NewestFirst:
 
     @property
     def wanted(self) -> int:
-        """How many rows of a further wave can be needed."""
+        """Return how many rows of a further wave can be needed."""
         return self._left + 1
 
 
@@ -131,12 +126,8 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
     """How far a search is.
 
     Attributes:
-        segments_read: Files of the lake that were read.
-        segments: Files that have to be read if the limit is not reached.
-        batches_read: Pending batches that were read.
-        batches: Pending batches that have to be read if the limit is not reached.
-        results: Records that were returned.
-        elapsed_ms: Time since the start of the search.
+        segments: Files to read if the limit is not reached.
+        batches: Pending batches to read if the limit is not reached.
     """
 
     segments_read: int
@@ -149,13 +140,7 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPart:
-    """One part of a stream.
-
-    Attributes:
-        records: Records, each older than those before it.
-        progress: How far the search is.
-        summary: The summary; in the last part only.
-    """
+    """One part of a stream: records, older than all before them, or at the end the summary."""
 
     records: tuple[Row, ...] = ()
     progress: StreamProgress | None = None
@@ -176,9 +161,6 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
     """Yield the records of a query, the newest first, then the summary.
 
     The records and their order are those of the same query with `newest_first`.
-
-    Raises:
-        SluiceError: As `Searcher.search`; also after some records were returned.
     """
     if query.series is not None or query.stats_only or query.view is not None:
         raise BadUsage("only records can be streamed: omit metric and stats_only")

@@ -52,11 +52,7 @@ class QueryEngine:
             raise BadUsage(f"regex does not compile: {_reason(error)}") from error
 
     def register_files(self, name: str, files: Sequence[DataFile], location: TableLocation) -> None:
-        """Make data files of one table readable under a name.
-
-        Raises:
-            DataFilesUnreadable: A file cannot be read.
-        """
+        """Make data files of one table readable under a name."""
         paths = [location.uri_of(file.path) for file in files]
         self._registered[name] = (location, tuple(files))
         with self._errors_translated():
@@ -70,12 +66,7 @@ class QueryEngine:
         self._connection.register(name, table)
 
     def rows(self, statement: SqlStatement) -> list[tuple[Any, ...]]:
-        """Run a statement and return every row.
-
-        Raises:
-            DataFilesUnreadable: A file cannot be read.
-            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
-        """
+        """Run a statement and return every row; raise `QueryTooLarge` above the memory limit."""
         with self._errors_translated():
             found: list[tuple[Any, ...]] = self._connection.execute(
                 statement.text, list(statement.values)
@@ -86,22 +77,13 @@ class QueryEngine:
         """Run a statement and return an Arrow reader of its rows, `rows` of them at a time.
 
         The rows are computed while they are read, and are never in memory together.
-
-        Raises:
-            DataFilesUnreadable: A file cannot be read.
-            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
         """
         with self._errors_translated():
             found = self._connection.sql(statement.text, params=list(statement.values))
             return found.to_arrow_reader(rows)
 
     def next_rows(self, reader: Any) -> Any | None:  # noqa: ANN401 - pyarrow is untyped
-        """Return the next record batch of a reader, or None after the last.
-
-        Raises:
-            DataFilesUnreadable: A file cannot be read.
-            QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
-        """
+        """Return the next record batch of a reader, or None after the last."""
         with self._errors_translated():
             try:
                 return reader.read_next_batch()
@@ -114,9 +96,6 @@ class QueryEngine:
         """Return the files that cannot be read, each with what is wrong.
 
         Sizes are compared first. If all are right, each file is read completely.
-
-        Raises:
-            TableRefused: The bucket refused the requests.
         """
         if wrong := find_wrong_files(location, files):
             return wrong
@@ -153,11 +132,7 @@ class QueryEngine:
         return DataFilesUnreadable(table, f"{reason}; {FILE_REMEDY}")
 
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
-        """Run blocking work in a thread and interrupt it after `left_s` seconds.
-
-        Raises:
-            QueryTimedOut: The work took longer.
-        """
+        """Run blocking work in a thread; after `left_s`, interrupt it and raise `QueryTimedOut`."""
         task = asyncio.create_task(asyncio.to_thread(work))
         done, _ = await self._wait(task, left_s)
         if not done:
@@ -238,7 +213,6 @@ class _PandasHider:
 
 @contextmanager
 def _pandas_hidden() -> Iterator[None]:
-    """Import libraries without pandas: they use it if it exists, which takes a second."""
     sys.meta_path.insert(0, _PandasHider)
     try:
         yield

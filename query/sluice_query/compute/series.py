@@ -47,10 +47,8 @@ class SampleSource:
     """A table or view of the engine with samples.
 
     Attributes:
-        name: Its name.
-        spans: Times of the samples to use; None uses all of the query's range.
-        later_than: The last sequence of each lane, by lane; only later samples are used. None uses
-            all.
+        spans: None uses all of the query's range.
+        later_than: The last sequence of each lane; only later samples are used. None uses all.
     """
 
     name: str
@@ -62,12 +60,8 @@ class SampleSource:
 class SeriesSources:
     """The sources of a series.
 
-    Attributes:
-        samples: Sources of samples.
-        deletes: Deletes that hide some of the samples.
-        minutes: Name of the files of `rollups` with rows of minutes; None without them.
-        hours: Name of those with rows of hours; None without them.
-        plan: Which rows of `rollups` are used; None without them.
+    `minutes` and `hours` name the files of `rollups` with rows of minutes and hours, and `plan`
+    selects among these; all three are None without rollups.
     """
 
     samples: tuple[SampleSource, ...] = ()
@@ -79,8 +73,6 @@ class SeriesSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figures:
-    """How one aggregate is computed: from samples, from rows of `rollups`, from both results."""
-
     samples: str
     rollups: str
     combined: str
@@ -172,8 +164,6 @@ def _few(spans: list[SqlStatement]) -> list[SqlStatement]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A window length of `rollups`."""
-
     name: str
     size_ns: int
 
@@ -224,12 +214,7 @@ _HOURS: Final = "hours"
 
 
 def compute_series(engine: QueryEngine, series: Series, read: "SearchRead") -> list[SeriesPoint]:
-    """Return the points of a series in order.
-
-    Raises:
-        TableRefused: A file cannot be read.
-        QueryTooLarge: The memory limit is exceeded in spite of spilling to disk.
-    """
+    """Return the points of a series in order."""
     plan, opened = read.rollups.plan, read.rollups.opened
     samples: list[SampleSource] = []
     if read.divided.every:

@@ -136,12 +136,7 @@ _HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSources:
-    """The sources of a query's records, and the deletes that hide some of them.
-
-    Attributes:
-        names: Tables or views of the engine, each with the columns of the lake.
-        deletes: Deletes of the queried kind.
-    """
+    """The sources of a query's records, and the deletes that hide some of them."""
 
     names: tuple[str, ...]
     deletes: tuple[DeleteRecord, ...] = ()
@@ -234,11 +229,7 @@ def dead_letters_sql(
 ) -> SqlStatement:
     """Return the statement for the identities of dead letters, each with one of its reasons.
 
-    Args:
-        source: Name of the dead letters in the engine.
-        wanted: Condition for dead letters.
-        ledger: Name of the ledger in the engine: what it contains does not count. None counts all.
-        limit: Most identities to return.
+    Identities that `ledger` contains do not count; None counts all.
     """
     text = f"SELECT {_IDENTITY}, min(reason) FROM {source} WHERE {wanted.text}"  # noqa: S608 - constants
     if ledger is not None:
@@ -247,7 +238,7 @@ def dead_letters_sql(
 
 
 def dead_letter_list_sql(source: str, agent: str | None, *, limit: int) -> SqlStatement:
-    """Return the statement for the dead letters, each once, those accepted last first."""
+    """Return the statement for the dead letters, each once, the latest accepted first."""
     latest = ", ".join(f"arg_max({name}, observed_at)" for name in ("reason", "detail"))
     same = ", ".join(f"min({name})" for name in ("kind", "frame_sha256", "record_count"))
     where, values = ("", ()) if agent is None else (" WHERE agent_id = ?", (agent,))
@@ -296,15 +287,10 @@ def _attribute(key: str, value: str) -> SqlStatement:
 def matches_sql(
     source: str, record: DeleteRecord, query: Query, hidden: Sequence[DeleteRecord]
 ) -> SqlStatement:
-    """Return the statement for the number of records that a delete hides, and of their batches.
+    """Return the statement for the number of records that a delete hides and of their batches.
 
     The plain conditions of the query come first, because the engine skips row groups by them.
-
-    Args:
-        source: Name of the records in the engine.
-        record: The delete.
-        query: The query of the delete, as `query_of_delete` returns it.
-        hidden: Other deletes; records that they hide are not counted.
+    `query` is what `query_of_delete` returns. Records that `hidden` deletes hide do not count.
     """
     where = all_conditions([condition(query, hidden), _deleted(record)])
     return SqlStatement(

@@ -337,13 +337,7 @@ class SequenceWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowSources:
-    """The sources of the records of a window.
-
-    Attributes:
-        sources: Files that may contain records of the window, and the pending batches.
-        earlier_left: Whether other files may contain records before the window.
-        later_left: Whether other files may contain records after the window.
-    """
+    """The sources of a window's records, and whether other files may have records around it."""
 
     sources: RecordSources
     earlier_left: bool
@@ -352,13 +346,7 @@ class WindowSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundNeighbours:
-    """The rows of a record and of its neighbours, by the returned columns.
-
-    Attributes:
-        before: Those before it, in order; one more than wanted if there are more.
-        record: The record itself, or None.
-        after: Those after it, in order; one more than wanted if there are more.
-    """
+    """A record and its neighbours; a side has one row more than wanted if there are more."""
 
     before: list[_Row]
     record: _Row | None
@@ -366,7 +354,7 @@ class FoundNeighbours:
 
 
 def windows(around: Neighbourhood) -> Iterator[SequenceWindow]:
-    """Yield growing ranges of sequence numbers around a record; the last contains all of them."""
+    """Yield growing ranges of sequence numbers around a record; the last contains all numbers."""
     reach = _WINDOW_FIRST + 2 * max(around.before, around.after)
     while reach < _SEQ_MAX:
         first, last = max(around.seq - reach, 0), min(around.seq + reach, _SEQ_MAX)
@@ -397,11 +385,7 @@ def find_neighbours(
 ) -> FoundNeighbours:
     """Return a record and its neighbours, reading as few files as possible.
 
-    Args:
-        engine: The engine.
-        query: The query.
-        around: The record, and how many neighbours are wanted.
-        open_sources: Registers the files that may contain records of a window.
+    `open_sources` registers the files that may contain records of a window.
     """
     found = FoundNeighbours(before=[], record=None, after=[])
     for window in windows(around):

@@ -40,13 +40,7 @@ ExportFormat = Literal["ndjson", "parquet"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What is exported.
-
-    Attributes:
-        query: The query; its limit has no effect.
-        limit: Most records.
-        format: The form of the file.
-    """
+    """What is exported: at most `limit` records; the query's own limit has no effect."""
 
     query: Query
     limit: int
@@ -55,12 +49,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportPart:
-    """A part of the file.
-
-    Attributes:
-        data: Its bytes.
-        summary: The summary; in the last part only.
-    """
+    """A part of the file; the last part has the summary."""
 
     data: bytes
     summary: QuerySummary | None = None
@@ -69,8 +58,7 @@ class ExportPart:
 async def export_records(searcher: Searcher, export: Export) -> AsyncGenerator[ExportPart]:
     """Yield a file part by part, in the order of the query.
 
-    Raises:
-        SluiceError: As `Searcher.search`; also after some parts.
+    An error may be raised after some parts.
     """
     query = export.query
     async with searcher.reading(query) as reader:
@@ -176,7 +164,7 @@ EXPORTED: Final[tuple[Parameter, ...]] = (*ORDERED, _LIMIT, _FORMAT)
 
 
 class DownloadApi:
-    """The endpoint of downloads."""
+    """The endpoint `/v1/download`."""
 
     def __init__(self, runner: QueryRunner, settings: ServeSettings) -> None:
         self._runner = runner

@@ -1,4 +1,4 @@
-"""What the routes share that read from the store, and streamed responses."""
+"""What routes that read from the store share, and streamed responses."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -70,7 +70,7 @@ class LateResponse:
 
     @property
     def started(self) -> bool:
-        """Whether something was sent."""
+        """Return True if something was sent."""
         return self._response.prepared
 
     async def write(self, data: bytes) -> None:

@@ -46,12 +46,7 @@ QUERIES_MAX: Final = 4
 
 
 class CountedQuery:
-    """One query that is counted when it ends.
-
-    Attributes:
-        outcome: `failed` until the query is finished.
-        read_bytes: Bytes that it read.
-    """
+    """One query that is counted when it ends."""
 
     def __init__(self) -> None:
         self.outcome = "failed"
@@ -72,11 +67,7 @@ class QueryRunner:
         self.metrics = QueryMetrics()
 
     async def search(self, query: Query) -> QueryResult:
-        """Run one query when its turn comes.
-
-        Raises:
-            SluiceError: As `Searcher.search`.
-        """
+        """Run one query when its turn comes."""
         async with self.counted() as counted:
             result = await self.searcher.search(query)
             counted.finish(result.summary)
@@ -86,8 +77,7 @@ class QueryRunner:
     async def counted(self, places: asyncio.Semaphore | None = None) -> AsyncIterator[CountedQuery]:
         """Wait for a place, and count the query of the block by how it ends.
 
-        Args:
-            places: The places; None for those that all queries share.
+        With None they share the places of all queries.
         """
         counted = CountedQuery()
         try:

@@ -22,7 +22,7 @@ from sluice_web.tokens import check_token_or_loopback, parse_operators
 
 
 def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
-    """Return the service over one searcher."""
+    """Return the service that answers from one searcher."""
     runner = QueryRunner(searcher)
     operators = parse_operators(settings.operators)
     deletes = Deletes(
@@ -53,17 +53,7 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
 async def serve_queries(
     searcher: Searcher, settings: ServeSettings, ready: Callable[[str], None]
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Args:
-        searcher: The searcher.
-        settings: The address and the token.
-        ready: Called with the URL when the service listens.
-
-    Raises:
-        BadUsage: The address has another form or cannot be bound, or listens beyond this machine
-            without a token.
-    """
+    """Serve until SIGTERM or SIGINT; `ready` is called with the URL when the service listens."""
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
     stop = stop_event()

@@ -52,8 +52,6 @@ class TailState(msgspec.Struct, frozen=True, kw_only=True):
         position: Every record that was accepted before it was sent; send it to resume.
         accepted_until: Every batch that was acknowledged before this time was sent; null if no
             such time is known.
-        partial: Whether records may be missing.
-        reasons: Why records may be missing.
         more: Whether older records were left out because there were more than the limit.
     """
 
@@ -73,11 +71,7 @@ class TailGroup:
 
 
 def parse_position(text: str) -> UnixNs | str:
-    """Return the acceptance time or the cursor of a position.
-
-    Raises:
-        BadUsage: It is no position.
-    """
+    """Return the acceptance time or the cursor of a position, or raise `BadUsage`."""
     rest = text[len(_POLLED) :]
     if text.startswith(_POLLED) and rest.isascii() and rest.isdecimal() and len(rest) <= 18 + 1:
         return UnixNs(min(int(rest), END_NS))
@@ -94,15 +88,9 @@ async def tail_by_polling(
 ) -> AsyncGenerator[TailGroup]:
     """Yield the latest records of a query, then new ones once a second, without an end.
 
-    Args:
-        search: Runs one query.
-        clock: Time.
-        query: A query for records. Its time range applies to the first group only.
-        after_ns: The position to resume from; the first group then has what was accepted later.
-
-    Raises:
-        SluiceError: As `Searcher.search`, for the first query of a tail without a position. A later
-            one that may succeed again is repeated, and the groups say so.
+    The query's time range applies to the first group only, unless it resumes from `after_ns`: then
+    this group has what was accepted later. An error of the first query is raised unless there is a
+    position; a later one that may succeed again is repeated, and the groups state it.
     """
     position_ns, seen = after_ns, frozenset[tuple[object, ...]]()
     # Records over the limit of the query are not shown, and must not appear in a later group.
@@ -138,14 +126,7 @@ async def tail_live(
 ) -> AsyncGenerator[TailGroup]:
     """Yield the latest records of a query from a reconciler, then new ones, without an end.
 
-    Args:
-        searcher: Its store contains the deletes.
-        query: A query for records. The end of its time range is ignored.
-        client: Client of the reconciler.
-        after: The cursor to resume from.
-
-    Raises:
-        SluiceError: As `follow_live`.
+    The end of the query's time range is ignored; `after` is the cursor to resume from.
     """
     async for found in follow_live(searcher, query, client, after):
         shown = found.records[-query.limit :]
@@ -296,5 +277,5 @@ def _event(name: str, value: object) -> bytes:
 
 
 def _shown(state: TailState) -> tuple[object, ...]:
-    """Return what a client has to know when it changes; the times change with each poll."""
+    """Return what a client must learn when it changes; the times change with each poll."""
     return state.partial, state.reasons, state.more

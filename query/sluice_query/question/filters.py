@@ -33,19 +33,14 @@ _SHOWN_CHARS_MAX: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class RecordField:
-    """One field.
-
-    Attributes:
-        column: The column.
-        key: The key, where the column is a map; otherwise None.
-    """
+    """One field: a column, or a key of a column that is a map."""
 
     column: str
     key: str | None = None
 
     @property
     def name(self) -> str:
-        """The name under which clients refer to the field."""
+        """The name that clients use for the field."""
         if self.key is None:
             return self.column
         if _PLAIN_KEY.fullmatch(self.key):
@@ -59,11 +54,7 @@ class RecordField:
 
 
 def parse_field(text: str, kind: Kind) -> RecordField:
-    """Return the field of a name.
-
-    Raises:
-        BadUsage: Records of the kind have no such field.
-    """
+    """Return the field of a name; raise `BadUsage` if records of the kind have no such field."""
     found = _FIELD.fullmatch(text)
     if found is None:
         raise unknown_field(text, kind)
@@ -71,11 +62,7 @@ def parse_field(text: str, kind: Kind) -> RecordField:
 
 
 def field_of_match(found: re.Match[str], text: str, kind: Kind) -> RecordField:
-    """Return the field that `FIELD_PATTERN` found in a text.
-
-    Raises:
-        BadUsage: Records of the kind have no such field.
-    """
+    """Return the field that `FIELD_PATTERN` found in a text."""
     column, quoted, plain = found["column"], found["quoted"], found["plain"]
     key = plain
     if quoted is not None:
@@ -97,11 +84,7 @@ def unknown_field(text: str, kind: Kind) -> BadUsage:
 
 
 def check_encodable(text: str) -> None:
-    """Check that a text can be encoded as UTF-8.
-
-    Raises:
-        BadUsage: It contains half of a surrogate pair.
-    """
+    """Raise `BadUsage` if a text cannot be encoded as UTF-8: half of a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -161,13 +144,7 @@ _NUMBER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """One condition.
-
-    Attributes:
-        field: The field.
-        operator: How it is compared.
-        value: What it is compared with; empty for `EXISTS` and `ABSENT`.
-    """
+    """One condition; `value` is empty for `EXISTS` and `ABSENT`."""
 
     field: RecordField
     operator: FilterOperator
@@ -175,11 +152,7 @@ class RecordFilter:
 
 
 def parse_filter(text: str, kind: Kind) -> RecordFilter:
-    """Return the condition of a text.
-
-    Raises:
-        BadUsage: The text has another form, or the field does not fit the kind or the operator.
-    """
+    """Return the condition of a text."""
     check_encodable(text)
     found = _FILTER.fullmatch(text)
     if found is None:

@@ -130,16 +130,10 @@ def parse_query(
     name: ParameterName = plain_name,
     known: Sequence[Parameter] = PARAMETERS,
 ) -> Query:
-    """Return the query that parameters describe.
+    """Return the query that parameters describe; raise `BadUsage` as `check_query` does.
 
-    Args:
-        given: Each parameter's values. Only `agent`, `attribute` and `filter` may have several.
-        now_ns: The time from which durations count back, Unix ns.
-        name: Names of the parameters for error messages.
-        known: The parameters that may be given.
-
-    Raises:
-        BadUsage: A parameter is unknown, repeated or malformed, or `check_query` refuses the query.
+    Only `agent`, `attribute` and `filter` may have several values. Durations count back from
+    `now_ns`. Error messages use the names that `name` returns.
     """
     check_given(given, known, name)
     read = ParameterReader(given, name)
@@ -181,11 +175,7 @@ def parse_query(
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns.
-
-    Raises:
-        BadUsage: The text has another form.
-    """
+    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
@@ -239,11 +229,7 @@ def _meant(text: str) -> str:
 
 
 def parse_pair(text: str) -> tuple[str, str]:
-    """Return the two sides of `KEY=VALUE`.
-
-    Raises:
-        BadUsage: The text contains no `=`, or no key.
-    """
+    """Return the two sides of `KEY=VALUE`."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise BadUsage(f"must be KEY=VALUE, found=`{text[:80]}`")
@@ -301,11 +287,7 @@ class ParameterReader:
 def check_given(
     given: Mapping[str, Sequence[str]], parameters: Sequence[Parameter], name: ParameterName
 ) -> None:
-    """Check that parameters are known, not too long, and each given as often as it may be.
-
-    Raises:
-        BadUsage: One is not.
-    """
+    """Check that parameters are known, not too long, and each given as often as it may be."""
     known = {parameter.name: parameter for parameter in parameters}
     for parameter, values in given.items():
         if parameter not in known:
@@ -345,11 +327,7 @@ Given = Mapping[str, Sequence[str]]
 
 
 def parse_histogram(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
-    """Return the query for a histogram.
-
-    Raises:
-        BadUsage: As `parse_query`; or the field is unknown.
-    """
+    """Return the query for a histogram."""
     query, read = _parse(given, now_ns, name, HISTOGRAM)
     width_ns = _read_width(given, query, name, read)
     by = None if _BY.name not in given else _read_field(read, _BY, query.kind)
@@ -373,21 +351,13 @@ def _read_width(given: Given, query: Query, name: ParameterName, read: Parameter
 
 
 def parse_fields(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
-    """Return the query for the fields of records.
-
-    Raises:
-        BadUsage: As `parse_query`.
-    """
+    """Return the query for the fields of records."""
     query, _ = _parse(given, now_ns, name, FIELDS)
     return replace(query, view=FieldList())
 
 
 def parse_values(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
-    """Return the query for the values of a field.
-
-    Raises:
-        BadUsage: As `parse_query`; or the field is missing or unknown.
-    """
+    """Return the query for the values of a field."""
     query, read = _parse(given, now_ns, name, VALUES)
     _require(given, (_FIELD,), name)
     field = _read_field(read, _FIELD, query.kind)
@@ -395,11 +365,7 @@ def parse_values(given: Given, now_ns: UnixNs, name: ParameterName = plain_name)
 
 
 def parse_context(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
-    """Return the query for the neighbours of a record.
-
-    Raises:
-        BadUsage: As `parse_query`; or the position is incomplete.
-    """
+    """Return the query for the neighbours of a record."""
     everything = {"from": (str(FIRST_NS),), "to": (str(END_NS),)}
     query, read = _parse({**everything, **given}, now_ns, name, CONTEXT)
     _require(given, (_BOOT, _SEQ), name)

@@ -18,10 +18,8 @@ from sluice_query.question.filters import FILTERS_MAX, PATTERN_OPERATORS, Record
 class Histogram:
     """The number of records in each bucket of time.
 
-    Attributes:
-        step_ns: Width of a bucket, ns. Buckets start at its multiples since 1970.
-        by: The field by whose values each bucket is divided, or None.
-        top: How many values have a separate count.
+    Buckets start at the multiples of their width since 1970. With `by`, the `top` most frequent
+    values of the field have separate counts.
     """
 
     step_ns: int
@@ -31,23 +29,14 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldList:
-    """The fields that the records have.
-
-    Attributes:
-        keys_max: Most keys of attributes and resources to list.
-    """
+    """The fields that the records have."""
 
     keys_max: int = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopValues:
-    """The most frequent values of one field.
-
-    Attributes:
-        field: The field.
-        limit: Most values.
-    """
+    """The most frequent values of one field."""
 
     field: RecordField
     limit: int = 10
@@ -57,11 +46,7 @@ class TopValues:
 class Neighbourhood:
     """The records before and after one record of one boot of an agent.
 
-    Attributes:
-        boot_id: The boot. The agent is that of the query.
-        seq: Sequence number of the record.
-        before: Most records before it.
-        after: Most records after it.
+    The agent is that of the query.
     """
 
     boot_id: str
@@ -144,12 +129,7 @@ class Aggregate(StrEnum):
 class Series:
     """A series to compute from the points of one metric.
 
-    Attributes:
-        metric: The metric's name.
-        step_ns: Width of a step, ns.
-        aggregate: How the points of one step become one value.
-        by_agent: Whether each agent has a separate series.
-        raw: Whether only samples are read, and no rollups.
+    A `raw` series is computed from samples only, without rollups.
     """
 
     metric: str
@@ -164,23 +144,12 @@ class Query:
     """One query.
 
     Attributes:
-        kind: Kind of the records.
-        from_ns: First instant of the time range, Unix ns.
-        to_ns: End of the time range, exclusive, Unix ns.
+        to_ns: Exclusive.
         text: What a log's body, or a metric's name, must contain or match.
-        regex: Whether `text` is an RE2 pattern.
-        ignore_case: Whether `text` is compared without regard to case.
-        agents: The agents whose records are searched; empty means all.
+        agents: Empty means all.
         attributes: Pairs that must be among the record's attributes or its batch's resource.
-        filters: Conditions on single fields.
-        accepted_from_ns: Earliest acceptance of the records' batches, Unix ns; None for any.
-        stats_only: Whether records are counted and not returned.
-        limit: Most records to return.
-        newest_first: Whether the latest records are returned first.
-        series: The series to compute, or None for records.
-        deleting: The delete whose effect is counted, instead of returning records.
-        view: What is computed from the records, instead of returning them.
-        highlight: Whether the places in a record that match the text are returned.
+        accepted_from_ns: Earliest acceptance of the records' batches; None for any.
+        series: None for records.
     """
 
     from_ns: UnixNs
@@ -235,10 +204,6 @@ def query_of_delete(record: DeleteRecord) -> Query:
 
 def check_query(query: Query, name: ParameterName = plain_name) -> Query:
     """Return the query if it can be answered.
-
-    Args:
-        query: The query.
-        name: Names of the parameters for error messages.
 
     Raises:
         BadUsage: The range ends before it starts, a limit is exceeded, or conditions do not fit the

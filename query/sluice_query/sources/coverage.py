@@ -72,9 +72,7 @@ FRESH_S: Final = 3.0
 class NewBatch:
     """An accepted batch that the discovery record does not cover.
 
-    Attributes:
-        manifest: Its manifest.
-        created_ns: When the manifest was created, by the store's clock.
+    Its time is that of the manifest's creation, by the store's clock.
     """
 
     manifest: AcceptedManifest
@@ -89,7 +87,6 @@ class Coverage:
         now_ns: The store's clock before anything else was read; None if it could not be read.
         discovered_ns: Every batch that was acknowledged before this time is enqueued, held, or
             among `named`.
-        held_by: The gateway and process that hold that time back, if one does.
         open_processes: The gateway processes whose reports bound that time, the latest last; empty
             if journals were not read.
         in_other_spool: Whether batches are accepted in a spool that this query does not search.
@@ -98,8 +95,7 @@ class Coverage:
         new: Batches created since `discovered_ns`; None if they were not listed: journals name
             them, or they are too many.
         problems: What could not be read, one sentence each.
-        lanes: The lanes of the ingest queue that the reconciler gave batches to, three digits each.
-        lane_count: Number of lanes of the authority.
+        lanes: Lanes of the ingest queue that the reconciler gave batches to, three digits each.
     """
 
     now_ns: UnixNs | None = None
@@ -127,12 +123,10 @@ class Completeness:
     """How complete an answer is.
 
     Attributes:
-        accepted_until_ns: Every batch that was acknowledged before this time, by the store's clock,
-            is in the answer if it matches; None if no such time is known.
-        is_now: Whether that time is the time of the query: nothing that is open can delay a batch.
+        accepted_until_ns: Every batch acknowledged before this time of the store's clock is in the
+            answer if it matches; None if no such time is known.
         held_by: The gateway and process that hold that time back, if the answer is partial and one
             does. A gateway that only reported seconds ago is idle or works; it holds nothing back.
-        reasons: Why the answer is partial, one sentence each.
     """
 
     accepted_until_ns: UnixNs | None = None
@@ -239,14 +233,10 @@ def _decide_through(
     """Return the later of two times: that of the discovery record, and that of the journals.
 
     Everything that was acknowledged before the record's time is enqueued or held. So the record
-    replaces the journal of a lapsed process as a full pass does.
-
-    Args:
-        now_ns: The store's clock before everything else was read.
-        record: The discovery record; without it, batches older than the journals may be missing.
-        tails: What the journals contain after the record; None if the record is fresh.
-        lanes: The lanes of the agents that the query names; empty means all.
-        spool_ns: How long a searched spool shows a transferred batch; None without a spool.
+    replaces the journal of a lapsed process as a full pass does. Without a discovery record,
+    batches older than the journals may be missing; without `tails`, it is fresh. `spool_ns` is how
+    long a searched spool shows a transferred batch; None without a spool. An empty `lanes` means
+    all.
     """
     if record is None:
         return _Through(at_ns=None)
@@ -297,8 +287,6 @@ async def _list_given_lanes(store: ObjectStore) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Discovery:
-    """The discovery record, and the store's clock when it was read."""
-
     now_ns: UnixNs
     through_ns: UnixNs | None = None
     listed: int = 0
@@ -382,11 +370,7 @@ def decide_completeness(
 ) -> Completeness:
     """Decide up to which time an answer is complete, and why it is partial.
 
-    Args:
-        coverage: What was read before the queue.
-        query: The query.
-        settings: The oldest discovery that is recent enough.
-        shown: The batches in the queue, in the lake, or in a searched spool.
+    `shown` are the batches in the queue, in the lake, or in a searched spool.
     """
     reasons = list(coverage.problems)
     if coverage.held:

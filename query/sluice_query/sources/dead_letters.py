@@ -57,9 +57,6 @@ def find_dead_letters(engine: QueryEngine, store_url: str, query: Query) -> tupl
     """Return the dead letters of the query's kind and agents, at most `DEAD_MAX + 1` of them.
 
     A dead letter that was ingested later does not count.
-
-    Raises:
-        TableRefused: A table cannot be used safely.
     """
     # A batch is accepted any time after its records were made.
     since_ns = query.from_ns - CLOCK_AHEAD_NS
@@ -166,13 +163,7 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_dead_letters(searcher: "Searcher", agent: str | None, limit: int) -> DeadLetterList:
-    """Return the dead letters of one agent, or of all, at most `limit` of them.
-
-    Raises:
-        TableRefused: A table cannot be used safely.
-        QueryTimedOut: The time limit is exceeded.
-        QueryTooLarge: The memory limit is exceeded.
-    """
+    """Return the dead letters of one agent, or of all, at most `limit` of them."""
     with open_engine(searcher.settings) as engine:
         return await engine.bounded(
             lambda: _read_list(engine, searcher.store_url, agent, limit),
@@ -198,7 +189,7 @@ def _read_list(
 def _entered(
     engine: QueryEngine, store_url: str, found: list[tuple[object, ...]]
 ) -> frozenset[tuple[object, ...]]:
-    """Return the identities of those that the ledger contains by now."""
+    """Return the identities that the ledger contains by now."""
     hours = {accepted_hour(int(str(row[7]))) for row in found}
     files = select_partitions(store_url, BATCHES, lambda hour: hour in hours) if hours else ()
     if not files:

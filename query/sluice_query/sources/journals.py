@@ -53,9 +53,7 @@ _NOT_LAPSED: Final = UnixNs(2**63 - 1)
 class JournalTails:
     """What the journal objects after the processed ones contain.
 
-    Attributes:
-        processes: How far each registered process is complete with these objects.
-        manifests: Copies of the manifests that they name. A copy proves no manifest.
+    The manifests are copies, which prove nothing.
     """
 
     processes: tuple[ProcessProgress, ...] = ()
@@ -63,11 +61,7 @@ class JournalTails:
 
 
 async def list_registrations(store: ObjectStore) -> list[ListedObject]:
-    """List the registrations of gateway processes.
-
-    Raises:
-        StoreError: The store is unreachable.
-    """
+    """List the registrations of gateway processes."""
     found: list[ListedObject] = []
     async for page in store.list(GATEWAY_PROCESSES):
         found += [one for one in page.objects if _is_registration(one.key)]
@@ -87,13 +81,8 @@ async def read_journal_tails(
 ) -> JournalTails:
     """Read the journal objects of registered processes after the processed ones.
 
-    Args:
-        store: The store.
-        registrations: The listed registrations.
-        processed: Process to the number of its last processed object, as read before the listing.
-
-    Raises:
-        StoreError: The store is unreachable.
+    `processed` maps a process to the number of its last processed object, as read before the
+    listing.
     """
     share = max(len(registrations), 1)
     reader = _TailReader(
@@ -122,10 +111,8 @@ class _Tail:
 class _Newest:
     """What is known about the newest object of a process.
 
-    Attributes:
-        header: The header of the last processed object; None if there is none or it is missing.
-        header_written_ns: The Last-Modified of that object.
-        newest_ns: The Last-Modified of the newest object.
+    The header is that of the last processed object, None if there is none or it is missing. The
+    times are the Last-Modified of this object and of the newest one.
     """
 
     newest_ns: UnixNs
@@ -135,14 +122,7 @@ class _Newest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TailReader:
-    """Reads the journal of one process after another within bounds.
-
-    Attributes:
-        store: The store.
-        objects_max: Journal objects to read of one process, at most.
-        bytes_max: Size of these objects, at most.
-        limit: Bounds the requests in flight.
-    """
+    """Reads the journal of one process after another within bounds."""
 
     store: ObjectStore
     objects_max: int

@@ -44,11 +44,7 @@ _Place = tuple[Lane, int, ObjectKey]
 
 
 class WorkListCache:
-    """The batches of entries that were read lately; the entry used longest ago is dropped first.
-
-    Args:
-        batches_max: Batches that are remembered, at most.
-    """
+    """The batches of entries read lately, at most `batches_max`; drops the least recently used."""
 
     def __init__(self, batches_max: int = BATCHES_MAX) -> None:
         self._batches_max = batches_max
@@ -64,13 +60,7 @@ class WorkListCache:
         return found
 
     async def read(self, store: ObjectStore, lane: Lane, entry: Descriptor) -> list[PendingBatch]:
-        """Read the work list of an entry, and remember its batches.
-
-        Raises:
-            WorkListMissing: As `read_pending_batches`.
-            InvalidRecord: As `read_pending_batches`.
-            StoreError: As `read_pending_batches`.
-        """
+        """Read the work list of an entry, and remember its batches."""
         found = await read_pending_batches(store, lane, entry)
         place = (lane, entry.sequence, entry.location)
         self._batches += len(found) - len(self._known.pop(place, ()))
@@ -95,10 +85,8 @@ class PendingSnapshot:
     """The content of the ingest queue at one moment.
 
     Attributes:
-        lanes: The lanes that exist.
         batches: Every batch of every entry that is not acknowledged, lane by lane, in order.
         acknowledged: Lane to the last entry that the queue has handed over to the lake.
-        problems: What could not be read, one sentence each.
     """
 
     lanes: tuple[int, ...] = ()
@@ -114,14 +102,7 @@ class PendingSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedBatches:
-    """Pending batches that were read from their blobs.
-
-    Attributes:
-        tables: Their records, as tables of the lake's schema.
-        batches: Number of batches.
-        size_bytes: Total size of their blobs.
-        problems: What could not be read, one sentence each.
-    """
+    """Pending batches that were read from their blobs."""
 
     tables: tuple[pa.Table, ...] = ()
     batches: int = 0
@@ -207,16 +188,10 @@ def choose_pending(
     lane_versions: Mapping[int, int],
     ledger: Iterable[Identity],
 ) -> list[AcceptedManifest]:
-    """Return the pending batches that the query needs and the lake does not contain yet.
+    """Return the pending batches that the query needs and the lake does not contain, each once.
 
-    Args:
-        pending: The queue's content, read before the tables.
-        query: The query.
-        lane_versions: Lane to the last sequence that the record table contains.
-        ledger: Identities in the ledger.
-
-    Returns:
-        Each identity once, in the order of the lanes.
+    `pending` was read before the tables. `lane_versions` maps a lane to the last sequence that the
+    record table contains; `ledger` has the identities in the ledger.
     """
     ingested = set(ledger)
     chosen: dict[Identity, AcceptedManifest] = {}
@@ -293,12 +268,9 @@ def joined_batches(found: Sequence[FetchedBatches]) -> FetchedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenBatches:
-    """The pending batches that a query reads.
+    """The newest batches that are within the bounds, and the number of older ones left out.
 
-    Attributes:
-        manifests: The newest batches that are within the bounds.
-        left_out: Number of the older ones.
-        bound: The setting that excluded them, with its value; empty if nothing was left out.
+    `bound` is the setting that excluded them, with its value; empty if nothing was left out.
     """
 
     manifests: tuple[AcceptedManifest, ...]
@@ -307,7 +279,7 @@ class ChosenBatches:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What was left out, if anything was."""
+        """A sentence about what was left out, if anything was."""
         if not self.left_out:
             return ()
         left = f"{self.left_out} older batches that are not in the lake yet were left out"
@@ -380,7 +352,7 @@ async def _fetch_group(
 
 
 def _wrong_times(manifest: AcceptedManifest) -> str:
-    """Return why an answer may be wrong: batches were chosen and ordered by times of manifests."""
+    """Return why an answer may be wrong: batches were chosen and ordered by manifests' times."""
     return (
         "a manifest states other times than its records have, so queries can miss some of them"
         f" until they are ingested, key=`{accepted_key(manifest.identity)}`"

@@ -83,10 +83,7 @@ class SelectedFiles:
     """The files of one state of a table that a query must read.
 
     Attributes:
-        location: The table.
-        read: The files to read.
-        pruned: Number of files that need not be read.
-        index_bytes: Size of the index chunks that were read for the selection.
+        index_bytes: Size of the index chunks read for the selection.
         lanes: Lane to the last queue sequence that this state of the table contains.
     """
 
@@ -105,14 +102,7 @@ class SelectedFiles:
 def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int]) -> SelectedFiles:
     """Select, by their statistics, the files of a record table that may contain matching records.
 
-    Args:
-        store_url: The store.
-        table: A record table.
-        query: The query.
-        lanes: Lanes of the queue. Their versions are read from the same state of the table.
-
-    Raises:
-        TableRefused: The table cannot be used safely.
+    The versions of `lanes` are read from the same state of the table.
     """
     location = lake_location(store_url, table.name)
     opened = find_table(store_url, table)
@@ -131,11 +121,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
 def select_partitions(
     store_url: str, table: Table, wanted: Callable[[str], bool]
 ) -> tuple[DataFile, ...]:
-    """Return the files of a table's newest state whose partition is wanted.
-
-    Raises:
-        TableRefused: The table cannot be used safely.
-    """
+    """Return the files of a table's newest state whose partition is wanted."""
     opened = find_table(store_url, table)
     return () if opened is None else tuple(list_files(opened, table, wanted))
 
@@ -200,11 +186,7 @@ def _end_ns(stats: TimeStats) -> float:
 async def prune_by_index(
     store: ObjectStore, selected: SelectedFiles, query: Query
 ) -> SelectedFiles:
-    """Return the selection without the files that index chunks rule out.
-
-    Raises:
-        StoreError: The store is unreachable.
-    """
+    """Return the selection without the files that index chunks rule out."""
     texts = [text.encode() for text in required_texts(query)]
     if query.kind != "logs" or not texts or not selected.read:
         return selected

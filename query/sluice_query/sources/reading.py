@@ -95,15 +95,9 @@ class SearchRead:
     """What was read for a query.
 
     Attributes:
-        query: The query; for a series, extended to what its rollups need.
-        coverage: Which accepted batches the answer may be missing.
-        files: The files of the record table that may contain matching records.
-        divided: Those files, divided by what rollups contain of them.
+        query: For a series, extended to what its rollups need.
         waiting: The pending batches that the answer needs, the newest first.
-        fetched: Those of them that were read.
-        deletes: The deletes that may hide records.
-        rollups: The rollups of a series.
-        problems: What else could not be read, one sentence each.
+        fetched: Batches of `waiting` that were read.
         known: The batches in the queue, in the ledger, or in a searched spool.
     """
 
@@ -129,11 +123,7 @@ class SourceReader:
     started_ns: int
 
     async def read(self) -> SearchRead:
-        """Read everything but the files of the record table.
-
-        Raises:
-            SluiceError: As `Searcher.search`.
-        """
+        """Read everything but the files of the record table."""
         read = await self.select()
         return replace(read, fetched=await self.fetch(read.waiting))
 
@@ -142,11 +132,7 @@ class SourceReader:
         return await fetch_batches(self._blob_stores(), waiting, self.target.settings)
 
     async def select(self) -> SearchRead:
-        """Read what decides which files and which pending batches the answer needs.
-
-        Raises:
-            SluiceError: As `Searcher.search`.
-        """
+        """Read what decides which files and which pending batches the answer needs."""
         store, settings = self.target.store, self.target.settings
         coverage = await self._read_coverage()
         in_spool = await self._read_spool()
@@ -310,11 +296,7 @@ class SourceReader:
         return self.target.clock.monotonic_ns() - self.started_ns
 
     async def bounded(self, work: Callable[[], _Result]) -> _Result:
-        """Run blocking work of the engine within the rest of the query's time.
-
-        Raises:
-            QueryTimedOut: The work took longer.
-        """
+        """Run blocking work of the engine within the rest of the query's time, or interrupt it."""
         used_s = self._elapsed_ns() / NS_PER_S
         return await self.engine.bounded(work, self.target.settings.time_s_max - used_s)
 
@@ -362,11 +344,7 @@ class SourceReader:
 class _OpenedTables:
     """What one query reads of the lake before the records.
 
-    Attributes:
-        files: The files of the record table that may contain matching records.
-        ledger: The batches of the ledger that the query may need.
-        dead: The dead letters that the query may need.
-        older: Why a table does not contain what the queue has handed over.
+    `older` has the reasons why a table does not contain what the queue has handed over.
     """
 
     files: SelectedFiles

@@ -57,9 +57,8 @@ class TimeSpan(NamedTuple):
 class RollupCoverage:
     """What one state of the table `rollups` contains.
 
-    Attributes:
-        through: Lane to the last queue sequence whose samples are in the rows; 0 if not named.
-        deletes: Ids of the deletes that the rows honour.
+    `through` maps a lane to the last queue sequence whose samples are in the rows, 0 if not named.
+    `deletes` are the ids of the deletes that the rows honour.
     """
 
     through: Mapping[int, int]
@@ -71,8 +70,6 @@ class RollupPlan:
     """How one series is computed.
 
     Attributes:
-        minutes: Spans of whole minutes in which the rows of minutes are used.
-        hours: Spans of whole hours in which the rows of hours are used.
         samples: Spans in which every sample is used.
         through: The last queue sequence of each lane that the rows contain, by lane.
         rollups_only_before_ns: Time before which retention may have removed the samples, if it is
@@ -102,17 +99,12 @@ class RollupPlan:
     def is_within(self, lanes: Mapping[int, int]) -> bool:
         """Return True if a later state of the samples contains every sequence of the rows.
 
-        Args:
-            lanes: Lane to the last sequence that the samples contain.
+        `lanes` maps a lane to the last sequence that the samples contain.
         """
         return all(lanes.get(lane, 0) >= end for lane, end in enumerate(self.through))
 
     def hides_samples(self, files: "SampleFiles") -> bool:
-        """Return True if retention may hide samples that the rows do not contain.
-
-        Args:
-            files: The files that the plan needs.
-        """
+        """Return True if retention may hide samples in `files` that the rows do not contain."""
         if self.rollups_only_before_ns is None:
             return False
         lost = TimeSpan(self.span.from_ns, self.rollups_only_before_ns)
@@ -121,9 +113,7 @@ class RollupPlan:
     def later_lanes(self, lanes: Mapping[int, int], agents: Sequence[str]) -> frozenset[int]:
         """Return the lanes with samples that the rows do not contain and the query may need.
 
-        Args:
-            lanes: Lane to the last sequence that the samples contain.
-            agents: The agents of the query; empty means all.
+        `lanes` maps a lane to the last sequence that the samples contain; empty `agents` mean all.
         """
         later = {lane for lane, end in enumerate(self.through) if lanes.get(lane, 0) > end}
         if agents:
@@ -141,12 +131,7 @@ def plan_rollups(
 ) -> RollupPlan | None:
     """Return how to compute a series, or None if rollups contribute nothing to it.
 
-    Args:
-        query: The query.
-        series: Its series.
-        coverage: What the rows contain.
-        lanes: Number of lanes of the authority.
-        deletes: Every delete that readers apply.
+    `deletes` are all that readers apply.
     """
     cut_ns = retention_cut_ns(deletes)
     lost = _lost_span(query, cut_ns)
@@ -280,9 +265,8 @@ def _ceil(at_ns: int, width_ns: int) -> int:
 class SampleFiles:
     """The data files of samples that a plan needs; a file may be in both parts.
 
-    Attributes:
-        every: Files with samples of the spans in which every sample is used.
-        later: Files with samples that are later than the rows of `rollups`.
+    In the spans of `every`, all samples are used; `later` has samples later than the rows of
+    `rollups`.
     """
 
     every: tuple[DataFile, ...] = ()
@@ -294,11 +278,8 @@ def divide_files(
 ) -> SampleFiles:
     """Return the data files that a plan needs, by their statistics.
 
-    Args:
-        plan: The plan.
-        files: Data files of the time range.
-        lanes: Lane to the last sequence that this state of the table contains.
-        agents: The agents of the query; empty means all.
+    `lanes` maps a lane to the last sequence that this state of the table contains; empty `agents`
+    mean all.
     """
     later = {lane: (plan.through[lane], lanes[lane]) for lane in plan.later_lanes(lanes, agents)}
     return SampleFiles(
@@ -338,14 +319,7 @@ _NOT_ROLLED_UP: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedRollups:
-    """One state of the table `rollups`.
-
-    Attributes:
-        location: The table.
-        number: The last source range that this state contains.
-        files: Its data files that the time range and the agents of the query may need.
-        pruned: Number of its other files.
-    """
+    """One state of the table `rollups`: its last source range, and the files a query may need."""
 
     location: TableLocation
     number: int
@@ -364,12 +338,9 @@ class OpenedRollups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRollups:
-    """The rollups that a query uses, and how.
+    """The rollups that a query uses, and how; without any, `opened` and `plan` are None.
 
-    Attributes:
-        opened: The state of the table; None if no rollups are used.
-        plan: How the series is computed; None if no rollups are used.
-        problems: Why rollups are missing where no samples remain, one sentence each.
+    `problems` has the reasons, a sentence each, why rollups are missing where no samples remain.
     """
 
     opened: OpenedRollups | None = None
@@ -388,9 +359,7 @@ class ChosenRollups:
     ) -> tuple["ChosenRollups", SelectedFiles, SampleFiles]:
         """Return what remains to be read of the rollups and of the samples.
 
-        Args:
-            selected: Files of a later state of the samples.
-            query: The query.
+        `selected` has files of a later state of the samples.
         """
         plan = self.plan
         if plan is None:
@@ -425,18 +394,14 @@ def needs_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> bool:
 
 
 def without_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> tuple[str, ...]:
-    """Return why a series is incomplete that is computed from samples alone; usually nothing."""
+    """Return why a series computed from samples alone is incomplete; usually nothing."""
     if query.series is None or not begins_before_retention(query, deletes):
         return ()
     return (_RAW,)
 
 
 def open_rollups(store_url: str, query: Query) -> OpenedRollups | None:
-    """Open the newest state of the table; return None if it contains no source range.
-
-    Raises:
-        TableRefused: The table cannot be used safely.
-    """
+    """Open the newest state of the table; return None if it contains no source range."""
     opened = find_table(store_url, ROLLUPS)
     number = _number(opened)
     if opened is None or not number:
@@ -474,15 +439,7 @@ async def choose_rollups(
 ) -> ChosenRollups:
     """Decide which rows of a state of the table a query uses.
 
-    Args:
-        store: The store.
-        opened: The state of the table.
-        query: The query.
-        lanes: Number of lanes of the authority.
-        deletes: Every delete that readers apply.
-
-    Raises:
-        StoreError: The store is unreachable.
+    `deletes` are all that readers apply.
     """
     if opened is None:
         return _unusable("there are none", lost=begins_before_retention(query, deletes))

@@ -37,12 +37,7 @@ from sluice_store.port import ListedObject, ObjectStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedSpool:
-    """The local store of a spooling gateway, open.
-
-    Attributes:
-        store: The store.
-        lanes: Number of lanes of the authority to which it transfers.
-    """
+    """The local store of a spooling gateway, open, and the number of lanes of its authority."""
 
     store: ObjectStore
     lanes: int
@@ -59,7 +54,6 @@ async def attach_spool(store: ObjectStore, authority: Authority) -> SearchedSpoo
 
     Raises:
         BadUsage: No gateway has used the store as a spool, or it belongs to another authority.
-        StoreError: The spool cannot be read.
     """
     try:
         agreed = await read_authority(store)

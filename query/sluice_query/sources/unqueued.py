@@ -129,14 +129,7 @@ def read_ingested(
     manifests: Sequence[AcceptedManifest],
     opened: DeltaTable | None,
 ) -> list[IngestedBatch]:
-    """Read the part of a state of the ledger that may contain these batches.
-
-    Returns:
-        Rows of the batches' agents in the batches' hours. Other batches may be among them.
-
-    Raises:
-        TableRefused: The ledger cannot be used safely.
-    """
+    """Return the ledger's rows for the batches' agents and hours, other batches included."""
     hours = {accepted_hour(manifest.accepted_at_unix_ns) for manifest in manifests}
     files = list_files(opened, BATCHES, lambda hour: hour in hours) if hours and opened else []
     if not files:
@@ -162,10 +155,7 @@ _LEFT_OUT: Final = (
 class UnqueuedBatches:
     """Accepted batches that a query may need and that queue and lake may not contain.
 
-    Attributes:
-        batches: Their manifests.
-        named: Those of which only a copy in a journal is known so far.
-        problems: What could not be read, one sentence each.
+    Of those in `named`, only a copy in a journal is known so far.
     """
 
     batches: tuple[AcceptedManifest, ...] = ()
@@ -189,11 +179,8 @@ def choose_unqueued(
 ) -> UnqueuedBatches:
     """Return the batches that neither the pending batches nor the records contain.
 
-    Args:
-        unqueued: Accepted batches, read before everything else.
-        queues: The queue before the records were opened, and after it.
-        ledger: The ledger, read after the second reading of the queue.
-        lane_versions: Lane to the last sequence that the records contain, for every lane.
+    All arguments are read in this order: accepted batches, queue, records, queue again, ledger.
+    `lane_versions` maps every lane to the last sequence that the records contain.
     """
     first, second = queues
     # Without the complete second reading a batch may be in the records without being noticed.
@@ -226,11 +213,8 @@ def leave_out_repeated(
 
     Batches that only the second reading of the queue found are in the answer if the records contain
     them. The others may be the given batches themselves, and nothing may be left out for them.
-
-    Args:
-        unqueued: Batches that are read because the first reading of the queue did not find them.
-        queues: The queue before the records were opened, and after it.
-        lane_versions: Lane to the last sequence that the records contain, for every lane.
+    `queues` are the queue before the records were opened and after it. `lane_versions` maps every
+    lane to the last sequence that the records contain.
     """
     if not any(one.parts for one in unqueued.batches):
         return unqueued

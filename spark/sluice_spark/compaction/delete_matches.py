@@ -1,4 +1,4 @@
-"""Which rows of a record table some deletes remove: lookups instead of a test of each delete.
+"""Find the rows of a record table that deletes remove: lookups instead of testing each delete.
 
 A condition of Spark SQL for each delete took minutes to compile with a thousand of them, and tested
 every row against all. Here deletes with the same conditions of equality (agent, name of a metric,
@@ -86,8 +86,6 @@ def _spans(records: Iterable[DeleteRecord]) -> Iterator[tuple[int, int, int]]:
 
 
 class _Group:
-    """Deletes with the same conditions of equality."""
-
     def __init__(self, records: Sequence[DeleteRecord]) -> None:
         texts: dict[str | None, list[DeleteRecord]] = {}
         for one in records:
@@ -156,8 +154,6 @@ class _Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
-    """Which conditions of equality a delete has."""
-
     agent: bool
     name: bool
     attributes: tuple[str, ...]
@@ -205,13 +201,7 @@ class DeleteMatches:
             self._shapes.append((shape, lookup, [_Group(found) for _, found in ordered]))
 
     def remove(self, accepted_ns: _Longs, at_ns: _Longs, columns: dict[str, Any]) -> _Flags:
-        """Return which rows the deletes remove.
-
-        Args:
-            accepted_ns: When the batch of each row was accepted.
-            at_ns: The time of each row.
-            columns: The Arrow arrays of `self.columns`.
-        """
+        """Return which rows the deletes remove; `columns` has the arrays of `self.columns`."""
         removed = np.zeros(len(at_ns), dtype=np.bool_)
         for shape, lookup, groups in self._shapes:
             for values in shape.values(columns):

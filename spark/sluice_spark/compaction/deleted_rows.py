@@ -1,8 +1,8 @@
 """Removal of deleted rows from the files of one record table, each delete once for a file.
 
-For each file only the deletes are considered that may remove rows of it and were not applied to it
-yet. Files that retention covers are removed without being read. Of the others, those that contain
-deleted rows are found and rewritten, for a bounded number of deletes at a time.
+For each file, consider only unapplied deletes that may affect it. Files that retention covers are
+removed without being read. Of the others, those that contain deleted rows are found and rewritten,
+for a bounded number of deletes at a time.
 
 A file of a date contains only rows that were accepted on that date, so a delete with an earlier
 cut-off cannot remove one. Deletes are sorted by agent and by the date of their cut-off. For a file
@@ -113,7 +113,6 @@ class AppliedRecord(msgspec.Struct, frozen=True, kw_only=True):
         table_version: The version of the state.
         before: Only files of dates before this one are meant; empty for all dates.
         others: Paths of files of these dates to which the deletes were not applied.
-        deletes: The deletes.
     """
 
     schema: Literal["sluice.applied_deletes.v1"] = "sluice.applied_deletes.v1"
@@ -130,11 +129,7 @@ def applied_key(table: str) -> ObjectKey:
 
 
 async def read_applied(store: ObjectStore, table: str) -> AppliedRecord | None:
-    """Read the record of a table; return None if it is missing or cannot be decoded.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read the record of a table; return None if it is missing or cannot be decoded."""
     key = applied_key(table)
     read = await store.get(key)
     if not isinstance(read, Found):
@@ -147,12 +142,7 @@ async def read_applied(store: ObjectStore, table: str) -> AppliedRecord | None:
 
 
 async def write_applied(reader: DeleteIdsReader, table: str, record: AppliedRecord) -> None:
-    """Write the record of a table; one that another run overwrites is true, too.
-
-    Raises:
-        OutcomeUnknown: No attempt had a known outcome.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Write the record of a table; one that another run overwrites is true, too."""
     backoff = Backoff.seeded_by(SystemClock())
     await overwrite_known(reader.store, applied_key(table), encode_record(record), backoff)
 
@@ -162,11 +152,9 @@ class FileDeletes:
     """The deletes that each file of a table still needs.
 
     Attributes:
-        every: Every delete of this kind that no other one implies.
-        new: Those that were not applied to the files of `done`.
+        new: Deletes that were not applied to the files of `done`.
         done: Paths of the files of the recorded version, without those that the record names.
         before: Only files of dates before this one are done; empty for all dates.
-        applied: The deletes that were applied to them.
     """
 
     every: Sequence[DeleteRecord]
@@ -191,13 +179,7 @@ class FileDeletes:
 
 
 async def add_applied(reader: DeleteIdsReader, table: str, found: FileDeletes) -> DeleteIds:
-    """Return the deletes that were applied before, and those that a run has applied.
-
-    Raises:
-        InvalidRecord: A part is missing or damaged.
-        OutcomeUnknown: No attempt to create a part had a known outcome.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the deletes that were applied before, and those that a run has applied."""
     return await with_ids(
         reader,
         found.applied,
@@ -211,12 +193,9 @@ async def add_applied(reader: DeleteIdsReader, table: str, found: FileDeletes) -
 def list_others(
     files: Iterable[DataFile], treated: Collection[str], *, before: str
 ) -> tuple[str, ...] | None:
-    """Return the paths that a record names; None if they are too many.
+    """Return the paths of `files` without `treated` for a record; None if they are too many.
 
-    Args:
-        files: The files of the recorded version.
-        treated: Paths of files to which every delete was applied.
-        before: The first date that the run did not select; empty if it selected all dates.
+    `before` is the first date that the run did not select; empty if it selected all dates.
     """
     others = tuple(
         file.path
@@ -227,11 +206,7 @@ def list_others(
 
 
 async def remove_old_applied(store: ObjectStore, table: str, before_ns: int) -> int:
-    """Delete parts that are older than a time and that the record does not name.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Delete parts that are older than a time and that the record does not name."""
     record = await read_applied(store, table)
     named = {one.key for one in record.deletes.parts} if record is not None else set[str]()
     return await remove_old_parts(store, f"{APPLIED_PREFIX}{table}/", named, before_ns)
@@ -245,14 +220,8 @@ async def plan_file_deletes(
 ) -> FileDeletes:
     """Return the deletes that each file still needs.
 
-    Args:
-        reader: Reads the deletes of the record.
-        record: The record; None if there is none for this table.
-        paths: Paths of the files of the recorded version; None if it is not readable.
-        every: Every delete of this kind that no other one implies.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    `record` is None if there is none for this table, and `paths` are those of the recorded version,
+    or None if it is not readable. `every` has each delete of this kind that no other one implies.
     """
     if record is None or paths is None:
         return FileDeletes(every=every, new=every)
@@ -271,17 +240,7 @@ async def plan_file_deletes(
 
 
 def plan_deletes(store_url: str, table: Table, every: Sequence[DeleteRecord]) -> FileDeletes:
-    """Read which deletes each file of a table still needs.
-
-    Args:
-        store_url: The store.
-        table: The table.
-        every: Every delete of its kind that no other one implies.
-
-    Raises:
-        TableRefused: The table has another schema or a refused feature.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read which deletes each file of a table still needs; `every` as in `plan_file_deletes`."""
 
     async def plan() -> FileDeletes:
         async with open_store(store_url) as store:
@@ -304,16 +263,7 @@ def record_applied(
 ) -> None:
     """Record that every delete was applied to some files of a table.
 
-    Args:
-        store_url: The store.
-        table: The table.
-        found: What the run was based on.
-        treated: Paths of the files.
-        before: The first date that the run did not select; empty if it selected all dates.
-
-    Raises:
-        TableRefused: The table has another schema or a refused feature.
-        StoreError: The store is unreachable or refused a request.
+    `before` is the first date that the run did not select; empty if it selected all dates.
     """
     opened = find_table(store_url, table)
     if opened is None:
@@ -349,12 +299,9 @@ class DeletedRowsRemover:
     """Removes deleted rows from the files of one table.
 
     Attributes:
-        deletes: The deletes that each file still needs.
         waiting: Files from which retention may not remove anything yet.
-        find: Returns those of some files that contain rows which one of some deletes removes.
-        rewrite: Rewrites files without these rows. None: another writer has replaced them, or the
-            run only counts.
-        remove: Removes whole files; returns False in the same cases.
+        rewrite: None if another writer has replaced the files, or the run only counts; `remove`
+            then returns False.
         treated: Paths of files to which every delete was applied; a result.
     """
 
@@ -405,7 +352,7 @@ class DeletedRowsRemover:
         touched: Sequence[DataFile],
         some: Sequence[DeleteRecord],
     ) -> list[DataFile]:
-        """Rewrite the files with rows that some deletes remove; return the files to continue with.
+        """Rewrite the files with deleted rows; return the files to continue with.
 
         Files that could not be rewritten are left to the next run.
         """

@@ -44,8 +44,7 @@ class MergeResult:
     """The result of one run.
 
     Attributes:
-        files: Files that were replaced.
-        conflicts: Merges that were abandoned because another writer had replaced the files.
+        conflicts: Merges abandoned because another writer had replaced the files.
     """
 
     files: int = 0
@@ -66,10 +65,7 @@ class FileMerger:
     """Merges the files of one table.
 
     Attributes:
-        store_url: The store.
-        table: The table.
         data_change: Whether the merged rows differ from the rows of the files.
-        failpoint: Where a test interrupts the run.
         stop: Raises an error between two merges if the run must stop.
     """
 
@@ -87,14 +83,7 @@ class FileMerger:
     ) -> MergeResult:
         """Merge every group of files that `plan` yields, one commit a group.
 
-        Args:
-            settings: The settings of the run; a dry run merges nothing.
-            plan: Chooses the groups among the files of the table.
-            merge: Writes the rows of a group into new files.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            TableRefused: The table has another schema or a refused feature.
+        A dry run merges nothing.
         """
         done = MergeResult()
         opened = find_table(self.store_url, self.table, for_writing=True)
@@ -118,7 +107,7 @@ class FileMerger:
 
 
 MERGED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Files that are merged into one, at most: about 150 000 rows, all of which are in memory."""
+"""Limit of the files merged into one: about 150 000 rows, all of which are in memory."""
 HOUR_S: Final = 3600
 
 
@@ -160,17 +149,7 @@ def merge_hours(
 ) -> MergeResult:
     """Merge the small files of each hour that has ended, one commit an hour.
 
-    Args:
-        store_url: The store.
-        table: A table that is partitioned by the accepted hour.
-        settings: The settings of the run.
-        now_ns: The store's clock.
-        failpoint: Where a test interrupts the run.
-        stop: Raises an error between two merges if the run must stop.
-
-    Raises:
-        JobStopped: `stop` raised it.
-        TableRefused: The table has another schema or a refused feature.
+    `now_ns` is the store's clock; `stop` raises an error between two merges if the run must stop.
     """
     merger = FileMerger(
         store_url=store_url, table=table, data_change=False, failpoint=failpoint, stop=stop
@@ -214,15 +193,7 @@ def plan_rollup_merges(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupMerger:
-    """Merges the files of one store.
-
-    Attributes:
-        spark: The session.
-        store_url: The store.
-        settings: The settings of the run.
-        failpoint: Where a test interrupts the run.
-        stop: Raises an error between two merges if the run must stop.
-    """
+    """Merges the small files of `rollups` in one store."""
 
     spark: Session
     store_url: str
@@ -231,12 +202,7 @@ class RollupMerger:
     stop: StopCheck
 
     def run(self, now_ns: int) -> MergeResult:
-        """Merge the files of every date that has ended, one commit a date.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            TableRefused: The table has another schema or a refused feature.
-        """
+        """Merge the files of every date that has ended, one commit a date."""
         merger = FileMerger(
             store_url=self.store_url,
             table=ROLLUPS,

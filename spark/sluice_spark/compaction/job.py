@@ -209,13 +209,6 @@ class CompactReport:
     """The result of a compaction run.
 
     Attributes:
-        files_before: Data files of the record tables before the run.
-        files_after: Data files of the record tables after the run.
-        rewritten: Files that were replaced.
-        dropped_rows: Rows that were removed as deleted or duplicate.
-        vacuumed: Old files removed from the store.
-        conflicts: Rewrites that were abandoned because another writer had replaced the files.
-        merged: Files of the ledger, the dead letters and the rollups that were merged.
         waiting_for_rollups: Files of metrics from which retention removed nothing, because rollups
             do not contain their samples yet.
         source_ranges_removed: Source ranges of rollups that no reader needs any more.
@@ -250,14 +243,7 @@ class _Compactor:
     """One compaction run.
 
     Attributes:
-        spark: The session.
-        store_url: The store.
-        settings: The settings of the run.
-        input: What was read from the store at the start.
-        overlaps: Sequence ranges that several batches contain, by kind.
-        report: The result so far.
-        failpoint: Where a test interrupts the run.
-        stop: Raises an error between two rewrites if the run must stop.
+        overlaps: By kind.
         treated: Paths of the files of which this run has removed every deleted row.
     """
 
@@ -301,7 +287,7 @@ class _Compactor:
         ]
 
     def _rewrite(self, table: Table, plan: FileRewrite) -> Sequence[WrittenFile] | None:
-        """Rewrite files; return the new ones, or None if they are not committed."""
+        """Rewrite files; return the new files, or None if they are not committed."""
         if not plan.files or self.settings.dry_run:
             return None
         self.stop()
@@ -487,13 +473,9 @@ def _compact_deletes(store_url: str, known: Sequence[DeleteRecord]) -> None:
 def run_compact(
     spark: Session, store_url: str, settings: CompactSettings, *, stop: StopCheck = never_stop
 ) -> CompactReport:
-    """Compact every table once; it may run concurrently with ingestion, and be repeated.
+    """Compact every table once; may run concurrently with ingestion, and be repeated.
 
-    Raises:
-        JobStopped: `stop` raised it between two rewrites.
-        TableRefused: A table has another schema or a refused feature.
-        InvalidRecord: A delete cannot be decoded.
-        StoreError: The store is unreachable.
+    Raise `InvalidRecord` if a delete cannot be decoded.
     """
     compactor = _Compactor(
         spark=spark,

@@ -18,10 +18,9 @@ A crash at any step changes nothing that a repeated run does not complete: the c
 files of a date together, and the dates behind the last record are examined again.
 
 Sequence ranges that several batches contain are found in the ledger. It has a row for each batch
-that was ever ingested, and compaction can only drop rows that the record tables contain. The rows
-of a batch are in the partition of its accepted date, and its row in the ledger is in an hour of
-that date. A run therefore reads the hours of the dates that have record files, and only the
-columns of an identity.
+that was ever ingested, and compaction can only drop rows that the record tables contain. Each batch
+is in the partition of its accepted date, and in the ledger in an hour of that date. A run therefore
+reads the hours of the dates that have record files, and only the columns of an identity.
 """
 
 import hashlib
@@ -89,10 +88,8 @@ class RepetitionRules:
     """Which records are compared.
 
     Attributes:
-        kind: The kind of the records.
         attributes: For logs: the attributes that name a record. Records without one of them are not
             compared.
-        window_s: Seconds of acceptance within which a record is recognised.
     """
 
     kind: Kind
@@ -148,12 +145,7 @@ class KeyedRow:
 
     Attributes:
         key: Digest of what repetitions have in common.
-        accepted_us: When its batch was accepted, Unix microseconds.
-        agent_id: Its agent.
-        boot_id: Its boot.
-        seq: Its number.
-        file: The file that contains it.
-        may_go: Whether it is in the date that is examined.
+        may_go: It is in the date that is examined.
     """
 
     key: str
@@ -207,12 +199,9 @@ def keyed(rows: Any, rules: RepetitionRules) -> Any:  # noqa: ANN401 - DataFrame
 
 
 def removed_rows(rows: Any, rules: RepetitionRules, partition: str) -> Any:  # noqa: ANN401
-    """Return a DataFrame of `REMOVED_SCHEMA`: the repetitions in a date.
+    """Return a DataFrame of `REMOVED_SCHEMA`: the repetitions in the date `partition`.
 
-    Args:
-        rows: The rows of the date and of those before it, as `keyed` returns them.
-        rules: What is compared.
-        partition: The date.
+    `rows` are those of the date and of the dates before it, as `keyed` returns them.
     """
     columns = (
         KEY,
@@ -285,7 +274,6 @@ def files_of_dates(files: Sequence[DataFile], dates: Collection[str]) -> list[Da
 
 
 def _record_dates(store_url: str) -> set[str]:
-    """Return the dates of which a record table has files."""
     dates: set[str] = set()
     for table in RECORD_TABLES.values():
         opened = find_table(store_url, table)
@@ -348,13 +336,7 @@ class RepetitionsNotProved(SluiceError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examined:
-    """What earlier runs have examined: the files of a version of the table, through a date.
-
-    Attributes:
-        version: The version.
-        through: The last date.
-        paths: The files of that version.
-    """
+    """What earlier runs have examined: the files of a version of the table, up to a date."""
 
     version: int
     through: str
@@ -414,14 +396,9 @@ class RepetitionRemover:
     """Removes the repetitions of one record table.
 
     Attributes:
-        spark: The session.
-        store_url: The store.
-        rules: What is compared.
-        deletes: The deletes that files still need. Rows that they hide are no witnesses.
+        deletes: Rows that these deletes hide are no witnesses.
         treated: Paths of files of which every deleted row was removed.
-        dry_run: Count only.
-        failpoint: Where a test interrupts the run.
-        replace: Rewrites files; returns False if another writer has replaced them.
+        replace: Returns False if another writer has replaced the files.
     """
 
     spark: Session
@@ -441,12 +418,7 @@ class RepetitionRemover:
     def run(self, list_selectable: Callable[[], Sequence[DataFile]]) -> int:
         """Examine what no earlier run has examined; return the number of removed rows.
 
-        Args:
-            list_selectable: Lists the files that may be rewritten.
-
-        Raises:
-            RepetitionsNotProved: New files do not have the rows that must remain.
-            TableRefused: The table has another schema or a refused feature.
+        Raise `RepetitionsNotProved` if new files do not have the rows that must remain.
         """
         opened = find_table(self.store_url, self.table, for_writing=True)
         if opened is None:
@@ -531,13 +503,10 @@ class RepetitionRemover:
         count: int,
         written: Sequence[WrittenFile],
     ) -> None:
-        """Check new files before they are committed.
+        """Check new files before they are committed, or raise `RepetitionsNotProved`.
 
         They have exactly `count` rows less, and the witness of each removed row is in a file that
         stays, with the same key.
-
-        Raises:
-            RepetitionsNotProved: One of this is wrong.
         """
         new = [
             DataFile(path=file.path, partition=file.partition, size_bytes=file.size_bytes)

@@ -49,12 +49,11 @@ class FileRewrite:
     """Files to replace, and which of their rows to keep.
 
     Attributes:
-        files: The files.
-        unique: Whether to keep, of rows with the same (agent, boot, seq) and the same content, only
-            the one with the highest queue sequence.
-        keep: Returns the rows of a DataFrame to keep; None keeps all.
+        unique: Of the rows with the same (agent, boot, seq) and the same content, keep only the row
+            with the highest queue sequence.
+        keep: None keeps all rows.
         check: Raises an error if the new files must not be committed.
-        needed: Other files that must still be in the table when the new files are committed.
+        needed: Other files that must still be in the table at the commit.
     """
 
     files: tuple[DataFile, ...]
@@ -120,11 +119,10 @@ def rewrite(
     target_bytes: int,
     failpoint: FailPoint,
 ) -> list[WrittenFile]:
-    """Rewrite files, commit the new ones in their place, and return the new files.
+    """Rewrite files, commit the new files in their place, and return these.
 
-    Raises:
-        CommitConflict: The files are no longer in the table; plan again.
-        TableRefused: Fewer rows were read than the files contain.
+    Raise `CommitConflict` if the files are no longer in the table: plan again. Raise `TableRefused`
+    if fewer rows were read than the files contain.
     """
     rows = read_files(spark, store_url, table, plan.files).drop("file")
     frame = _kept_rows(rows, table, plan).selectExpr(
@@ -152,12 +150,9 @@ def rewrite(
 
 
 def check_row_count(uri: str, plan: FileRewrite, added: Sequence[WrittenFile]) -> None:
-    """Check that files that are only merged have as many rows as before.
+    """Check that merged files have as many rows as before, or raise `TableRefused`.
 
     A rewrite that drops rows may not add any.
-
-    Raises:
-        TableRefused: They do not; the new files must not be committed.
     """
     known = [file.records for file in plan.files if file.records is not None]
     if len(known) < len(plan.files):
@@ -209,8 +204,6 @@ def _kept_rows(frame: Any, table: Table, plan: FileRewrite) -> Any:  # noqa: ANN
 
 @dataclass(slots=True)
 class _OpenFile:
-    """The file that a task is writing."""
-
     day: date
     path: str
     sink: Any

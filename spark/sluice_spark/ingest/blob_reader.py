@@ -78,11 +78,7 @@ class BlobReader:
         self._stopped = threading.Event()
 
     def __iter__(self) -> Iterator[FetchedBlob]:
-        """Start the thread and yield the blobs that it fetches.
-
-        Raises:
-            StoreError: The store is unreachable or refused a read; no row was skipped.
-        """
+        """Start the thread and yield the blobs that it fetches; an error skips no row."""
         thread = threading.Thread(target=self._run, name="sluice-fetch", daemon=True)
         thread.start()
         try:

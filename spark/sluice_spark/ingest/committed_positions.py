@@ -36,7 +36,6 @@ async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> 
     Raises:
         BadUsage: The ingest stopped between the commits of two tables, or the lake has lost commits
             that the queue has acknowledged.
-        SluiceError: A table has another schema or a refused feature.
     """
     async for page in store.list(LEDGER_LOG):
         if not page.objects:
@@ -52,10 +51,6 @@ async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
 
     The register must be lost, or its consumer fenced: only then no later round can pass its check.
     A round that has already committed to the first table is not stopped, and completes.
-
-    Raises:
-        BadUsage: As `read_committed_positions`.
-        SluiceError: A table has another schema or a refused feature, or the store is unreachable.
     """
     acked = {lane.lane: await _read_acked(store, lane.lane)}
     await asyncio.to_thread(_commit_fence, url, lane.lane)
@@ -110,14 +105,8 @@ def _read_once(url: str, acked: Mapping[int, int]) -> dict[Lane, int]:
 def decide_position(positions: TablePositions, lane: int, acked_through: int) -> int:
     """Return the sequence after which a register of a lane may continue.
 
-    Args:
-        positions: The positions of the tables.
-        lane: The lane.
-        acked_through: What the register states as acknowledged, read before the tables; 0 if it is
-            not known.
-
-    Raises:
-        BadUsage: The tables do not agree, or are behind the queue.
+    `acked_through` is what the register states as acknowledged, read before the tables; 0 if
+    unknown. Raise `BadUsage` if the tables do not agree, or are behind the queue.
     """
     ledger = positions.ledger_position(lane)
     records = [positions.record_position(kind, lane) for kind in positions.records]

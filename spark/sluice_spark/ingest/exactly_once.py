@@ -38,12 +38,7 @@ REBUILD_LAKE = "rebuild the lake (docs/spark.md)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePositions:
-    """The last committed sequence of each table and lane; a lane without one is at 0.
-
-    Attributes:
-        records: For each record table, by kind.
-        ledger: For the ledger.
-    """
+    """The last committed sequence of each table and lane; a lane without commits is at 0."""
 
     records: Mapping[Kind, Mapping[int, int]]
     ledger: Mapping[int, int]
@@ -79,9 +74,8 @@ class IngestRound:
 
     Attributes:
         versions: Lane to the position that the ledger will have.
-        record_versions: The same for each record table that advances.
-        recovered: Rows whose records are committed and whose ledger rows are missing.
-        fresh: Rows to write and then to enter in the ledger.
+        record_versions: As `versions`, for each record table that advances.
+        recovered: Their records are committed, and their ledger rows are missing.
         judged: Every row from the ledger position to the end of the round.
         lost: Identities of recovered rows that an earlier run could not read.
     """
@@ -111,13 +105,8 @@ class IngestRound:
 def plan_boundary(rows: Sequence[PendingBatch], positions: TablePositions) -> dict[int, int]:
     """Return, for each lane with rows to process, the last sequence of the next round.
 
-    Args:
-        rows: Rows in order of lane, sequence, position.
-        positions: The positions of the tables.
-
-    Raises:
-        LakeInconsistent: A record table is behind the ledger, or entries after the ledger position
-            are missing; continuing would lose them.
+    Rows are in the order of lane, sequence, position. Raise `LakeInconsistent` if a record table is
+    behind the ledger, or entries after the ledger position are missing; continuing would lose them.
     """
     last: dict[int, int] = {}
     for row in rows:
@@ -158,13 +147,9 @@ def plan_round(
 ) -> IngestRound:
     """Plan a round: decide for each row up to the boundary whether it is written.
 
-    Args:
-        rows: Rows in order of lane, sequence, position.
-        boundary: The result of `plan_boundary` for the same rows.
-        positions: The positions of the tables.
-        ledger: The identities in the ledger, at least for the accepted hours of the rows.
-        unreadable: Rows between the ledger position and the record position that the record
-            commits name as unreadable.
+    `boundary` is the result of `plan_boundary` for the same rows. `ledger` has the identities at
+    least for the accepted hours of the rows. `unreadable` has the rows between the ledger position
+    and the record position that the record commits name as unreadable.
     """
     seen = set(ledger)
     recovered: list[PendingBatch] = []

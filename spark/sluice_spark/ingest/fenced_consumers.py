@@ -50,15 +50,8 @@ class FencedConsumers:
     def open(self, resume_after: Callable[[Sequence[int]], Mapping[int, int]]) -> tuple[int, ...]:
         """Acquire the next epoch of every lane and acknowledge what is already in the lake.
 
-        Args:
-            resume_after: Returns, for each lane, the last sequence that is committed to the lake.
-
-        Returns:
-            The lanes.
-
-        Raises:
-            ResumeRefused: The positions of the lake and the queue do not match.
-            StoreError: The store is unreachable, or has no authority.
+        Return the lanes. `resume_after` returns the last sequence of each lane that is committed to
+        the lake; `ResumeRefused` means that these positions and the queue do not match.
         """
         return self._call(self._open(resume_after))
 
@@ -77,19 +70,11 @@ class FencedConsumers:
         return tuple(self._consumers)
 
     def check(self) -> None:
-        """Check that every register still names this job.
-
-        Raises:
-            Fenced: A newer job has acquired a lane, or its register was rebuilt.
-        """
+        """Check that every register still names this job, or raise `Fenced`."""
         self._call(self._check())
 
     def run(self, work: Callable[[ObjectStore], Coroutine[Any, Any, _Result]]) -> _Result:
-        """Run requests to the store, which must not take longer than a call may.
-
-        Raises:
-            TimeoutError: They took longer.
-        """
+        """Run requests to the store; raise `TimeoutError` if they take longer than a call may."""
 
         async def call() -> _Result:
             async with open_store(self._url) as store:
@@ -110,11 +95,7 @@ class FencedConsumers:
             await consumer.next_descriptors(0)
 
     def acknowledge(self, ends: Mapping[int, int]) -> None:
-        """Advance the acknowledged sequence of lanes; it never moves back.
-
-        Raises:
-            Fenced: A newer job has acquired a lane.
-        """
+        """Advance the acknowledged sequence of lanes; it never moves back."""
         self._call(self._acknowledge(ends))
 
     async def _acknowledge(self, ends: Mapping[int, int]) -> None:

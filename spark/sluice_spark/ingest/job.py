@@ -124,16 +124,8 @@ def run_ingest(
 ) -> IngestTotals:
     """Run the job until it is stopped or, with `once`, until the initial backlog is in the lake.
 
-    Args:
-        store_url: The store of the queue and of the lake.
-        settings: The job's settings.
-        spark: A running session; without it, one is started and stopped.
-        report: Called every few seconds with the state of the query and the totals so far.
-
-    Raises:
-        BadUsage: There is no Java, or it is too old; nothing has changed.
-        Fenced: A newer job has acquired the queue; this job has changed nothing since.
-        SluiceError: The job failed.
+    Without a session, one is started and stopped. `report` is called every few seconds. `Fenced`
+    means that a newer job has acquired the queue; this job has changed nothing since.
     """
     if spark is None:
         check_startable()  # a job that cannot start must not fence the running one

@@ -87,10 +87,7 @@ def _ledger_row(row: PendingBatch) -> dict[str, Any]:
 class LedgerFiles:
     """Writer for the tables that the driver writes; one file per accepted hour.
 
-    Attributes:
-        store_url: The store.
-        name: Stem of the file names; unique.
-        now_ns: Time of writing.
+    `name` is the unique stem of the file names.
     """
 
     store_url: str

@@ -83,11 +83,7 @@ class LakeSnapshot:
     ledger: DeltaTable
 
     def positions(self, lanes: Sequence[int]) -> TablePositions:
-        """Return the positions of the tables in some lanes.
-
-        Raises:
-            StoreUnavailable: The bucket is unreachable.
-        """
+        """Return the positions of the tables in some lanes."""
         return TablePositions(
             records={
                 kind: self._versions(RECORD_TABLES[kind], opened, lanes)
@@ -100,12 +96,7 @@ class LakeSnapshot:
         return read_lane_versions(lake_location(self.store_url, table.name), opened, lanes)
 
     def committed_through(self, lanes: Sequence[int]) -> dict[int, int]:
-        """Return the sequence up to which every table has durably committed each lane.
-
-        Raises:
-            StoreUnavailable: The bucket is unreachable, or the disk failed.
-            TableRefused: The log of a table is damaged.
-        """
+        """Return the sequence up to which every table has durably committed each lane."""
         for opened in (*self.records.values(), self.ledger):
             require_durable(opened)
         positions = self.positions(lanes)
@@ -115,15 +106,8 @@ class LakeSnapshot:
 def open_snapshot(store_url: str, *, create: bool = True) -> LakeSnapshot:
     """Open the newest state of every table.
 
-    Args:
-        store_url: The store.
-        create: Whether missing tables are created. A running job never creates any: its tables are
-            missing only if the store is moved away or damaged.
-
-    Raises:
-        TableRefused: A table has another schema or a refused feature.
-        StoreUnavailable: The store is unreachable.
-        TableMissing: A table is missing and is not to be created.
+    A running job creates no table: tables are missing only if the store is moved away or damaged,
+    which raises `TableMissing`.
     """
     opening = open_or_create_table if create else _open_table
     records = {kind: opening(store_url, table) for kind, table in RECORD_TABLES.items()}
@@ -147,13 +131,7 @@ class Ingester:
     """Writes queued batches to the tables.
 
     Attributes:
-        store_url: The store.
-        consumers: The consumers of the queue's lanes.
-        write: Writes rows on the executors.
         clock: For file times and log fields only.
-        ids: For names of the driver's files.
-        failpoint: Where a test interrupts the run.
-        totals: What this job has done so far.
     """
 
     store_url: str
@@ -168,12 +146,6 @@ class Ingester:
         """Write rows, ordered by lane, sequence, position, to the tables; then acknowledge them.
 
         Repeating it with the same rows, or with other boundaries, changes nothing.
-
-        Raises:
-            Fenced: A newer job has acquired a lane.
-            LakeInconsistent: The tables and the queue do not match.
-            CommitConflict: Every attempt lost to another writer.
-            StoreError: The store is unreachable.
         """
         attempts = 0
         while True:

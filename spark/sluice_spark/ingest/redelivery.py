@@ -1,4 +1,4 @@
-"""Dead letters come back by themselves: a batch whose blob was restored is enqueued again.
+"""Enqueue dead letters again whose blobs were restored.
 
 The ingest job compares the open dead letters with the store when it starts, and then once a minute.
 A repeated entry is harmless, because the ledger drops a batch that it contains. Each check reads at
@@ -39,15 +39,7 @@ _log = structlog.get_logger("sluice.ingest")
 
 @dataclass(slots=True, kw_only=True)
 class Redelivery:
-    """The dead letters of one store, for one ingest job.
-
-    Attributes:
-        store_url: The store.
-        consumers: Runs requests to the store.
-        clock: For the interval.
-        open_letters: How many were open at the last check.
-        redelivered: How many this job has enqueued again.
-    """
+    """The dead letters of one store, for one ingest job."""
 
     store_url: str
     consumers: FencedConsumers
@@ -60,7 +52,7 @@ class Redelivery:
     _sent: dict[Identity, int] = field(default_factory=dict)
 
     def check_if_due(self) -> None:
-        """Check when the interval is over; what fails is repeated after the next one."""
+        """Check if the interval is over; a failed check is repeated after the next interval."""
         now_ns = self.clock.monotonic_ns()
         if self._checked_ns is None or now_ns - self._checked_ns >= INTERVAL_S * NS_PER_S:
             self._checked_ns = now_ns

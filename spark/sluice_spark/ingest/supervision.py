@@ -149,11 +149,8 @@ def decide_restart(
 ) -> float | None:
     """Return the pause before the next start in seconds, or None if the job must stop.
 
-    Args:
-        failure: The result of `classify_failure`.
-        failures: Consecutive failures without a committed micro-batch in between, with this one.
-        settings: The bounds.
-        rng: The source of jitter.
+    `failures` counts consecutive failures, with this one, without a committed micro-batch in
+    between.
     """
     if settings.continuous and failure is TransientFailure.STORE_UNAVAILABLE:
         return rng.uniform(UNREACHABLE_PAUSE_S / 2, UNREACHABLE_PAUSE_S)
@@ -208,12 +205,7 @@ class QueryState:
 
 @dataclass(slots=True)
 class ProgressWatch:
-    """Reports a stall: signs of progress that have not changed for too long.
-
-    Attributes:
-        clock: The clock.
-        timeout_s: Time without a change after which the query is stalled.
-    """
+    """Reports a stall: signs of progress that have not changed for `timeout_s`."""
 
     clock: Clock
     timeout_s: float
@@ -233,16 +225,9 @@ class QuerySupervisor:
     """Runs one query, and starts it again after transient errors.
 
     Attributes:
-        session: The session.
-        start: Starts the query.
         take_failure: Returns and forgets the error that the callback of a micro-batch raised.
         rounds: Returns how many rounds the job has committed.
         store_answers: Returns False if the store cannot be read.
-        report: Called with the state of the query whenever it was checked.
-        settings: Bounds of the restarts.
-        stall_timeout_s: Time without progress after which the query is stopped and restarted.
-        clock: The clock.
-        rng: The source of jitter.
     """
 
     session: Session
@@ -262,9 +247,6 @@ class QuerySupervisor:
         """Run the query until it ends or a stop signal arrives.
 
         A service manager signals the JVM too, which may then end first: its end is no failure.
-
-        Raises:
-            SluiceError: The query failed with an error that a restart cannot repair, or too often.
         """
         with stop_signals() as stop:
             while not stop.is_set():

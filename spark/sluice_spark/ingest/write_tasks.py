@@ -53,13 +53,7 @@ _NS_PER_MS: Final = NS_PER_S // 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask:
-    """The rows that one task writes.
-
-    Attributes:
-        store_url: The store.
-        part: Number of the task within its micro-batch.
-        rows: The rows, ordered by lane, sequence, position.
-    """
+    """The rows that one task writes, ordered by lane, sequence, position."""
 
     store_url: str
     part: int
@@ -171,14 +165,9 @@ def write_rows(
 ) -> Iterator[TaskResult]:
     """Fetch, verify, decode and write the rows of a task.
 
-    Returns:
-        The written files, and the batches that could not be read or have wrong times in their
-        manifest. A full VACUUM removes files that no commit names.
-
-    Raises:
-        StoreError: The store is unreachable.
-        UnsupportedVersion: A frame has another version. Its batch stays in the queue, because the
-            version of this job that reads it can ingest it.
+    Yield the written files, and the batches that could not be read or have wrong times in their
+    manifest. A full VACUUM removes files that no commit names. With `UnsupportedVersion` the batch
+    stays in the queue, because the version of this job that reads the frame can ingest it.
     """
     clock, ids = clock or SystemClock(), ids or SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}
@@ -215,13 +204,7 @@ TASK_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -> list[WriteTask]:
-    """Split rows, in their order, into tasks of about equal bytes.
-
-    Args:
-        store_url: The store.
-        rows: Rows in order of lane, sequence, position.
-        parallelism: Number of tasks that run concurrently.
-    """
+    """Split rows, in their order, into tasks of about equal bytes for `parallelism` slots."""
     total = sum(row.manifest.frame_bytes for row in rows)
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
     count = max(wanted, -(-total // TASK_BYTES_MAX))

@@ -59,15 +59,9 @@ def select_point_files(
     known: Collection[str] | None,
     hours: Sequence[int] = (),
 ) -> list[DataFile]:
-    """Return the files that may contain points of a source range or of some hours.
+    """Return the files that may contain points of a source range or of some hours since 1970.
 
-    Args:
-        files: The data files of `metrics`.
-        source: The source range.
-        lanes: Number of lanes.
-        known: Paths of the files of a version that contains no point of this range; None if no such
-            version is known.
-        hours: Hours since 1970 that are aggregated again, sorted.
+    `known` are the paths of a version that contains no point of this range; None if unknown.
     """
     ends = [source.ends(lane) for lane in range(lanes)]
     return [
@@ -97,16 +91,8 @@ def _may_contain_hour(file: DataFile, hours: Sequence[int]) -> bool:
 def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataFile]:
     """Return the files that may contain samples after the last source range of `rollups`.
 
-    Args:
-        store_url: The store.
-        files: Data files of `metrics`, listed before this call.
-
-    Returns:
-        Nothing if the deployment has no rollups, and every file if the source range is missing.
-
-    Raises:
-        TableRefused: A table has another schema or a refused feature.
-        StoreError: The store is unreachable.
+    The files were listed before this call. Without rollups return nothing; if the source range is
+    missing, every file.
     """
     rollups, metrics = find_table(store_url, ROLLUPS), find_table(store_url, METRICS)
     done = (read_transaction(rollups, ROLLUP_APP) or 0) if rollups is not None else 0
@@ -142,13 +128,11 @@ class RollupInput:
     """What a source range depends on.
 
     Attributes:
-        lanes: Number of lanes.
-        files: The data files of `metrics`, listed before the deletes were read.
         deletes: The deletes that apply to the source range, as far as files still need them.
-        new_deletes: Those deletes that did not apply to the range before.
-        retention_cut_ns: Retention may have removed points before this time from `files`, Unix ns;
-            None without retention.
-        previous: The source range before; None before the first one.
+        new_deletes: Deletes that did not apply to the range before.
+        retention_cut_ns: Retention may have removed points before this time from `files`; None
+            without retention.
+        previous: None before the first range.
     """
 
     lanes: int
@@ -178,12 +162,8 @@ class RollupInput:
 class RollupInputReader:
     """Reads the input of the source ranges of one run.
 
-    The deletes are read once, and again for each source range that has new ones.
-
-    Attributes:
-        store_url: The store.
-        known: The deletes that were read, by id; None before.
-        parts: Ids of deletes that were read, by the digest of their part.
+    The deletes are read once, and again for each source range that has new ones. `parts` maps the
+    digest of a part to the ids of its deletes.
     """
 
     store_url: str
@@ -191,12 +171,7 @@ class RollupInputReader:
     parts: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def next_range(self, done: int) -> SourceRange | None:
-        """Return the source range after the last one of the table; None if there is none.
-
-        Raises:
-            InvalidRecord: The last range is missing, or a record cannot be decoded.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return the source range after the last one of the table; None if there is none."""
         return asyncio.run(self._next_range(done))
 
     async def _next_range(self, done: int) -> SourceRange | None:
@@ -234,13 +209,7 @@ class RollupInputReader:
         return await self._read_known(store)
 
     def read_input(self, source: SourceRange) -> RollupInput:
-        """Read the input of a source range, which another owner may have created.
-
-        Raises:
-            InvalidRecord: A delete or a part of the range is missing or cannot be decoded.
-            TableRefused: The table `metrics` has another schema or a refused feature.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Read the input of a source range, which another owner may have created."""
         files = list_files(open_or_create_table(self.store_url, METRICS), METRICS)
         lanes, previous, applied, new = asyncio.run(self._read_input(source))
         every = needed_deletes(applied)

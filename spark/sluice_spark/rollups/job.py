@@ -79,13 +79,11 @@ def _may_contain_touched(file: DataFile, record: DeleteRecord) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollupRevision:
-    """What a source range aggregates again.
+    """What a source range aggregates again, as DataFrames; Spark caches the units until `close`.
 
-    Attributes:
-        units: DataFrame of the affected units: window, name, hour, and whether all points of it are
-            `intact`; Spark caches it until `close`.
-        files: Data files of `rollups` that contain rows of them; these files are replaced.
-        rows: DataFrame of the rows of these files that remain, each with the column `whole`.
+    A unit is a window, name and hour, and whether all of its points are `intact`. The `files` of
+    `rollups` with rows of these units are replaced; `rows` are those of them that remain, each with
+    the column `whole`.
     """
 
     units: Any
@@ -117,14 +115,7 @@ def plan_revision(
 ) -> RollupRevision | None:
     """Return the changes by deletes that no source range lists yet; None if there are none.
 
-    Args:
-        spark: The session.
-        store_url: The store.
-        new_deletes: The deletes.
-        retention_cut_ns: Retention may have removed points before this time, Unix ns.
-
-    Raises:
-        TableRefused: The table has another schema or a refused feature.
+    Retention may have removed points before `retention_cut_ns`.
     """
     if not new_deletes:
         return None
@@ -195,9 +186,7 @@ class RollupReport:
 
     Attributes:
         covers: Source ranges that this run completed.
-        rows: Rows written to the table.
         revised: Source ranges that aggregated older hours again because of deletes.
-        files_read: Data files of `metrics` that were read.
     """
 
     covers: int = 0
@@ -221,11 +210,8 @@ def lanes_condition(source: SourceRange, lanes: int) -> str:
 def aggregate(points: Any, source: SourceRange, units: Any = None) -> Any:  # noqa: ANN401 - a DataFrame
     """Return the rows of `rollups` for points, each with the column `whole`.
 
-    Args:
-        points: Points up to the end of the source range. Their column `fresh` is true for the
-            points of this range.
-        source: The source range.
-        units: Units to aggregate again, from all of their points if they are intact.
+    The points end at the end of the source range; their column `fresh` is true for this range.
+    `units` are aggregated again, from all of their points if they are intact.
     """
     # Imported here because most commands do not need pyspark.
     from pyspark.sql.functions import expr  # noqa: PLC0415
@@ -287,13 +273,7 @@ def _points(
 
 
 def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> RollupReport:
-    """Roll up every committed point that is in no source range yet.
-
-    Raises:
-        JobStopped: `stop` raised it between two source ranges.
-        TableRefused: A table has another schema or a refused feature.
-        StoreError: The store is unreachable.
-    """
+    """Roll up every committed point that is in no source range yet."""
     report, failpoint = RollupReport(), read_failpoint()
     reader = RollupInputReader(store_url=store_url)
     for _ in range(SOURCE_RANGES_MAX):
@@ -384,12 +364,7 @@ def _commit(
     files: Sequence[WrittenFile],
     replaced: Sequence[DataFile],
 ) -> None:
-    """Append the rows of a source range and remove the replaced files, in one commit.
-
-    Raises:
-        CommitConflict: The table contains the range already, or a merge replaced a file of
-            `replaced`.
-    """
+    """Append the rows of a source range and remove the replaced files, in one commit."""
 
     def transaction(opened: DeltaTable) -> Transaction:
         done = read_transaction(opened, ROLLUP_APP) or 0

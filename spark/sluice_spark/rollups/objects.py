@@ -61,22 +61,10 @@ async def next_source_range(
 
     A range honours at most `NEW_DELETES_MAX` deletes more than the one before, so that the hours
     that it aggregates again are found by a bounded condition. The next range honours the others.
-
-    Args:
-        reader: Reads the deletes of source ranges.
-        previous: The range that the table contains; None if it contains none.
-        ends: Lane to the last sequence of a new range.
-        deletes: The deletes that exist.
-        metrics_version: A version of the table `metrics` without rows later than `ends`; None if
-            none is known. The version of the previous range is used then: its end is not later.
-
-    Returns:
-        None if there is nothing to roll up: no points and, except for the first range, no deletes.
-
-    Raises:
-        InvalidRecord: A range, or a part of its deletes, is missing or cannot be decoded.
-        OutcomeUnknown: No attempt to create it had a known outcome.
-        StoreError: The store is unreachable.
+    `ends` maps a lane to the last sequence of a new range; `deletes` are those that exist.
+    `metrics_version` is a version of the table `metrics` without rows later than `ends`; if it is
+    None, that of the previous range is used, whose end is not later. Return None if there is
+    nothing to roll up: no points and, except for the first range, no deletes.
     """
     number = previous.number + 1 if previous is not None else 1
     existing = await read_source_range(reader.store, number)
@@ -109,7 +97,7 @@ async def next_source_range(
 async def _new_deletes(
     reader: DeleteIdsReader, previous: SourceRange | None, deletes: Collection[str]
 ) -> list[str]:
-    """Return the deletes that a new range honours and the one before does not, by id.
+    """Return the ids of the deletes that a new range honours and the previous range does not.
 
     The first range aggregates no hour again, so it honours all of them.
     """
@@ -123,20 +111,10 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
     """Delete the source ranges that were written before a time and that no job or query needs.
 
     A job needs range `done` and the one before it. A query needs the range of the state of the
-    table that it has just opened. Both are covered if the time is before every running process.
-    An older process must not find a number free that is already decided, so the time is that of a
-    vacuum, before which such a process has lost its files too.
-
-    Args:
-        store: The store.
-        done: The last source range that the table contains.
-        before_ns: Ranges that are not older are kept.
-
-    Returns:
-        The number of deleted objects.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    table that it has just opened. Both are covered if the time is before every running process. An
+    older process must not find a number free that is already decided, so the time is that of a
+    vacuum, before which such a process has lost its files too. `done` is the last range that the
+    table contains. Return the number of deleted objects.
     """
     if done <= RANGES_NEEDED:
         return 0
@@ -153,16 +131,8 @@ async def remove_old_honoured(store: ObjectStore, done: int, before_ns: int) -> 
 
     Ranges that follow each other name a part, until one of them merges it. A part that only ranges
     between the oldest and the last ones name is younger than the oldest range, so it is kept. A
-    part of an owner that stopped before it created its range is named by none.
-
-    Args:
-        store: The store, from which old source ranges were removed.
-        done: The last source range that the table contains.
-        before_ns: Parts that are not older are kept.
-
-    Raises:
-        InvalidRecord: A range cannot be decoded.
-        StoreError: The store is unreachable or refused a request.
+    part of an owner that stopped before it created its range is named by none. `done` is the last
+    range that the table contains; old ranges were removed from the store before.
     """
     numbers = {done - 1, done, done + 1}
     async for page in store.list(SOURCE_RANGES_PREFIX):
@@ -183,21 +153,8 @@ async def remove_old_chunks(
 
     No job and no query reads a chunk. A chunk goes only if the table contains its source range, so
     its rows are never in the chunk alone. Only dates before the time are listed: what was removed
-    costs later runs nothing. One run removes at most `CHUNKS_MAX`; the next continues.
-
-    Args:
-        store: The store.
-        window: The window length, as in the keys.
-        done: The last source range that the table contains.
-        before_ns: Chunks that are not older are kept.
-        stop: Called before each page.
-
-    Returns:
-        The number of deleted objects.
-
-    Raises:
-        JobStopped: `stop` raised it.
-        StoreError: The store is unreachable or refused a request.
+    costs later runs nothing. One run removes at most `CHUNKS_MAX`; the next continues. `done` is
+    the last range that the table contains. Return the number of deleted objects.
     """
     prefix, removed = f"{ROLLUP}window={window}/", 0
     end_at = prefix + hour_path(before_ns).partition("/")[0]
@@ -259,12 +216,7 @@ def chunk_name(source: SourceRange, *, whole: bool) -> str:
 
 
 async def put_chunks(store_url: str, source: SourceRange, rows: pa.Table) -> None:
-    """Create a chunk for each window, hour and metric; an existing chunk has the same content.
-
-    Raises:
-        OutcomeUnknown: No attempt to create a chunk had a known outcome.
-        StoreError: The store is unreachable.
-    """
+    """Create a chunk for each window, hour and metric; an existing chunk has the same content."""
     backoff = Backoff.seeded_by(SystemClock())
     async with open_store(store_url) as store:
         for key, body in encode_chunks(source, rows):
@@ -311,9 +263,6 @@ async def delete_superseded_chunks(
 
     Every version of them is deleted, because they contain values of deleted points. Repeating it is
     safe.
-
-    Raises:
-        StoreError: The store is unreachable.
     """
     dropped = 0
 
