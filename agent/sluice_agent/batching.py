@@ -26,7 +26,7 @@ from sluice_agent.spool_retries import until_done
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import Columns, SignalColumns, kind_of
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 RECORD_COST_BYTES: Final = 28

@@ -35,9 +35,9 @@ import msgspec
 from sluice_agent.errors import CorruptEntry
 from sluice_agent.request_window import add_requests
 from sluice_protocol.errors import UNREADABLE_JSON, UnsupportedVersion
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of
-from sluice_protocol.manifests import Kind
 from sluice_protocol.units import Digest
 
 MAGIC: Final = b"SLE1"

@@ -10,7 +10,7 @@ from sluice_cli.output import emit
 from sluice_cli.user_name import user_name
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ExitCode
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.record_deletes import DeleteRecord, DeleteRequest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, open_deployment

@@ -10,10 +10,10 @@ from cyclopts import App, Parameter
 from sluice_cli.options import Json
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, Frame, decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
-from sluice_protocol.manifests import Kind
 from sluice_protocol.ndjson import columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import FRAME_BYTES_MAX, RAW_BYTES_MAX, Digest, ObjectKey

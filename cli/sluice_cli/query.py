@@ -15,9 +15,8 @@ from cyclopts import App, Parameter
 from sluice_cli.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.output import emit, format_size
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import format_identity
-from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs

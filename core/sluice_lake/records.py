@@ -27,10 +27,10 @@ from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, ColumnValues, NameColumn, SignalColumns, TextColumn
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
 from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
 from sluice_protocol.joined_frames import join_columns_of
-from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.manifests import AcceptedManifest
 
 _NS_PER_US: Final = 1000
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")

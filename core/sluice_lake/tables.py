@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.fields import KINDS, Field, FieldType
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_protocol.manifests import Kind
 from sluice_protocol.units import NS_PER_S
 
 

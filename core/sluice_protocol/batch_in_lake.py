@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.keys import LAKE
-from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
 
 ROLLUP_WINDOWS: Final = (("1m", 60), ("1h", 3600))

@@ -35,8 +35,7 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.compression import compress_column, decompress_column
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
 
 U8, U16, U32_TYPE, I64_TYPE, F64_TYPE = range(1, 6)
 """Types of numbers, little-endian."""

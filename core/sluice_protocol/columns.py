@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, RecordKind
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, Kind, RecordKind
 
 FEW: Final = 64
 """Up to this many values, a list of Python costs less than a call of numpy."""

@@ -9,10 +9,9 @@ columns (`columns`), and a door or a decoder that fills it; `records` has the ro
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Literal
 
-from sluice_protocol.manifests import Kind
-
+Kind = Literal["logs", "metrics", "entries"]
 SEVERITY_MAX: Final = 24
 
 

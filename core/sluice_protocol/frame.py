@@ -30,9 +30,8 @@ from sluice_protocol.column_codings import (
 )
 from sluice_protocol.columns import FEW, Columns, check_columns, kind_of
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import Identity
-from sluice_protocol.manifests import Kind
 from sluice_protocol.units import ENVELOPE_BYTES_MAX, FRAME_BYTES_MAX, RAW_BYTES_MAX
 
 WIRE_VERSION: Final = 1

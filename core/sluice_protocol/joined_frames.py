@@ -36,8 +36,7 @@ from sluice_protocol.columns import (
     number_type,
 )
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import KINDS, Field, FieldType
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 
 _Ints = npt.NDArray[np.int64]
 

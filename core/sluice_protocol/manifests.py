@@ -28,6 +28,7 @@ from typing import Final, Literal, TypeVar
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON, InvalidFrame, InvalidRecord, UnsupportedRecord
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_key,
@@ -130,7 +131,6 @@ def kept_ranges(record_count: int, repeated: Sequence[RecordRange]) -> tuple[Rec
 TRANSFER_MARKERS: Final = "landed/v1/"
 """Prefix of the transfer markers; it exists only in a spool."""
 
-Kind = Literal["logs", "metrics", "entries"]
 TransferResult = Literal["accepted", "conflict", "copied"]
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)

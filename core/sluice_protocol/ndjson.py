@@ -23,8 +23,7 @@ from sluice_protocol.columns import (
     TextColumn,
 )
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, InvalidFrame
-from sluice_protocol.fields import KINDS, Field, FieldType, RecordKind
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
 from sluice_protocol.records import columns_from_rows
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 

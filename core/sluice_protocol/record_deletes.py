@@ -30,9 +30,9 @@ from typing import Final, Literal
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES
-from sluice_protocol.manifests import Kind, decode_record
+from sluice_protocol.manifests import decode_record
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 

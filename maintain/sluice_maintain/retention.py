@@ -12,7 +12,7 @@ from typing import Final
 from ulid import ULID
 
 from sluice_maintain.settings import RetentionOptions
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S

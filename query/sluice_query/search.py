@@ -117,7 +117,7 @@ class Evaluator:
     def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement.
 
-        Pending batches come before the files for a bounded sample of the newest.
+        The files follow the pending batches for a bounded sample of the newest.
         """
         names = []
         if files:

@@ -53,8 +53,8 @@ from sluice_lake.records import kept_batches, records_table
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, Table, accepted_date
 from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.fields import Kind
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_protocol.manifests import Kind
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_spark.ingest.blob_reader import BlobReader

@@ -76,6 +76,7 @@ STRANGERS_QUESTIONS = {
     "when other bytes become a conflict": "core/sluice_protocol/acceptance.py",
     "how long a reconciler waits for a gateway's journal": "core/sluice_protocol/journals.py",
     "a field of a record": "core/sluice_protocol/fields.py",
+    "a kind of record": "core/sluice_protocol/fields.py",
     "where an ingest commits positions with data": "spark/sluice_spark/ingest/microbatch.py",
     "what proves that a blob may be deleted": "core/sluice_protocol/blob_deletion.py",
     "a statement of the bucket policy": "policies/sluice_policies/bucket_policy.py",

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sluice_protocol.columns import Columns
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, decode_head, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
-from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, Kind
+from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor

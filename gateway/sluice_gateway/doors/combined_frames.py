@@ -13,9 +13,10 @@ from sluice_doors.json.timed_lines import TimedLines, columns_of_lines
 from sluice_protocol.column_codings import COLUMNS, U8, ZSTD, StoredColumn
 from sluice_protocol.column_slices import columns_bytes, join_columns
 from sluice_protocol.columns import check_columns, kind_of
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import Envelope, Resource, encode_envelope, encode_frame
 from sluice_protocol.identity import DOOR_AGENT_PREFIX, Identity, IdentitySource, RequestIdentity
-from sluice_protocol.manifests import REQUEST_BYTES, Kind, RequestPart, encode_parts
+from sluice_protocol.manifests import REQUEST_BYTES, RequestPart, encode_parts
 from sluice_protocol.units import (
     AGENT_ID_BYTES_MAX,
     BOOT_ID_BYTES_MAX,

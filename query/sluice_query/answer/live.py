@@ -16,7 +16,7 @@ import pyarrow as pa
 from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import TEXT_MAP
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, StoreError
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import UnixNs
 from sluice_query.answer.result import QueryResult, QuerySummary, Row

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluice_protocol.fields import KINDS, Field, FieldType
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 from sluice_protocol.timestamps import format_rfc3339
 
 Row = dict[str, object]

@@ -18,7 +18,8 @@ import msgspec
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.fields import Kind
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_query.answer.result import QuerySummary, Row, record_json
 from sluice_query.compute.sql import ordered_sql, returned_columns
 from sluice_query.errors import DataFilesUnreadable

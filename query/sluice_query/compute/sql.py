@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.fields import KINDS
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.question.filters import FIELDS, FilterOperator, RecordField, RecordFilter

@@ -16,7 +16,7 @@ from aiohttp import web
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_query.answer.result import QuerySummary, Row, record_json
 from sluice_query.compute.sql import ordered_sql, returned_columns
 from sluice_query.errors import TooManyClients

@@ -18,7 +18,7 @@ from aiohttp import web
 from sluice_protocol.authority import SKEW_S_MAX, UPLOAD_TIME_S_MAX
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, SluiceError, retryable
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.answer.following import unreadable

@@ -10,8 +10,7 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
-from sluice_protocol.fields import KINDS
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Kind
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
     name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))

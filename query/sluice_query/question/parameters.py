@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.question.filters import (

@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs

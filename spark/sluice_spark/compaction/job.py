@@ -24,7 +24,7 @@ from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.record_deletes import (
     DeleteRecord,
     is_retention,

@@ -42,8 +42,8 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.tables import BATCHES, RECORD_TABLES, Table
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import DOOR_AGENT_PREFIX, is_single_request
-from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import commit_from_state

@@ -24,8 +24,8 @@ Source: `docs/adr/0030-exactly-once-into-the-lake.md`.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
-from sluice_protocol.manifests import Kind
 from sluice_queue.worklists import PendingBatch
 from sluice_spark.errors import LakeInconsistent
 

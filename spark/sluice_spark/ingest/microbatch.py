@@ -19,7 +19,7 @@ from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.worklists import PendingBatch
 from sluice_spark.commits import commit_files, encode_commit_metadata, read_unreadable

@@ -24,8 +24,8 @@ from sluice_lake.locations import (
 from sluice_lake.records import DecodedBatch, kept_batches, records_table
 from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.fields import Kind
 from sluice_protocol.keys import accepted_key
-from sluice_protocol.manifests import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.worklists import PendingBatch

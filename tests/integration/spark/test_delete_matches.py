@@ -9,7 +9,7 @@ import pytest
 
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark.compaction.delete_matches import (
     any_of,

@@ -13,6 +13,7 @@ from support.builders import manifest_of
 from sluice_lake.records import DecodedBatch, records_table, small_blobs_table
 from sluice_protocol.column_codings import checksum_of
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import (
     HEADER_BYTES,
     decode_frame,
@@ -21,7 +22,7 @@ from sluice_protocol.frame import (
     encode_frame,
 )
 from sluice_protocol.identity import Identity
-from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.records import (
     EntryRecord,
     LogRecord,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark.compaction.delete_matches import DeleteMatches
 

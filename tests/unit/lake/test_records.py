@@ -5,9 +5,9 @@ from sluice_lake.records import DecodedBatch, payload_arrays, records_table
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.manifests import Kind
 from sluice_protocol.records import (
     LogRecord,
     MetricPoint,

@@ -3,7 +3,7 @@
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.manifests import Kind
+from sluice_protocol.fields import Kind
 from sluice_query.question.filters import (
     FilterOperator,
     RecordField,

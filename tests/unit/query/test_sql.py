@@ -11,8 +11,8 @@ from support.query_lake import DAY0_NS, MINUTE_NS, log_batch, make_query, metric
 from support.spark_lake import Sent, make_batch
 
 from sluice_lake.records import DecodedBatch, records_table
+from sluice_protocol.fields import Kind
 from sluice_protocol.frame import decode_frame
-from sluice_protocol.manifests import Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.compute.series import SampleSource, SeriesSources, series_sql

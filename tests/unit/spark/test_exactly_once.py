@@ -6,8 +6,9 @@ from itertools import product
 import pytest
 from support.builders import manifest
 
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
-from sluice_protocol.manifests import AcceptedManifest, Kind
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.worklists import PendingBatch, pending_batches
 from sluice_spark.errors import LakeInconsistent
 from sluice_spark.ingest.exactly_once import RowId, TablePositions, plan_boundary, plan_round

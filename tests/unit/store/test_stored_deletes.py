@@ -13,8 +13,9 @@ from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import Kind
 from sluice_protocol.keys import ACTIVE_DELETES
-from sluice_protocol.manifests import Kind, encode_record
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import (
     ActiveDeletes,
