@@ -18,11 +18,11 @@ from prometheus_client.metrics import MetricWrapperBase
 from deploy.errors_page import render_errors
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_agent.settings import default_agent_id
-from sluice_cli.application import build
-from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option
-from sluice_cli.environment import variable_of
-from sluice_cli.options import STORE_DEFAULT
+from sluice_cli.shell.application import build
+from sluice_cli.shell.commands import COMMANDS
+from sluice_cli.shell.environment import variable_of
+from sluice_cli.shell.options import STORE_DEFAULT
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.metrics import GcMetrics

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import App, Parameter
 
 from sluice_agent.settings import SPOOL_DEFAULT, AgentSettings, default_agent_id
-from sluice_cli.options import Json
-from sluice_cli.output import emit, format_size
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.identity import check_sender_id
 

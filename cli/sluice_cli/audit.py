@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.options import EXISTING_STORE, STORE_DEFAULT, Engine, Json, NewStoreUrl, StoreUrl
-from sluice_cli.output import emit, format_size, format_time
+from sluice_cli.shell.options import (
+    EXISTING_STORE,
+    STORE_DEFAULT,
+    Engine,
+    Json,
+    NewStoreUrl,
+    StoreUrl,
+)
+from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.audit.auditor import AuditEstimate, audit_store, estimate_audit
 from sluice_gc.audit.certificate import AuditReport, read_audit_report
 from sluice_gc.audit.certificate_chain import (

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from cyclopts import App, Argument, CycloptsError
 
-from sluice_cli.application import build, check_settings
-from sluice_cli.commands import COMMANDS
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
-from sluice_cli.options import Json
-from sluice_cli.output import emit, print_columns
-from sluice_cli.settings_file import refuse_unknown_command
-from sluice_cli.usage_errors import usage_error
+from sluice_cli.shell.application import build, check_settings
+from sluice_cli.shell.commands import COMMANDS
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit, print_columns
+from sluice_cli.shell.settings_file import refuse_unknown_command
+from sluice_cli.shell.usage_errors import usage_error
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.options import STORE_DEFAULT, StoreUrl
 from sluice_cli.price_files import read_prices
+from sluice_cli.shell.options import STORE_DEFAULT, StoreUrl
 from sluice_console.settings import ConsoleSettings
 
 _DEFAULTS = ConsoleSettings()

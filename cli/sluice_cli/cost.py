@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from cyclopts import Parameter
 
-from sluice_cli.options import Json
-from sluice_cli.output import emit, format_size
 from sluice_cli.price_files import read_prices
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.journals import HEARTBEAT_S, JOURNAL_INTERVAL_S, JOURNAL_INTERVAL_S_MAX
 from sluice_protocol.prices import (

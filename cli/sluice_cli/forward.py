@@ -14,8 +14,8 @@ from sluice_agent.settings import (
     default_agent_id,
 )
 from sluice_cli.agent import draw_outcome, exit_code, run_until_signal, with_key
-from sluice_cli.options import Json
-from sluice_cli.output import emit
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

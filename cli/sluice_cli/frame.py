@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.options import Json
-from sluice_cli.output import emit, format_size
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, Frame, decode_frame, encode_frame

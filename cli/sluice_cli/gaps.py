@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store import StoreMode, open_deployment
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.options import STORE_DEFAULT, StoreUrl
+from sluice_cli.shell.options import STORE_DEFAULT, StoreUrl
 from sluice_gateway.settings import GatewaySettings
 
 _DEFAULTS = GatewaySettings()

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_cli.gc_candidates import candidates
-from sluice_cli.gc_decisions import approve, stop
-from sluice_cli.gc_plans import plans
-from sluice_cli.options import STORE_DEFAULT, Engine, Json, StoreUrl
-from sluice_cli.output import emit, format_size, format_time
+from sluice_cli.gc_plans import approve, candidates, plans, stop
+from sluice_cli.shell.options import STORE_DEFAULT, Engine, Json, StoreUrl
+from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.settings import (
     CycleSettings,
     EngineName,

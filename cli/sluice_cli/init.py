@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
-from sluice_cli.output import emit
+from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
+from sluice_cli.shell.output import emit
 from sluice_protocol.authority import (
     MARGIN_S_DEFAULT,
     RETRY_HORIZON_S_DEFAULT,

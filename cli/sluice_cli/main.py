@@ -6,7 +6,7 @@ import sys
 from io import TextIOWrapper
 from typing import Final, NoReturn
 
-from sluice_cli.commands import format_help
+from sluice_cli.shell.commands import format_help
 
 _HELP: Final = ("--help", "-h", "help")
 _BAD_USAGE: Final = 2
@@ -43,7 +43,7 @@ def main() -> NoReturn:
             raise
         code = _PIPE_CLOSED
     except OSError as error:  # the disk of the output is full
-        from sluice_cli.output import describe_os_error, fail  # noqa: PLC0415 - rarely needed
+        from sluice_cli.shell.output import describe_os_error, fail  # noqa: PLC0415 - rarely needed
 
         _discard_output()
         fail(describe_os_error(error))
@@ -81,6 +81,6 @@ def run(tokens: list[str]) -> int:
     if not tokens or tokens[0] in _HELP:
         sys.stdout.write(format_help())
         return 0
-    from sluice_cli.dispatch import run_command  # noqa: PLC0415 - not needed for the help
+    from sluice_cli.shell.dispatch import run_command  # noqa: PLC0415 - not needed for the help
 
     return run_command(tokens)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import BadUsage, ExitCode

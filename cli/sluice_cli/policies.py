@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.confirmation import is_confirmed
-from sluice_cli.options import Json
-from sluice_cli.output import emit
 from sluice_cli.policies_output import (
     changes_json,
     draw_changes,
@@ -22,6 +19,9 @@ from sluice_cli.policies_output import (
     verdicts_json,
     verification_json,
 )
+from sluice_cli.shell.confirmation import is_confirmed
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit
 from sluice_policies.denials import check_role
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, format_size
+from sluice_cli.shell.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import format_identity
@@ -283,7 +283,7 @@ def query(
 
 async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
     """Return a line for each name of a query without results that no record of its range has."""
-    from sluice_cli.settings_file import near_names  # noqa: PLC0415 - only without results
+    from sluice_cli.shell.settings_file import near_names  # noqa: PLC0415 - only without results
     from sluice_query.compute.views import FieldListResult, TopValuesResult  # noqa: PLC0415
     from sluice_query.question.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
 

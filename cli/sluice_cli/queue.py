@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, format_size
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import (

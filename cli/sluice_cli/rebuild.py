@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, fail
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, fail
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_reconciler.differences import DerivedDifference

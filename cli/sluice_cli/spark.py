@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit
 from sluice_lake.delta import check_tables
 from sluice_lake.errors import TableRefused
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
@@ -93,7 +93,7 @@ def script(*, json: Json = False) -> int:
 
     `spark-submit --master spark://head:7077 "$(sluice spark script)" spark ingest …`
     """
-    path = str(Path(__file__).parent / "submit" / "sluice_submit.py")
+    path = str(Path(__file__).parent / "spark_submit" / "sluice_submit.py")
     # Not through the console, which would wrap a long path.
     sys.stdout.write(f"{msgspec.json.encode({'path': path}).decode() if json else path}\n")
     return ExitCode.DONE.value

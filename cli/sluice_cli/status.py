@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, format_size
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.units import NS_PER_S
 

@@ -14,8 +14,8 @@ from typing import Final
 from cyclopts import App
 
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
-from sluice_cli.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit, encode_json
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, encode_json
 from sluice_protocol.errors import BadUsage, SluiceError
 
 app = App(name="support", help="Collect what a report about a fault needs.")

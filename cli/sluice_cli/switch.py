@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.output import emit
+from sluice_cli.shell.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit
 from sluice_gateway.spool.claim import lock_spool
 from sluice_gateway.spool.mode_switch import switch_to_manifest, switch_to_spool
 from sluice_protocol.authority import AcceptanceMode, Authority

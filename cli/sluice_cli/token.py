@@ -5,8 +5,8 @@ from typing import Annotated, get_args
 
 from cyclopts import App, Parameter
 
-from sluice_cli.options import Json
-from sluice_cli.output import emit
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit
 from sluice_doors.table import DoorName
 
 app = App(name="token", help="Create tokens for clients that use the doors of a gateway.")

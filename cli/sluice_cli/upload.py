@@ -26,8 +26,8 @@ from sluice_agent.upload_decisions import (
     SendAgain,
     decide_reaction,
 )
-from sluice_cli.options import Json
-from sluice_cli.output import emit
+from sluice_cli.shell.options import Json
+from sluice_cli.shell.output import emit
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import digest_of
 from sluice_protocol.settings_checks import is_base_url

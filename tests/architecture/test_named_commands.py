@@ -6,7 +6,7 @@ from pathlib import Path
 
 from cyclopts import App
 
-from sluice_cli.commands import COMMANDS
+from sluice_cli.shell.commands import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ("agent", "cli", "console", "core", "gateway", "gc", "maintain", "policies", "query")

@@ -101,7 +101,7 @@ class LocalDeployment:
         for one in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # it has ended, or is not waited for yet
                 words = one.cmdline()
-                if "sluice_cli.local.child" in words and words[4] == name:
+                if "sluice_cli.up.child" in words and words[4] == name:
                     return one
         return None
 

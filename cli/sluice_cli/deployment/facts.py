@@ -1,22 +1,29 @@
-"""Reads the state of a deployment from its store; no service has to run."""
+"""Read the state of a deployment from its store; no service has to run.
+
+The store does not show whether a gateway or a query service works, so `sluice status` sends a
+request to those whose addresses it knows: the ones that `sluice up` runs here.
+"""
 
 import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from sluice_agent.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
-from sluice_cli.deployment.local_services import read_local_services
 from sluice_cli.queue import read_lanes
-from sluice_cli.settings_file import read_file
-from sluice_cli.version import read_version
+from sluice_cli.shell.settings_file import read_file
+from sluice_cli.shell.version import read_version
 from sluice_console.attention import OverviewFacts, list_attention
-from sluice_console.attention_items import AttentionItem
+from sluice_console.attention_items import AttentionItem, ServiceState
+from sluice_console.gateway_health import GatewayHealth
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
@@ -27,6 +34,75 @@ from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.doctor import read_doctor
 from sluice_store.mode import StoreMode
 from sluice_store.url import open_store, read_disk_problem
+
+UP_STATE: Final = Path(".sluice-up") / "up.json"
+_REQUESTED: Final = ("reconciler", "query", "console", "maintain")
+"""Services that get a request, in addition to the gateway."""
+
+TIMEOUT_S: Final = 3.0
+"""Time for one response: these services are on the same machine."""
+
+
+class _UpState(msgspec.Struct, frozen=True):
+    store: str
+    addresses: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalServices:
+    """What the services responded; both are empty if none runs here."""
+
+    services: tuple[ServiceState, ...] = ()
+    gateways: tuple[GatewayHealth, ...] = ()
+
+
+def read_addresses(url: str, path: Path = UP_STATE) -> dict[str, str]:
+    """Return the addresses of the services over this store by name; empty if none runs here."""
+    try:
+        state = msgspec.json.decode(path.read_bytes(), type=_UpState)
+    except (OSError, *UNREADABLE_JSON):
+        return {}
+    return state.addresses if state.store == url else {}
+
+
+async def read_local_services(url: str) -> LocalServices:
+    """Request the readiness of each service of `sluice up` over this store."""
+    addresses = read_addresses(url)
+    if not addresses:
+        return LocalServices()
+    import aiohttp  # noqa: PLC0415 - a status without local services starts quickly
+
+    from sluice_console.reconcilers import ServiceClient, ServiceFailed  # noqa: PLC0415 - as above
+
+    async with aiohttp.ClientSession() as session:
+
+        def client(service: str) -> ServiceClient:
+            return ServiceClient(
+                service=service,
+                url=f"http://{addresses[service]}",
+                token="",
+                session=session,
+                timeout_s=TIMEOUT_S,
+            )
+
+        async def read_gateway() -> GatewayHealth:
+            gateway = client("gateway")
+            try:
+                return GatewayHealth(
+                    url=gateway.url,
+                    not_ready=await gateway.why_not_ready(),
+                    refused_doors=await gateway.refused_doors(),
+                )
+            except ServiceFailed as error:
+                return GatewayHealth(url=gateway.url, problem=str(error))
+
+        services = [client(name).check() for name in _REQUESTED if name in addresses]
+        gateways = [read_gateway()] if "gateway" in addresses else []
+        return LocalServices(
+            services=tuple(await asyncio.gather(*services)),
+            gateways=tuple(await asyncio.gather(*gateways)),
+        )
+
 
 CONFLICTS_MAX: Final = 100
 """Conflicts that are read, in the order of their keys."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_cli.local.home import write_settings
-from sluice_cli.settings_file import REFERENCE
+from sluice_cli.shell.settings_file import REFERENCE
+from sluice_cli.up.home import write_settings
 
 
 def shown(folder: Path, **env: str) -> dict[str, tuple[str, str]]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_cli.commands import COMMANDS
-from sluice_cli.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
+from sluice_cli.shell.commands import COMMANDS
+from sluice_cli.shell.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,12 @@ def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Pa
         process = subprocess.Popen(
             [
                 *with_open_files(OPEN_FILES),
-                *(sys.executable, "-c", "from sluice_cli.main import main; main()", "reconciler"),
+                *(
+                    sys.executable,
+                    "-c",
+                    "from sluice_cli.main import main; main()",
+                    "reconciler",
+                ),
                 *("--store", f"file://{tmp_path}/store", "--listen", "127.0.0.1:0"),
             ],
             stdout=out,

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sluice_cli.output import describe_error, describe_os_error
+from sluice_cli.shell.output import describe_error, describe_os_error
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_protocol.errors import (
     BadUsage,

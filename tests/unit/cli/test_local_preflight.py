@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from support.commands import make_java_home
 
-from sluice_cli.local.preflight import select_services
-from sluice_cli.local.services import SERVICES
+from sluice_cli.up.preflight import select_services
+from sluice_cli.up.services import SERVICES
 
 
 @pytest.mark.parametrize(

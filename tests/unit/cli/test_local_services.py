@@ -1,6 +1,6 @@
 """The command lines of `sluice up`."""
 
-from sluice_cli.local.services import DOOR_PRINCIPAL, HOST, SERVICES
+from sluice_cli.up.services import DOOR_PRINCIPAL, HOST, SERVICES
 
 
 def test_a_client_of_fluents_protocol_needs_no_key_on_loopback() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sluice_cli.local import service_log, supervisor
-from sluice_cli.local.preflight import check_ports, choose_addresses, select_services
-from sluice_cli.local.service_log import ServiceLog, warning_of
-from sluice_cli.local.services import HOST, SERVICES, LocalService
-from sluice_cli.local.supervision import (
+from sluice_cli.up import service_log, supervisor
+from sluice_cli.up.preflight import check_ports, choose_addresses, select_services
+from sluice_cli.up.service_log import ServiceLog, warning_of
+from sluice_cli.up.services import HOST, SERVICES, LocalService
+from sluice_cli.up.supervisor import (
     PAUSE_S_MAX,
     STABLE_S,
     ServicePhase,

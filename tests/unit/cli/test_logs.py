@@ -10,7 +10,7 @@ from typing import TextIO
 import pytest
 import structlog
 
-from sluice_cli import logs
+from sluice_cli.shell import logs
 from sluice_gateway.process import worker
 
 

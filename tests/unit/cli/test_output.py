@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_cli.output import emit, print_columns
+from sluice_cli.shell.output import emit, print_columns
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice_cli.local import service_log
-from sluice_cli.local.service_log import ServiceLog
+from sluice_cli.up import service_log
+from sluice_cli.up.service_log import ServiceLog
 
 
 def test_a_renamed_log_is_replaced_by_a_new_file(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from sluice_cli.commands import COMMANDS
-from sluice_cli.settings_file import REFERENCE, nearest
+from sluice_cli.shell.commands import COMMANDS
+from sluice_cli.shell.settings_file import REFERENCE, nearest
 from sluice_protocol.errors import BadUsage
 
 if TYPE_CHECKING:

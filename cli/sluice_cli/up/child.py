@@ -1,6 +1,6 @@
 """Runs one service for the supervisor, and ends it when the supervisor has ended.
 
-`python -m sluice_cli.local.child GRACE_S COMMAND …`. Standard input is a pipe whose other end only
+`python -m sluice_cli.up.child GRACE_S COMMAND …`. Standard input is a pipe whose other end only
 the supervisor has open. Its end means that the supervisor was stopped or killed.
 """
 
@@ -11,8 +11,8 @@ import threading
 import time
 from typing import NoReturn
 
-from sluice_cli.local.descendants import DescendantRecord
 from sluice_cli.main import run
+from sluice_cli.up.descendants import DescendantRecord
 
 _LOOK_S = 0.25
 

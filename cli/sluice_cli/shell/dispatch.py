@@ -1,16 +1,63 @@
-"""Run one command line, and turn errors into exit codes."""
+"""Run one command line, and turn errors into exit codes and one line.
+
+The line about a missing package names the extra that installs it.
+"""
 
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from sluice_cli.environment import refuse_unknown_variables
-from sluice_cli.extras import describe_missing
-from sluice_cli.output import describe_error, describe_os_error, fail
-from sluice_cli.settings_file import read_file, refuse_unknown_command
+from sluice_cli.shell.environment import refuse_unknown_variables
+from sluice_cli.shell.output import describe_error, describe_os_error, fail
+from sluice_cli.shell.settings_file import read_file, refuse_unknown_command
+from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
+
+PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
+    "aioboto3": ("s3",),
+    "aiobotocore": ("s3",),
+    "boto3": ("s3",),
+    "botocore": ("s3",),
+    "delta": ("spark",),
+    "deltalake": ("query", "spark"),
+    "duckdb": ("query",),
+    "cramjam": ("doors",),
+    "google": ("doors",),
+    "grpc": ("doors",),
+    "msgpack": ("doors",),
+    "opentelemetry": ("doors",),
+    "pandas": ("spark",),
+    "plotext": ("query",),
+    "policy_sentry": ("policies",),
+    "ptars": ("doors",),
+    "pyarrow": ("query", "spark"),
+    "pyspark": ("spark",),
+    "pytz": ("query",),
+    "uvloop": ("gateway",),
+    "z3": ("policies",),
+}
+"""The extras of `pyproject.toml` that install each package."""
+
+
+def describe_missing(error: ImportError, command: str) -> str | None:
+    """Return one line that names the extra to install, or None for a package of no extra.
+
+    Args:
+        error: The failed import, or what another library raised because of it.
+        command: The running command; an extra of that name is preferred.
+    """
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ModuleNotFoundError):
+        cause = cause.__cause__
+    package = "" if cause is None else (cause.name or "").partition(".")[0]
+    extras = PACKAGE_EXTRAS.get(package)
+    if extras is None:
+        return None
+    extra = command if command in extras else extras[0]
+    return f"{describe_missing_package(extra, package)}, command=`{command}`"
+
 
 _HELP_FLAGS: Final = frozenset({"--help", "-h"})
 QUERY_ADDRESS_BYTES: Final = 2_816 << 20
@@ -81,7 +128,7 @@ def _run(tokens: list[str]) -> int:
     run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
-    from sluice_cli.logs import configure_logs  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
+    from sluice_cli.shell.logs import configure_logs  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
     configure_logs()
     return run()
@@ -90,8 +137,8 @@ def _run(tokens: list[str]) -> int:
 def _parse(tokens: list[str]) -> Callable[[], int] | None:
     if _HELP_FLAGS.isdisjoint(tokens):
         # Before the modules of a command: if they import structlog first, it imports all of rich.
-        import_module("sluice_cli.logs")
-    from sluice_cli.application import parse_command  # noqa: PLC0415 - imports the library
+        import_module("sluice_cli.shell.logs")
+    from sluice_cli.shell.application import parse_command  # noqa: PLC0415 - imports the library
 
     return parse_command(tokens)
 
@@ -99,7 +146,7 @@ def _parse(tokens: list[str]) -> Callable[[], int] | None:
 def _print_version() -> int:
     read_file()  # the settings are checked for every command line except that of the help
     refuse_unknown_variables()
-    from sluice_cli.version import read_version  # noqa: PLC0415 - only for `--version`
+    from sluice_cli.shell.version import read_version  # noqa: PLC0415 - only for `--version`
 
     sys.stdout.write(read_version() + "\n")
     return ExitCode.DONE.value

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from cyclopts import App
 
-from sluice_cli.commands import COMMANDS, SUMMARY
+from sluice_cli.shell.commands import COMMANDS, SUMMARY
 
 Shell = Literal["bash", "zsh", "fish"]
 

@@ -1,37 +1,79 @@
-"""`sluice up`: run everything on one machine."""
+"""`sluice up`: run everything on one machine, and print lines to paste for a new user."""
 
 import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.local.guide import first_steps
-from sluice_cli.local.home import LocalHome, write_settings
-from sluice_cli.local.preflight import (
+from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
+from sluice_cli.shell.output import write_json
+from sluice_cli.shell.settings_file import FILE_DEFAULT
+from sluice_cli.up.home import LocalHome, prepare_store, write_settings
+from sluice_cli.up.preflight import (
     check_disk,
     check_ports,
     check_writable,
     choose_addresses,
     select_services,
 )
-from sluice_cli.local.service_log import ServiceLog
-from sluice_cli.local.services import HOST, SERVICES, LocalService
-from sluice_cli.local.store import prepare_store
-from sluice_cli.local.supervisor import Supervisor
-from sluice_cli.options import STORE_DEFAULT, Json, NewStoreUrl
-from sluice_cli.output import write_json
-from sluice_cli.settings_file import FILE_DEFAULT
+from sluice_cli.up.service_log import ServiceLog
+from sluice_cli.up.services import HOST, SERVICES, LocalService
+from sluice_cli.up.supervisor import Supervisor
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.mode import refuse_nested_store
 from sluice_store.url import check_store_url, local_folder
+
+LINE: Final = '{"message": "hello sluice"}'
+METRIC: Final = (
+    '{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "demo_requests", "gauge":'
+    ' {"dataPoints": [{"asDouble": 1}]}}]}]}]}'
+)
+
+
+def first_steps(
+    services: Iterable[LocalService], addresses: Mapping[str, str], token: Path, query: str
+) -> dict[str, str]:
+    """Return what to paste, by purpose.
+
+    Args:
+        services: The services that run.
+        addresses: The address of each port.
+        token: The file of the token; the token itself is not printed.
+        query: The start of a `sluice query` command that finds the store.
+    """
+    gateway = f"http://{addresses['gateway']}"
+    bearer = f'-H "Authorization: Bearer $(cat {quote(str(token))})"'
+    steps = {
+        "send a line": f"curl {bearer} {gateway}/v1/ingest --data '{LINE}'",
+        "send a metric": (
+            f"curl {bearer} -H 'Content-Type: application/json' {gateway}/v1/metrics"
+            f" --data '{METRIC}'"
+        ),
+        "send OTLP": (
+            f"export OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"
+            " OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+            f' OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20$(cat {quote(str(token))})"'
+        ),
+        "send by Fluent's forward protocol": (
+            f"{addresses['forward']}, without a shared key: fluent-logger, Fluentd, Fluent Bit"
+        ),
+        "search": f"{query} -q hello",
+        "plot": f"{query} --metric demo_requests",
+    }
+    for service in services:
+        if service.page:
+            steps[service.page] = f"http://{addresses[next(iter(service.ports))]}/"
+    return steps
+
 
 HOME_DEFAULT: Final = Path(".sluice-up")
 

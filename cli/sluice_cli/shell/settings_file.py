@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from sluice_cli.commands import COMMANDS
+from sluice_cli.shell.commands import COMMANDS
 from sluice_protocol.errors import BadUsage
 
 FILE_DEFAULT: Final = "sluice.toml"

@@ -20,11 +20,11 @@ from cyclopts import (
 from cyclopts import config as providers
 from cyclopts.config import Env
 
-from sluice_cli.commands import COMMANDS, SUMMARY
-from sluice_cli.environment import check_variables
-from sluice_cli.options import ExistingDirectory
-from sluice_cli.settings_file import SHARED_KEYS, read_file, unknown_key
-from sluice_cli.usage_errors import usage_error
+from sluice_cli.shell.commands import COMMANDS, SUMMARY
+from sluice_cli.shell.environment import check_variables
+from sluice_cli.shell.options import ExistingDirectory
+from sluice_cli.shell.settings_file import SHARED_KEYS, read_file, unknown_key
+from sluice_cli.shell.usage_errors import usage_error
 from sluice_protocol.errors import BadUsage
 
 
@@ -49,7 +49,7 @@ def build() -> App:
 
 
 def _lazy_version() -> str:
-    from sluice_cli.version import read_version  # noqa: PLC0415 - only for `--version`
+    from sluice_cli.shell.version import read_version  # noqa: PLC0415 - only for `--version`
 
     return read_version()
 

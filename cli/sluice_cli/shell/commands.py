@@ -7,7 +7,7 @@ SUMMARY: Final = (
 )
 
 COMMANDS: Final = {
-    "up": ("sluice_cli.local.command:up", "Run everything on this machine until Ctrl-C."),
+    "up": ("sluice_cli.up.command:up", "Run everything on this machine until Ctrl-C."),
     "init": ("sluice_cli.init:init", "Create the authority's settings."),
     "switch": ("sluice_cli.switch:switch", "Change the acceptance mode."),
     "doctor": ("sluice_cli.doctor:doctor", "Test the store's guarantees with races."),
@@ -39,7 +39,10 @@ COMMANDS: Final = {
     "status": ("sluice_cli.status:status", "Show the state of the whole deployment."),
     "support": ("sluice_cli.support:app", "Collect what a report about a fault needs."),
     "config": ("sluice_cli.config_show:app", "Show each setting and its source."),
-    "completion": ("sluice_cli.completion:completion", "Print the completion script of a shell."),
+    "completion": (
+        "sluice_cli.shell.completion:completion",
+        "Print the completion script of a shell.",
+    ),
 }
 """Each command, its module and its help; a module is imported only when its command runs."""
 

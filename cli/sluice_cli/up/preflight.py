@@ -8,8 +8,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sluice_cli.local.services import LocalService
-from sluice_cli.output import format_size
+from sluice_cli.shell.output import format_size
+from sluice_cli.up.services import LocalService
 from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage
 from sluice_spark.jvm import describe_missing_java

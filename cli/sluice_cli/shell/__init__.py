@@ -1,0 +1,1 @@
+"""How a command line is read and run: `commands`, then `dispatch`, then `application`."""
