@@ -201,7 +201,7 @@ async def read_completeness(
             if one is None:
                 continue
             who, appeared_ns = one
-            if tally is None or tally.life != (who.agent_id, who.boot_id):
+            if tally is None or tally.boot != (who.agent_id, who.boot_id):
                 if tally is not None:
                     yield tally.report(date_ns, marks)
                 tally = BootTally(who.agent_id, who.boot_id)
@@ -221,7 +221,7 @@ class BootTally:
     """The ranges and gaps of one boot, computed from its batches in key order."""
 
     def __init__(self, agent_id: str, boot_id: str) -> None:
-        self.life = agent_id, boot_id
+        self.boot = agent_id, boot_id
         self._batches = 0
         self._overlaps = 0
         self._end = -1
@@ -264,12 +264,12 @@ class BootTally:
         )
         end, oldest_ns = self._end, self._oldest_ns
         oldest_s = 0.0 if oldest_ns is None else _age_s(oldest_ns, now_ns)
-        mark = marks.get(self.life)
+        mark = marks.get(self.boot)
         if mark is not None and mark.seq_end > end:
             age_s = _age_s(mark.reported_at_ns, now_ns)
             gaps += (SequenceGap(seq_start=end + 1, seq_end=mark.seq_end, age_s=age_s, tail=True),)
             oldest_s = max(oldest_s, age_s)
-        agent_id, boot_id = self.life
+        agent_id, boot_id = self.boot
         return BootReport(
             agent_id=agent_id,
             boot_id=boot_id,

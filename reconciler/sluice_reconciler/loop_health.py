@@ -46,7 +46,7 @@ class Loop(StrEnum):
     TIME_INDEX = "time_index"
     HELD_BATCHES = "held_batches"
     JOURNAL_REMOVAL = "journal_removal"
-    RETIRED_LIVES = "retired_lives"
+    RETIRED_BOOTS = "retired_lives"
     COLLECTOR = "collector"
     EVENT_QUEUE = "event_queue"
 

@@ -384,7 +384,7 @@ class Reconciler:
             (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self._journal_loop.remove),
         ]
         retire = self.lane_upkeep.run
-        tasks.create_task(self._every(RETIRE_INTERVAL_S, Loop.RETIRED_LIVES, retire))
+        tasks.create_task(self._every(RETIRE_INTERVAL_S, Loop.RETIRED_BOOTS, retire))
         for scans, journaled in ((without, False), (with_journals, True)):
             for seconds, loop, do in scans:
                 if seconds:

@@ -1,6 +1,6 @@
 """The batches that one lane was given, in memory.
 
-Most lives are in the parts that the lane state names, as compact bytes. Lives that changed since
+Most boots are in the parts that the lane state names, as compact bytes. Boots that changed since
 the newest part are Python objects. Their changes are in the lane state too, as `recent` batches.
 Pure: it neither reads nor writes the store.
 """
@@ -12,11 +12,11 @@ import msgspec
 
 from sluice_protocol.identity import Identity
 from sluice_reconciler.lanes.parts import (
+    Boot,
+    BootCounts,
+    BootKey,
     LanePart,
-    Life,
-    LifeCounts,
-    LifeKey,
-    key_of_life,
+    key_of_boot,
     make_part,
 )
 from sluice_reconciler.lanes.sequence_ranges import (
@@ -35,7 +35,7 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
     seq_end: int
 
     @property
-    def life(self) -> Life:
+    def boot(self) -> Boot:
         """Its agent and boot."""
         return self.agent_id, self.boot_id
 
@@ -47,7 +47,7 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnqueuedDelta:
-    """The lives that changed since the newest part, as they were when the delta was made.
+    """The boots that changed since the newest part, as they were when the delta was made.
 
     Attributes:
         part: Their states.
@@ -62,14 +62,14 @@ class EnqueuedDelta:
 
 def in_order(batches: Iterable[IntendedBatch]) -> tuple[IntendedBatch, ...]:
     """Return batches in the order of their identities."""
-    return tuple(sorted(batches, key=lambda one: (*one.life, one.seq_start, one.seq_end)))
+    return tuple(sorted(batches, key=lambda one: (*one.boot, one.seq_start, one.seq_end)))
 
 
 class EnqueuedBatches:
     """The batches that one lane was given.
 
     Args:
-        runs: The parts, oldest run first; the parts of one run have no life in common.
+        runs: The parts, oldest run first; the parts of one run have no boot in common.
         recent: Batches that were enqueued after the newest part was written.
         settled_s: As in the lane state.
         unsettled: As in the lane state.
@@ -84,13 +84,13 @@ class EnqueuedBatches:
         unsettled: Iterable[IntendedBatch] = (),
     ) -> None:
         self._runs = [tuple(run) for run in runs]
-        self._changed: dict[Life, BootRanges] = {}
-        self._touched: set[Life] = set()
+        self._changed: dict[Boot, BootRanges] = {}
+        self._touched: set[Boot] = set()
         # States that were looked up and did not change since; the parts contain the same.
-        self._loaded: dict[Life, BootRanges | None] = {}
+        self._loaded: dict[Boot, BootRanges | None] = {}
         self._recent: list[IntendedBatch] = []
         self._unlogged = 0
-        self._empty: set[Life] = set()
+        self._empty: set[Boot] = set()
         self._settled_s = settled_s
         self._unsettled = set(unsettled)
         for batch in recent:
@@ -103,7 +103,7 @@ class EnqueuedBatches:
 
     @property
     def must_spill(self) -> bool:
-        """Whether a life changed in a way that the recent batches do not express."""
+        """Whether a boot changed in a way that the recent batches do not express."""
         return self._unlogged > 0
 
     @property
@@ -113,7 +113,7 @@ class EnqueuedBatches:
 
     @property
     def settled_s(self) -> int:
-        """The settled time; 0 if no life was ever retired."""
+        """The settled time; 0 if no boot was ever retired."""
         return self._settled_s
 
     @property
@@ -121,19 +121,19 @@ class EnqueuedBatches:
         """The batches from before the settled time that are not enqueued, in order."""
         return in_order(self._unsettled)
 
-    def unsettled_of(self, life: Life) -> frozenset[tuple[int, int]]:
-        """Return the sequence numbers of the unsettled batches of one life."""
+    def unsettled_of(self, boot: Boot) -> frozenset[tuple[int, int]]:
+        """Return the sequence numbers of the unsettled batches of one boot."""
         return frozenset(
-            (one.seq_start, one.seq_end) for one in self._unsettled if one.life == life
+            (one.seq_start, one.seq_end) for one in self._unsettled if one.boot == boot
         )
 
-    def count_lives(self, settled_s: int) -> LifeCounts:
-        """Count the lives in the parts, by their last enqueueing."""
+    def count_boots(self, settled_s: int) -> BootCounts:
+        """Count the boots in the parts, by their last enqueueing."""
         total = idle = 0
         for part in (part for run in self._runs for part in run):
             total += len(part)
             idle += int((part.seen < settled_s).sum())
-        return LifeCounts(total=total, idle=idle)
+        return BootCounts(total=total, idle=idle)
 
     def status(self, who: Identity) -> EnqueueStatus:
         """Return whether a batch was enqueued, without reading the store."""
@@ -144,21 +144,21 @@ class EnqueuedBatches:
 
     def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:
         """Return the enqueued batches of one boot, to be read only; None if there are none."""
-        life = agent_id, boot_id
-        changed = self._changed.get(life)
+        boot = agent_id, boot_id
+        changed = self._changed.get(boot)
         if changed is not None:
             return changed
-        return self._loaded[life] if life in self._loaded else self._find(key_of_life(life))
+        return self._loaded[boot] if boot in self._loaded else self._find(key_of_boot(boot))
 
-    def load(self, lives: Iterable[Life]) -> None:
-        """Look many lives up together, which costs less than one by one as their parts are many.
+    def load(self, boots: Iterable[Boot]) -> None:
+        """Look many boots up together, which costs less than one by one as their parts are many.
 
-        They stay in memory until the next call with other lives.
+        They stay in memory until the next call with other boots.
         """
-        wanted = {life for life in lives if life not in self._changed}
+        wanted = {boot for boot in boots if boot not in self._changed}
         if not wanted or wanted <= self._loaded.keys():
             return
-        keys = {key_of_life(life): life for life in wanted}
+        keys = {key_of_boot(boot): boot for boot in wanted}
         self._loaded = dict.fromkeys(wanted)
         for run in reversed(self._runs):
             for part in run:
@@ -169,8 +169,8 @@ class EnqueuedBatches:
             if not keys:
                 return
 
-    def _find(self, key: LifeKey) -> BootRanges | None:
-        """Return the newest state that a part contains of a life."""
+    def _find(self, key: BootKey) -> BootRanges | None:
+        """Return the newest state that a part contains of a boot."""
         for run in reversed(self._runs):
             for part in run:
                 first, last = part.span
@@ -180,51 +180,51 @@ class EnqueuedBatches:
                         return found
         return None
 
-    def _change(self, life: Life) -> BootRanges:
-        """Return the state of a life, to be changed."""
-        boot = self._changed.get(life)
-        if boot is None:
-            is_loaded = life in self._loaded
-            known = self._loaded.pop(life) if is_loaded else self._find(key_of_life(life))
-            boot = self._changed[life] = known or BootRanges()
-        self._touched.add(life)
-        self._empty.discard(life)
-        return boot
+    def _change(self, boot: Boot) -> BootRanges:
+        """Return the state of a boot, to be changed."""
+        ranges = self._changed.get(boot)
+        if ranges is None:
+            is_loaded = boot in self._loaded
+            known = self._loaded.pop(boot) if is_loaded else self._find(key_of_boot(boot))
+            ranges = self._changed[boot] = known or BootRanges()
+        self._touched.add(boot)
+        self._empty.discard(boot)
+        return ranges
 
     def add(self, batch: IntendedBatch) -> None:
         """Record a batch as enqueued."""
-        self._change(batch.life).add(batch.seq_start, batch.seq_end)
+        self._change(batch.boot).add(batch.seq_start, batch.seq_end)
         self._recent.append(batch)
         self._unsettled.discard(batch)
 
-    def restore(self, life: Life, ranges: BootRanges) -> None:
-        """Add a life that was retired, or that is new.
+    def restore(self, boot: Boot, ranges: BootRanges) -> None:
+        """Add a boot that was retired, or that is new.
 
-        The recent batches do not express what a retired life contained, so it is written in a part
-        before the next batch is appended. A new life is only remembered until then.
+        The recent batches do not express what a retired boot contained, so it is written in a part
+        before the next batch is appended. A new boot is only remembered until then.
         """
-        if self.boot(*life) is not None:
+        if self.boot(*boot) is not None:
             return
-        self._loaded.pop(life, None)
-        self._changed[life] = ranges
+        self._loaded.pop(boot, None)
+        self._changed[boot] = ranges
         if ranges.ranges:
-            self._touched.add(life)
+            self._touched.add(boot)
             self._unlogged += 1
         else:
-            self._empty.add(life)
+            self._empty.add(boot)
 
     def settle_before(self, settled_s: int, unsettled: Iterable[IntendedBatch]) -> None:
         """Use a settled time, which the lane state contains now."""
         self._settled_s = settled_s
         self._unsettled.update(unsettled)
 
-    def dissolve(self, life: Life, sealed: SequenceRange) -> None:
+    def dissolve(self, boot: Boot, sealed: SequenceRange) -> None:
         """Remove a range, so that its batches count as new.
 
         The lane state contains this before it contains the intent to enqueue them again: a crash in
         between leaves batches that are new, and never a range that is not what was enqueued.
         """
-        self._change(life).dissolve(sealed)
+        self._change(boot).dissolve(sealed)
         self._unlogged += 1
 
     def delta(self, now_s: int) -> EnqueuedDelta | None:
@@ -233,7 +233,7 @@ class EnqueuedBatches:
         Args:
             now_s: The store's clock, at or after the last enqueueing.
         """
-        changed = {life: one for life, one in self._changed.items() if life not in self._empty}
+        changed = {boot: one for boot, one in self._changed.items() if boot not in self._empty}
         if not changed:
             return None
         self._touched = set()
@@ -246,7 +246,7 @@ class EnqueuedBatches:
         self._runs = [tuple(run) for run in runs]
         if delta is not None:
             # What changed while the delta was being written stays.
-            self._changed = {life: self._changed[life] for life in self._touched}
+            self._changed = {boot: self._changed[boot] for boot in self._touched}
             self._empty.clear()
             self._recent = self._recent[delta.recent :]
             self._unlogged -= delta.unlogged

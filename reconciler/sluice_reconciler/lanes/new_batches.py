@@ -19,7 +19,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
-from sluice_reconciler.lanes.parts import Life
+from sluice_reconciler.lanes.parts import Boot
 from sluice_reconciler.lanes.retirement import restore_ranges
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
@@ -35,9 +35,9 @@ log = structlog.get_logger()
 
 
 class UnsureRange(NamedTuple):
-    """A range of a life in which the seal does not identify the new batches."""
+    """A range of a boot in which the seal does not identify the new batches."""
 
-    life: Life
+    boot: Boot
     sealed: SequenceRange
 
 
@@ -106,25 +106,25 @@ async def new_batches(
 
 
 async def _status_of(store: ObjectStore, ledger: EnqueuedBatches, who: Identity) -> EnqueueStatus:
-    """Return whether a batch was enqueued; a life that was retired is restored first."""
+    """Return whether a batch was enqueued; a boot that was retired is restored first."""
     status = ledger.status(who)
     if status is EnqueueStatus.RETIRED:
-        await _restore_life(store, ledger, (who.agent_id, who.boot_id))
+        await _restore_boot(store, ledger, (who.agent_id, who.boot_id))
         status = ledger.status(who)
     return status
 
 
-async def _restore_life(store: ObjectStore, ledger: EnqueuedBatches, life: Life) -> None:
-    """List the boot of a life that the ledger does not contain, once, and add what was enqueued."""
-    prefix = boot_prefix(*life)
+async def _restore_boot(store: ObjectStore, ledger: EnqueuedBatches, boot: Boot) -> None:
+    """List once a boot that the ledger does not contain, and add what was enqueued."""
+    prefix = boot_prefix(*boot)
     listed = [
         ListedBatch(start=found.seq_start, end=found.seq_end, last_modified_ns=one.last_modified_ns)
         async for page in store.list(prefix)
         for one in page.objects
         if (found := identity_of(one.key)) is not None
     ]
-    # The ledger decides what is settled after the listing: lives may be retired meanwhile.
-    ledger.restore(life, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(life)))
+    # The ledger decides what is settled after the listing: boots may be retired meanwhile.
+    ledger.restore(boot, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(boot)))
 
 
 def _range_of(ledger: EnqueuedBatches, who: Identity) -> SequenceRange | None:
@@ -151,11 +151,11 @@ async def _compare_range(
 
 
 async def _compare_with_listing(
-    store: ObjectStore, ledger: EnqueuedBatches, life: Life, sealed: SequenceRange
+    store: ObjectStore, ledger: EnqueuedBatches, boot: Boot, sealed: SequenceRange
 ) -> RangeComparison:
-    agent_id, boot_id = life
-    boot = ledger.boot(agent_id, boot_id)
-    extras = list(boot.extras) if boot is not None else []
+    agent_id, boot_id = boot
+    ranges = ledger.boot(agent_id, boot_id)
+    extras = list(ranges.extras) if ranges is not None else []
     inside = partial(_listed_inside, store, boot_prefix(agent_id, boot_id), sealed)
     # Usually every listed batch is enqueued; then no listing of a long range is kept in memory.
     if await _seal_matches(sealed, set(extras), inside()):

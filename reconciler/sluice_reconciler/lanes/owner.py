@@ -8,7 +8,7 @@ The steps of one append, and what the next owner does after a crash behind each 
     4 append to the register               the append is in the register: add it to the ledger
     5 add the intent to the ledger         as after step 4; stored with the next intent
 
-Lives are retired by one swap too: it sets the settled time and names runs without these lives. A
+Boots are retired by one swap too: it sets the settled time and names runs without these boots. A
 crash before it leaves parts that no lane state names.
 
 To take a lane over, a process raises the owner term in the lane's state by a swap, then writes it
@@ -210,19 +210,19 @@ class LaneOwner:
     def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
         """Return the settled time that a pass shows, if it makes a rewrite worth while."""
         settled_s = settled_time_s(self._stored.record, shown, quiet_s)
-        if settled_s is None or not is_rewrite_due(self.ledger.count_lives(settled_s)):
+        if settled_s is None or not is_rewrite_due(self.ledger.count_boots(settled_s)):
             return None
         return settled_s
 
     async def retire(self, settled_s: int, unsettled: Iterable[Identity]) -> int:
-        """Retire the lives that were given no batch since the settled time.
+        """Retire the boots that were given no batch since the settled time.
 
         Args:
             settled_s: From `settled_time_s`.
             unsettled: Every batch of the lane that is held back and not enqueued.
 
         Returns:
-            How many lives were retired.
+            How many boots were retired.
 
         Raises:
             LaneTakenOver: As in `enqueue`.
@@ -231,7 +231,7 @@ class LaneOwner:
         """
         held = {*self.ledger.unsettled, *map(_pending, unsettled)}
         old, ledger = self._stored.record, self.ledger
-        before = ledger.count_lives(settled_s).total
+        before = ledger.count_boots(settled_s).total
         written = await self._log.rewrite(ledger, old.runs, self._now_s, settled_s)
         requests = await self._log.requests.spill()
         record = replace(
@@ -248,7 +248,7 @@ class LaneOwner:
         await self._swap_in(record, requests)
         ledger.settle(self._log.parts_of(record), written.delta)
         ledger.settle_before(settled_s, held)
-        return max(0, before - ledger.count_lives(settled_s).total)
+        return max(0, before - ledger.count_boots(settled_s).total)
 
     @property
     def _now_s(self) -> int:

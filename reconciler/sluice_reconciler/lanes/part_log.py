@@ -18,15 +18,15 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.write_proofs import writes_of
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.parts import (
+    Boot,
     LanePart,
-    Life,
     decode_part,
     encode_part,
-    key_of_life,
+    key_of_boot,
     merge_parts,
 )
 from sluice_reconciler.lanes.request_log import RequestLog
-from sluice_reconciler.lanes.runs import PART_LIVES_MAX, OwnedObjects, plan_merge
+from sluice_reconciler.lanes.runs import PART_BOOTS_MAX, OwnedObjects, plan_merge
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
@@ -43,8 +43,8 @@ from sluice_store.port import ObjectStore
 REREADS_MAX: Final = 20
 """How often a lane state is read again because its owner merged the parts that it named."""
 
-INLINE_LIVES_MAX: Final = 4096
-"""Lives up to which a merge runs on the event loop; a larger one runs in a thread."""
+INLINE_BOOTS_MAX: Final = 4096
+"""Boots up to which a merge runs on the event loop; a larger one runs in a thread."""
 
 
 class PartMissing(Exception):
@@ -89,7 +89,7 @@ async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) ->
 
 
 async def load_ledger(
-    store: ObjectStore, stored: StoredLaneState, cache: PartCache, of: Life | None = None
+    store: ObjectStore, stored: StoredLaneState, cache: PartCache, of: Boot | None = None
 ) -> EnqueuedBatches:
     """Read the parts that a lane state names, and return the ledger.
 
@@ -97,7 +97,7 @@ async def load_ledger(
         store: The store.
         stored: The lane state.
         cache: Parts that were read before; the others are added.
-        of: Read only the parts that may contain this life; None for all parts.
+        of: Read only the parts that may contain this boot; None for all parts.
 
     Raises:
         PartMissing: A part does not exist.
@@ -111,7 +111,7 @@ async def load_ledger(
     for run in record.runs:
         parts: list[LanePart] = []
         for one in run:
-            if of is not None and not one.first <= key_of_life(of)[0] <= one.last:
+            if of is not None and not one.first <= key_of_boot(of)[0] <= one.last:
                 continue
             if one.name not in cache.parts:
                 cache.parts[one.name] = await read_part(store, record.of_lane, one)
@@ -126,7 +126,7 @@ async def load_ledger(
 
 
 async def read_ledger(
-    store: ObjectStore, lane: Lane, cache: PartCache | None = None, of: Life | None = None
+    store: ObjectStore, lane: Lane, cache: PartCache | None = None, of: Boot | None = None
 ) -> tuple[EnqueuedBatches, bool]:
     """Read what a lane was given, without taking the lane over.
 
@@ -266,11 +266,11 @@ class LaneLog:
         delta = ledger.delta(now_s)
         if delta is None:
             return WrittenRuns(runs=runs, delta=None)
-        lives = [sum(one.lives for one in run) for run in runs]
-        merged = plan_merge([*lives, len(delta.part)])
+        boots = [sum(one.lives for one in run) for run in runs]
+        merged = plan_merge([*boots, len(delta.part)])
         kept = runs[: len(runs) + 1 - merged] if merged else runs
         inputs = [self._cache.parts[one.name] for run in runs[len(kept) :] for one in run]
-        if not inputs and len(delta.part) <= PART_LIVES_MAX:
+        if not inputs and len(delta.part) <= PART_BOOTS_MAX:
             outputs = [delta.part]
         else:
             outputs = await self._merge([*inputs, delta.part])
@@ -280,13 +280,13 @@ class LaneLog:
     async def rewrite(
         self, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int, settled_s: int
     ) -> WrittenRuns:
-        """Write the changes of a ledger and all runs as one run without the idle lives.
+        """Write the changes of a ledger and all runs as one run without the idle boots.
 
         Args:
             ledger: As in `spill`.
             runs: As in `spill`.
             now_s: As in `spill`.
-            settled_s: Lives that were given no batch since then are left out.
+            settled_s: Boots that were given no batch since then are left out.
 
         Raises:
             OutcomeUnknown: As in `spill`.
@@ -303,9 +303,9 @@ class LaneLog:
 
     async def _merge(self, parts: Sequence[LanePart], settled_s: int = 0) -> list[LanePart]:
         def work() -> list[LanePart]:
-            return list(merge_parts(parts, PART_LIVES_MAX, retired_before_s=settled_s))
+            return list(merge_parts(parts, PART_BOOTS_MAX, retired_before_s=settled_s))
 
-        if sum(map(len, parts)) <= INLINE_LIVES_MAX:
+        if sum(map(len, parts)) <= INLINE_BOOTS_MAX:
             return work()
         return await asyncio.to_thread(work)
 

@@ -1,15 +1,15 @@
-"""The bytes of a part: what a lane was given of many lives, sorted, in one immutable object.
+"""The bytes of a part: what a lane was given of many boots, sorted, in one immutable object.
 
-A life is one boot of one agent. A part contains the whole state of each of its lives, so of several
-parts with the same life only the newest counts. It is searched as it is stored, without decoding:
-about 50 bytes of memory per life. All integers are little-endian and unsigned:
+A boot is one start of one agent. A part contains the whole state of each of its boots, so of
+several parts with the same boot only the newest counts. It is searched as it is stored, without
+decoding: about 50 bytes of memory per boot. All integers are little-endian and unsigned:
 
-    magic `SLP1` | version u16 | flags u16 | lives u32 | bytes of values u32
-    lives x u64   first half of the key: 4 bytes of the agent's hash, 4 bytes of the life's hash
-    lives x u64   second half: the next 8 bytes of the life's hash
-    lives x u32   last part: the next 4 bytes of the life's hash
-    lives x u32   where the value ends
-    lives x u32   Unix time in seconds, at or after the last enqueueing
+    magic `SLP1` | version u16 | flags u16 | boots u32 | bytes of values u32
+    boots x u64   first half of the key: 4 bytes of the agent's hash, 4 bytes of the boot's hash
+    boots x u64   second half: the next 8 bytes of the boot's hash
+    boots x u32   last part: the next 4 bytes of the boot's hash
+    boots x u32   where the value ends
+    boots x u32   Unix time in seconds, at or after the last enqueueing
     values        `BootRanges` in MessagePack
 
 The object is one zstd frame of these bytes. Pure. Source: `docs/reconciler.md`, State; ADR 24.
@@ -30,17 +30,17 @@ from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
-Life = tuple[str, str]
+Boot = tuple[str, str]
 """Agent id and boot id."""
 
-LifeKey = NewType("LifeKey", tuple[int, int, int])
-"""The three columns of a life's key; parts are sorted by it."""
+BootKey = NewType("BootKey", tuple[int, int, int])
+"""The three columns of a boot's key; parts are sorted by it."""
 
 PART_BYTES_MAX: Final = 1 << 30
 MAGIC: Final = b"SLP1"
 VERSION: Final = 2
 _HEADER: Final = struct.Struct("<4sHHII")
-_LIFE_BYTES: Final = 8 + 8 + 4 + 4 + 4
+_BOOT_BYTES: Final = 8 + 8 + 4 + 4 + 4
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(BootRanges)
@@ -49,31 +49,31 @@ _U64 = npt.NDArray[np.uint64]
 _U32 = npt.NDArray[np.uint32]
 
 
-def key_of_life(life: Life) -> LifeKey:
-    """Return the key of a life. All lives of an agent are adjacent in the order of keys."""
-    agent, boot = (one.encode() for one in life)
+def key_of_boot(boot: Boot) -> BootKey:
+    """Return the key of a boot. All boots of an agent are adjacent in the order of keys."""
+    agent, boot_id = (one.encode() for one in boot)
     of_agent = hashlib.blake2b(agent, digest_size=4).digest()
-    salted = len(agent).to_bytes(4, "big") + agent + boot
-    of_life = hashlib.blake2b(salted, digest_size=16).digest()
-    return LifeKey(
+    salted = len(agent).to_bytes(4, "big") + agent + boot_id
+    of_boot = hashlib.blake2b(salted, digest_size=16).digest()
+    return BootKey(
         (
-            int.from_bytes(of_agent + of_life[:4], "big"),
-            int.from_bytes(of_life[4:12], "big"),
-            int.from_bytes(of_life[12:], "big"),
+            int.from_bytes(of_agent + of_boot[:4], "big"),
+            int.from_bytes(of_boot[4:12], "big"),
+            int.from_bytes(of_boot[12:], "big"),
         )
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanePart:
-    """The lives of one part, in memory.
+    """The boots of one part, in memory.
 
     Attributes:
         heads: First half of each key, ascending.
         mids: Second half of each key.
         lows: Last part of each key.
         ends: Where each value ends.
-        seen: When each life was last given a batch, or later, in seconds.
+        seen: When each boot was last given a batch, or later, in seconds.
         values: The values, one behind the other.
     """
 
@@ -95,26 +95,26 @@ class LanePart:
     @property
     def memory_bytes(self) -> int:
         """The memory that the part needs."""
-        return len(self) * _LIFE_BYTES + len(self.values)
+        return len(self) * _BOOT_BYTES + len(self.values)
 
-    def find(self, key: LifeKey) -> BootRanges | None:
-        """Return a new copy of a life's state, or None if the part does not contain the life."""
+    def find(self, key: BootKey) -> BootRanges | None:
+        """Return a new copy of a boot's state, or None if the part does not contain the boot."""
         return self._find_from(key, int(np.searchsorted(self.heads, np.uint64(key[0]))))
 
-    def find_all(self, keys: Sequence[LifeKey]) -> dict[LifeKey, BootRanges]:
-        """Return new copies of the states of those lives that the part contains."""
+    def find_all(self, keys: Sequence[BootKey]) -> dict[BootKey, BootRanges]:
+        """Return new copies of the states of those boots that the part contains."""
         heads = np.array([key[0] for key in keys], dtype=np.uint64)
         places = np.searchsorted(self.heads, heads)
         hits = self.heads[np.minimum(places, len(self) - 1)] == heads
-        found: dict[LifeKey, BootRanges] = {}
+        found: dict[BootKey, BootRanges] = {}
         for number in np.flatnonzero(hits).tolist():
             ranges = self._find_from(keys[number], int(places[number]))
             if ranges is not None:
                 found[keys[number]] = ranges
         return found
 
-    def _find_from(self, key: LifeKey, at: int) -> BootRanges | None:
-        """Return the state of a life whose head is at this place or behind it."""
+    def _find_from(self, key: BootKey, at: int) -> BootRanges | None:
+        """Return the state of a boot whose head is at this place or behind it."""
         head, mid, low = key
         while at < len(self.heads) and int(self.heads[at]) == head:
             if int(self.mids[at]) == mid and int(self.lows[at]) == low:
@@ -125,11 +125,11 @@ class LanePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LifeCounts:
-    """The lives in the parts of a lane.
+class BootCounts:
+    """The boots in the parts of a lane.
 
     Attributes:
-        total: All of them; a life that several runs contain is counted for each.
+        total: All of them; a boot that several runs contain is counted for each.
         idle: Those that were given no batch since the settled time.
     """
 
@@ -137,9 +137,9 @@ class LifeCounts:
     idle: int
 
 
-def make_part(boots: Mapping[Life, BootRanges], seen_s: int) -> LanePart:
-    """Return a part with the state of these lives, which were given no batch after `seen_s`."""
-    unsorted = ((key_of_life(life), ranges) for life, ranges in boots.items())
+def make_part(ranges_of: Mapping[Boot, BootRanges], seen_s: int) -> LanePart:
+    """Return a part with the state of these boots, which were given no batch after `seen_s`."""
+    unsorted = ((key_of_boot(boot), ranges) for boot, ranges in ranges_of.items())
     keyed = sorted(unsorted, key=lambda one: one[0])
     values = [_ENCODER.encode(ranges) for _, ranges in keyed]
     return LanePart(
@@ -153,17 +153,17 @@ def make_part(boots: Mapping[Life, BootRanges], seen_s: int) -> LanePart:
 
 
 def merge_parts(
-    parts: Sequence[LanePart], lives_max: int, *, retired_before_s: int = 0
+    parts: Sequence[LanePart], boots_max: int, *, retired_before_s: int = 0
 ) -> Iterator[LanePart]:
-    """Merge parts, oldest first, into parts of at most `lives_max` lives with disjoint spans.
+    """Merge parts, oldest first, into parts of at most `boots_max` boots with disjoint spans.
 
-    Of a life that several parts contain, the state in the last of them is kept.
+    Of a boot that several parts contain, the state in the last of them is kept.
 
     Args:
-        parts: The parts; all parts of the lane, if lives are retired. Otherwise an older state of a
-            retired life would count again.
-        lives_max: Lives in one part, at most.
-        retired_before_s: Lives that were last given a batch before this time are left out.
+        parts: The parts; all parts of the lane, if boots are retired. Otherwise an older state of a
+            retired boot would count again.
+        boots_max: Boots in one part, at most.
+        retired_before_s: Boots that were last given a batch before this time are left out.
     """
     heads = np.concatenate([one.heads for one in parts])
     mids = np.concatenate([one.mids for one in parts])
@@ -181,8 +181,8 @@ def merge_parts(
     sizes = np.concatenate([np.diff(one.ends, prepend=np.uint32(0)) for one in parts])
     starts = np.cumsum(sizes, dtype=np.int64) - sizes
     heads, mids, lows, seen = heads[first], mids[first], lows[first], seen[first]
-    for at in range(0, len(chosen), lives_max):
-        here = slice(at, at + lives_max)
+    for at in range(0, len(chosen), boots_max):
+        here = slice(at, at + boots_max)
         lengths = sizes[chosen[here]].astype(np.int64)
         ends = np.cumsum(lengths)
         where = np.repeat(starts[chosen[here]] - (ends - lengths), lengths) + np.arange(ends[-1])
@@ -223,17 +223,17 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
         raise InvalidRecord(key, f"not a zstd frame: {error}") from error
     if len(raw) < _HEADER.size or raw[:4] != MAGIC:
         raise InvalidRecord(key, "not a part of a lane state")
-    _, version, _, lives, value_bytes = _HEADER.unpack_from(raw)
+    _, version, _, boots, value_bytes = _HEADER.unpack_from(raw)
     if version != VERSION:
         raise UnsupportedVersion("part of a lane state", version, VERSION, key)
-    if len(raw) != _HEADER.size + lives * _LIFE_BYTES + value_bytes or not lives:
-        raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {lives} lives")
+    if len(raw) != _HEADER.size + boots * _BOOT_BYTES + value_bytes or not boots:
+        raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {boots} lives")
     at = _HEADER.size
-    heads = np.frombuffer(raw, dtype="<u8", count=lives, offset=at)
-    mids = np.frombuffer(raw, dtype="<u8", count=lives, offset=at + 8 * lives)
-    lows = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 16 * lives)
-    ends = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 20 * lives)
-    seen = np.frombuffer(raw, dtype="<u4", count=lives, offset=at + 24 * lives)
+    heads = np.frombuffer(raw, dtype="<u8", count=boots, offset=at)
+    mids = np.frombuffer(raw, dtype="<u8", count=boots, offset=at + 8 * boots)
+    lows = np.frombuffer(raw, dtype="<u4", count=boots, offset=at + 16 * boots)
+    ends = np.frombuffer(raw, dtype="<u4", count=boots, offset=at + 20 * boots)
+    seen = np.frombuffer(raw, dtype="<u4", count=boots, offset=at + 24 * boots)
     if int(ends[-1]) != value_bytes or bool(np.any(heads[1:] < heads[:-1])):
         raise InvalidRecord(key, "its columns do not agree")
     return LanePart(
@@ -242,5 +242,5 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
         lows=lows,
         ends=ends,
         seen=seen,
-        values=raw[at + _LIFE_BYTES * lives :],
+        values=raw[at + _BOOT_BYTES * boots :],
     )

@@ -1,8 +1,8 @@
-"""Which lives leave the state of a lane, and what is known of a life that it does not contain.
+"""Which boots leave the state of a lane, and what is known of a boot that it does not contain.
 
 The settled time of a lane is a fact about `accepted/`: every batch of the lane whose manifest was
 created before it is enqueued, except the unsettled ones, which the lane state names. It comes from
-a full pass that compared the lane and left no batch behind. A life whose batches were all enqueued
+a full pass that compared the lane and left no batch behind. A boot whose batches were all enqueued
 before that time can therefore be retired, that is, removed from the lane state. When a batch of it
 appears again, the listing of its boot restores exactly what the lane state contained.
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.lanes.parts import LifeCounts
+from sluice_reconciler.lanes.parts import BootCounts
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
 from sluice_reconciler.lanes.state import LaneRecord
 
@@ -24,13 +24,13 @@ CLOCK_MARGIN_S: Final = 60
 """More than the clocks of gateways and store differ, and than a timestamp precedes its object."""
 
 RETIRED_SHARE: Final = 4
-"""All runs are rewritten when at least one in this many lives is idle."""
+"""All runs are rewritten when at least one in this many boots is idle."""
 
 RETIRED_MIN: Final = 1024
-"""Idle lives below which they are not worth a rewrite."""
+"""Idle boots below which they are not worth a rewrite."""
 
 UNSETTLED_MAX: Final = 1000
-"""Batches that are held back in one lane above which no life is retired."""
+"""Batches that are held back in one lane above which no boot is retired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ def settled_time_s(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | 
     Args:
         record: The lane state.
         shown: The pass.
-        quiet_s: How long a life is kept after its last batch.
+        quiet_s: How long a boot is kept after its last batch.
     """
     if record.queue not in shown.queues or not record.ledger_since_unix_ns:
         return None
@@ -65,18 +65,18 @@ def settled_time_s(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | 
     return settled_s if settled_s > record.settled_s else None
 
 
-def is_rewrite_due(counts: LifeCounts) -> bool:
-    """Return True if enough lives are idle."""
+def is_rewrite_due(counts: BootCounts) -> bool:
+    """Return True if enough boots are idle."""
     return counts.idle >= RETIRED_MIN and counts.idle * RETIRED_SHARE >= counts.total
 
 
 def is_settled(listed: ListedBatch, settled_s: int, unsettled: Collection[tuple[int, int]]) -> bool:
-    """Return True if a listed batch of a retired life was enqueued.
+    """Return True if a listed batch of a retired boot was enqueued.
 
     Args:
         listed: The batch.
         settled_s: The settled time of its lane.
-        unsettled: The sequence numbers of the unsettled batches of its life.
+        unsettled: The sequence numbers of the unsettled batches of its boot.
     """
     is_before = listed.last_modified_ns < settled_s * NS_PER_S
     return is_before and (listed.start, listed.end) not in unsettled
@@ -85,7 +85,7 @@ def is_settled(listed: ListedBatch, settled_s: int, unsettled: Collection[tuple[
 def restore_ranges(
     listed: Iterable[ListedBatch], settled_s: int, unsettled: Collection[tuple[int, int]]
 ) -> BootRanges:
-    """Return what a lane was given of a retired life, from the whole listing of its boot.
+    """Return what a lane was given of a retired boot, from the whole listing of its boot.
 
     Args:
         listed: Every batch under the prefix of the boot.

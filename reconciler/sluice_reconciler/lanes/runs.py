@@ -2,10 +2,10 @@
 
 Every few hundred batches add a run. Runs of about the same size are merged (a log-structured merge
 tree, size-tiered): `FAN_IN` runs of one tier, and all later ones, become one run of the next tier,
-or a smaller one if they contain the same lives. A changed life is thereby rewritten once per tier,
-and a life that does not change is rewritten only with as many that do.
+or a smaller one if they contain the same boots. A changed boot is thereby rewritten once per tier,
+and a boot that does not change is rewritten only with as many that do.
 
-Only adjacent runs are merged, and the result takes their place, so a newer state of a life is
+Only adjacent runs are merged, and the result takes their place, so a newer state of a boot is
 always in a later run than an older one.
 """
 
@@ -27,25 +27,25 @@ RECENT_MAX: Final = 512
 FAN_IN: Final = 8
 """Runs of one tier that are merged."""
 
-PART_LIVES_MAX: Final = 65_536
-"""Lives in one part at most, about 3 MB. A larger run has several parts."""
+PART_BOOTS_MAX: Final = 65_536
+"""Boots in one part at most, about 3 MB. A larger run has several parts."""
 
 
-def tier_of(lives: int) -> int:
-    """Return the tier of a run; a run of the next one has up to `FAN_IN` times as many lives."""
+def tier_of(boots: int) -> int:
+    """Return the tier of a run; a run of the next one has up to `FAN_IN` times as many boots."""
     tier, bound = 0, 2 * RECENT_MAX
-    while lives > bound:
+    while boots > bound:
         tier, bound = tier + 1, bound * FAN_IN
     return tier
 
 
-def plan_merge(lives: Sequence[int]) -> int:
+def plan_merge(boots: Sequence[int]) -> int:
     """Return how many of the newest runs are merged now; 0 for none.
 
     Args:
-        lives: The number of lives in each run, oldest first.
+        boots: The number of boots in each run, oldest first.
     """
-    newest_first = [tier_of(one) for one in reversed(lives)]
+    newest_first = [tier_of(one) for one in reversed(boots)]
     # A run in front of a larger one is merged together with it.
     tiers = list(accumulate(newest_first, max))
     for tier in sorted(set(tiers)):

@@ -59,7 +59,7 @@ class EnqueueStatus(Enum):
     DONE = "done"
     MAYBE = "maybe"
     RETIRED = "retired"
-    """The ledger does not contain its life, which may have been retired."""
+    """The ledger does not contain its boot, which may have been retired."""
 
 
 class BootRanges(msgspec.Struct, array_like=True):

@@ -9,7 +9,7 @@ is the ledger of what was enqueued and the append intent for what is enqueued ne
 - `recent`: the batches that were enqueued since the newest part was written.
 - `runs`: the parts with everything else, oldest run first (`lane_parts`). A part is created once,
   before the first record that names it, and never changed.
-- `settled_s`, `unsettled`: what is known of lives that are in no part (`retirement`).
+- `settled_s`, `unsettled`: what is known of boots that are in no part (`retirement`).
 - `owner`: the process that raised the owner term. It fences nothing: it is shown to operators.
 - `requests`: the runs with the requests of combined batches, oldest first (`request_log`), except
   those of `recent`.
@@ -111,7 +111,7 @@ class OwnerClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Run = tuple[PartReference, ...]
-"""Parts that have no life in common, in the order of their keys."""
+"""Parts that have no boot in common, in the order of their keys."""
 
 
 class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +130,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         ledger_since_unix_ns: The ledger contains what was enqueued since then, or longer; 0 until
             its first owner has written. A full pass that began before compared another ledger.
         settled_s: Every batch whose manifest was created before this time, by the store's clock in
-            seconds, is enqueued, except `unsettled`. 0 if no life was ever retired.
+            seconds, is enqueued, except `unsettled`. 0 if no boot was ever retired.
         unsettled: Batches that were not enqueued when the settled time was set.
         requests: The runs with the requests of combined batches that are not recent, oldest first.
         released: Whether the owner stopped in order: any process may take the lane without a wait.

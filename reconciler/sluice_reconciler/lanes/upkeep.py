@@ -38,7 +38,7 @@ MEASURED: Final = {
 }
 """The prefix of each part that is measured."""
 RETIRE_INTERVAL_S: Final = 600.0
-"""Time between two decisions whether lives are retired, seconds."""
+"""Time between two decisions whether boots are retired, seconds."""
 
 
 def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
@@ -54,7 +54,7 @@ def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
 
 
 class LaneUpkeep:
-    """Retires lives after each full pass that left no batch behind, and forgets old requests."""
+    """Retires boots after each full pass that left no batch behind, and forgets old requests."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class LaneUpkeep:
         self._quiet_s = authority.retry_horizon_s + authority.margin_s
 
     async def run(self) -> int:
-        """Retire the idle lives of each owned lane in which they are many; return their number.
+        """Retire the idle boots of each owned lane in which they are many; return their number.
 
         Raises:
             OutcomeUnknown: The retries of a write are spent; the next owner resolves it.

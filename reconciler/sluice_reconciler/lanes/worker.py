@@ -161,9 +161,9 @@ class LaneWorker:
             return 0
         if unsure:
             self._metrics.maybe_doubled.labels(self.lane.queue).inc(len(todo))
-        for life, sealed in unsure:
-            log.warning("sequence_range_enqueued_again", agent=life[0], boot=life[1])
-            self._ledger.dissolve(life, sealed)
+        for boot, sealed in unsure:
+            log.warning("sequence_range_enqueued_again", agent=boot[0], boot=boot[1])
+            self._ledger.dissolve(boot, sealed)
         repeated = self._owner.repeated_parts
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
@@ -183,15 +183,15 @@ class LaneWorker:
         return self._owner.requests if self._owner is not None else 0
 
     async def retire(self, shown: ShownPass, quiet_s: int, held: HeldReader) -> int:
-        """Retire idle lives, if this process owns the lane and that is worth a rewrite.
+        """Retire idle boots, if this process owns the lane and that is worth a rewrite.
 
         Args:
             shown: The last full pass that left no batch behind.
-            quiet_s: How long a life is kept after its last batch.
+            quiet_s: How long a boot is kept after its last batch.
             held: Reads what is held back; called after the pass ended.
 
         Returns:
-            How many lives were retired.
+            How many boots were retired.
 
         Raises:
             OutcomeUnknown: The retries are spent; the next owner reads what was stored.

@@ -151,14 +151,14 @@ class BootComparison:
     @classmethod
     def of(cls, worker: LaneWorker, agent_id: str, boot_id: str) -> "BootComparison":
         """Copy what a queue was given of a boot, before anything is added to it."""
-        ledger, life = worker.ledger, (agent_id, boot_id)
-        now = ledger.boot(*life)
+        ledger, boot = worker.ledger, (agent_id, boot_id)
+        now = ledger.boot(*boot)
         if now is None:
             return cls(
                 worker=worker,
                 before=BootRanges(),
                 retired_before_s=ledger.settled_s,
-                unsettled=ledger.unsettled_of(life),
+                unsettled=ledger.unsettled_of(boot),
             )
         before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
         return cls(worker=worker, before=before)
@@ -436,12 +436,12 @@ class _SpanWalk:
         comparisons: list[BootComparison] = []
         last: ObjectKey | None = None
         async for key, who, appeared_ns in self._keys():
-            if tally is None or tally.life != (who.agent_id, who.boot_id):
+            if tally is None or tally.boot != (who.agent_id, who.boot_id):
                 await self._finish_boot(tally, comparisons, last)
                 await self._save(last)
                 tally = BootTally(who.agent_id, who.boot_id)
                 workers = self._pass.workers.of_agent(who.agent_id)
-                comparisons = [BootComparison.of(worker, *tally.life) for worker in workers]
+                comparisons = [BootComparison.of(worker, *tally.boot) for worker in workers]
                 self.sample.begin_boot(key)
             self.sample.count()
             tally.add(who, appeared_ns)
@@ -510,7 +510,7 @@ class _SpanWalk:
             return
         for comparison in comparisons:
             for start, end in comparison.mismatches():
-                await self._add_new_inside(tally.life, comparison, start, end)
+                await self._add_new_inside(tally.boot, comparison, start, end)
         self._run.boots.add(tally, self.date_ns)
         self._pass.on_boot(last)
 

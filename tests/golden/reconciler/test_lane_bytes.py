@@ -14,7 +14,7 @@ from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.parts import (
     decode_part,
     encode_part,
-    key_of_life,
+    key_of_boot,
     make_part,
 )
 from sluice_reconciler.lanes.request_log import KnownRequest, decode_run, encode_run, run_of
@@ -114,5 +114,5 @@ def test_part_is_pinned() -> None:
     pinned = golden("reconciler/part.hex", raw.hex(" ", 16).encode() + b"\n")
     assert bytes.fromhex(pinned.decode()) == raw
     part = decode_part(ObjectKey("part"), zstandard.compress(raw))
-    assert {life: part.find(key_of_life(life)) for life in LIVES} == LIVES
+    assert {life: part.find(key_of_boot(life)) for life in LIVES} == LIVES
     assert part.seen.tolist() == [1_800_000_000] * len(LIVES)

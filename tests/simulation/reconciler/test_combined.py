@@ -320,7 +320,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 3)
-    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
     monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 
 

@@ -27,7 +27,7 @@ from sluice_reconciler.lanes import runs as runs_module
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
-from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
+from sluice_reconciler.lanes.parts import Boot, LanePart, merge_parts
 from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import Run
 from sluice_store.port import ObjectStore
@@ -44,7 +44,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 2)
-    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
 
 
 @pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))
@@ -246,7 +246,7 @@ def _cuts_one_recent_too_many() -> Any:
     return delta
 
 
-def _loads_the_oldest(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
+def _loads_the_oldest(self: EnqueuedBatches, lives: Iterable[Boot]) -> None:
     self._runs.reverse()
     _LOAD(self, lives)
     self._runs.reverse()

@@ -20,7 +20,7 @@ from sluice_reconciler.lanes import part_log, retirement
 from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.owner import LaneOwner
-from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
+from sluice_reconciler.lanes.parts import Boot, LanePart, merge_parts
 from sluice_reconciler.lanes.retirement import ShownPass
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch
 from sluice_reconciler.lanes.state import LaneRecord
@@ -37,7 +37,7 @@ def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 3)
-    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
     monkeypatch.setattr(retirement, "RETIRED_MIN", 1)
     counted: list[int] = []
     real = LaneOwner.retire
@@ -130,7 +130,7 @@ def _unlogged() -> Any:
     """A restored life is kept in memory only."""
     real = EnqueuedBatches.restore
 
-    def restore(self: EnqueuedBatches, life: Life, ranges: BootRanges) -> None:
+    def restore(self: EnqueuedBatches, life: Boot, ranges: BootRanges) -> None:
         before = self._unlogged
         real(self, life, ranges)
         self._unlogged = before

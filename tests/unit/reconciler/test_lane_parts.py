@@ -48,7 +48,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
     monkeypatch.setattr(lane_runs, "FAN_IN", 2)
-    monkeypatch.setattr(part_log, "PART_LIVES_MAX", 2)
+    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
 
 
 def runtime(store: SimStore, seed: int) -> Runtime:

@@ -9,7 +9,7 @@ import pytest
 from sluice_protocol.identity import Identity
 from sluice_reconciler.lanes import parts
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
-from sluice_reconciler.lanes.parts import LanePart, Life, merge_parts
+from sluice_reconciler.lanes.parts import Boot, LanePart, merge_parts
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
 LIVES = [(f"agent-{number % 4}", f"boot-{number}") for number in range(12)]
@@ -61,13 +61,13 @@ def test_lives_looked_up_together_have_the_state_that_they_have_alone() -> None:
 def test_lives_with_the_same_start_of_their_key_are_distinguished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = parts.key_of_life
-    monkeypatch.setattr(parts, "key_of_life", lambda life: (7, *real(life)[1:]))
+    real = parts.key_of_boot
+    monkeypatch.setattr(parts, "key_of_boot", lambda life: (7, *real(life)[1:]))
     states = {life: BootRanges() for life in LIVES}
     for number, ranges in enumerate(states.values()):
         ranges.add(10 * number, 10 * number + 9)
     part = parts.make_part(states, NOW_S)
-    keys = {life: parts.key_of_life(life) for life in [*LIVES, ("agent-9", "boot-9")]}
+    keys = {life: parts.key_of_boot(life) for life in [*LIVES, ("agent-9", "boot-9")]}
     found = part.find_all(list(keys.values()))
     assert {life: found.get(key) for life, key in keys.items()} == {
         **states,
@@ -79,7 +79,7 @@ def _kept_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Change a copy of the state that was looked up, which stays in memory as it was."""
     real = EnqueuedBatches._change
 
-    def change(self: EnqueuedBatches, life: Life) -> BootRanges:
+    def change(self: EnqueuedBatches, life: Boot) -> BootRanges:
         kept = dict(self._loaded)
         boot = real(self, life)
         if life in kept:
@@ -92,7 +92,7 @@ def _kept_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
 def _oldest_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     real = EnqueuedBatches.load
 
-    def load(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
+    def load(self: EnqueuedBatches, lives: Iterable[Boot]) -> None:
         self._runs.reverse()
         real(self, lives)
         self._runs.reverse()
@@ -103,7 +103,7 @@ def _oldest_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
 def _first_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     real = EnqueuedBatches.load
 
-    def load(self: EnqueuedBatches, lives: Iterable[Life]) -> None:
+    def load(self: EnqueuedBatches, lives: Iterable[Boot]) -> None:
         whole, self._runs = self._runs, [run[:1] for run in self._runs]
         real(self, lives)
         self._runs = whole
@@ -115,7 +115,7 @@ def _kept_after_a_restore(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a life that was looked up before, and keep that it had no state."""
     real = EnqueuedBatches.restore
 
-    def restore(self: EnqueuedBatches, life: Life, ranges: BootRanges) -> None:
+    def restore(self: EnqueuedBatches, life: Boot, ranges: BootRanges) -> None:
         kept = dict(self._loaded)
         real(self, life, ranges)
         self._loaded = kept

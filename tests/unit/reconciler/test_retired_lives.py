@@ -16,7 +16,7 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.discovery import DiscoveryClaim, merge_claim
 from sluice_reconciler.explain import explain
 from sluice_reconciler.lanes import retirement
-from sluice_reconciler.lanes.parts import LifeCounts, make_part, merge_parts
+from sluice_reconciler.lanes.parts import BootCounts, make_part, merge_parts
 from sluice_reconciler.lanes.retirement import (
     CLOCK_MARGIN_S,
     RETIRED_MIN,
@@ -70,9 +70,9 @@ def test_a_pass_counts_if_it_compared_the_present_ledger_of_the_lane(
 
 def test_a_rewrite_pays_if_a_quarter_of_the_lives_is_idle() -> None:
     idle = RETIRED_MIN
-    assert is_rewrite_due(LifeCounts(total=4 * idle, idle=idle))
-    assert not is_rewrite_due(LifeCounts(total=4 * idle + 1, idle=idle))
-    assert not is_rewrite_due(LifeCounts(total=idle, idle=idle - 1))
+    assert is_rewrite_due(BootCounts(total=4 * idle, idle=idle))
+    assert not is_rewrite_due(BootCounts(total=4 * idle + 1, idle=idle))
+    assert not is_rewrite_due(BootCounts(total=idle, idle=idle - 1))
 
 
 def test_restored_ranges_contain_what_was_created_before_the_settled_time() -> None:
