@@ -36,6 +36,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
     ACCEPTED,
+    GATEWAY_JOURNALS,
     QUARANTINE,
     RAW_BLOBS,
     accepted_key,
@@ -66,15 +67,17 @@ AGREED = Authority(
 
 
 class Remote(CountingStore):
-    """An authority that can be unreachable, or lose its responses."""
+    """An authority that can be unreachable, refuse some keys, or lose its responses."""
 
     away = False
+    refused = ""
+    """The prefix of keys that cannot be written."""
     lossy = 0
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        if self.away:
+        if self.away or (self.refused and key.startswith(self.refused)):
             raise StoreUnavailable("create", key, "unreachable")
         outcome = await super().create(key, body, sha256=sha256)
         if self.lossy > 0:
@@ -223,6 +226,27 @@ def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
             metric = spooled.gateway.metrics.spool_landed.labels("accepted")
             assert metric._value.get() == 1
         assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
+
+    run(main())
+
+
+def test_a_batch_is_marked_as_transferred_only_after_the_journal_names_it(tmp_path: Path) -> None:
+    """Otherwise no journal would name it, and an answer without it might be called complete."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            marker = transfer_marker_key(accepted_key(identity()))
+            assert (await spooled.client.upload(frame_of())).status == 200
+            spooled.remote.refused = GATEWAY_JOURNALS
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.remote.inner.get(accepted_key(identity())), Found)
+            assert isinstance(await spooled.local.inner.head(marker), NotFound)
+            assert spooled.transfer.pending == 1
+            spooled.remote.refused = ""
+            await spooled.transfer.transfer_once()
+            assert not isinstance(await spooled.local.inner.head(marker), NotFound)
+            assert spooled.transfer.pending == 0
 
     run(main())
 
