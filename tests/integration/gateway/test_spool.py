@@ -251,6 +251,31 @@ def test_a_batch_is_marked_as_transferred_only_after_the_journal_names_it(tmp_pa
     run(main())
 
 
+def test_a_batch_whose_blob_neither_place_has_stays_pending(tmp_path: Path) -> None:
+    """The manifest in the authority is no proof of the blob; a restored blob is enough."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            frame, key = frame_of(), accepted_key(identity())
+            assert (await spooled.client.upload(frame)).status == 200
+            manifest = await spooled.local.inner.get(key)
+            assert isinstance(manifest, Found)
+            await spooled.remote.inner.create(key, manifest.body)
+            blob = await spooled.local.inner.head(blob_key(digest_of(frame)))
+            assert isinstance(blob, ObjectInfo)
+            await spooled.local.inner.delete(blob.key, blob.incarnation)
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.local.inner.head(transfer_marker_key(key)), NotFound)
+            assert spooled.transfer.pending == 1
+            await spooled.local.inner.create(blob.key, frame)
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
+            assert isinstance(await spooled.remote.inner.head(blob.key), ObjectInfo)
+
+    run(main())
+
+
 def test_a_transfer_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
     """A new process finds the pending records: without a marker, or with a blob that was not
     deleted.
