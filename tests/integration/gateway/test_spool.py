@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from support.constants import settings_with
 from support.gateway import (
     Client,
     CountingStore,
+    HttpResult,
     TestKey,
     bodies_under,
     clean_env,
@@ -30,6 +32,7 @@ from support.gateway import (
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import transfer as spool_transfer
 from sluice_gateway.spool.claim import claim_authority, mirror_authority
 from sluice_gateway.spool.transfer import SpoolTransfer
 from sluice_protocol.authority import Authority
@@ -272,6 +275,37 @@ def test_a_batch_whose_blob_neither_place_has_stays_pending(tmp_path: Path) -> N
             await spooled.transfer.transfer_once()
             assert spooled.transfer.pending == 0
             assert isinstance(await spooled.remote.inner.head(blob.key), ObjectInfo)
+
+    run(main())
+
+
+def test_a_batch_that_is_sent_again_during_its_transfer_leaves_no_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload writes the blob again after the transfer has deleted it: another pass drops it."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            frame, mark = frame_of(), spool_transfer.mark_transferred
+            blob = blob_key(digest_of(frame))
+
+            async def late(*arguments: Any) -> None:
+                await mark(*arguments)
+                if not repeated:
+                    repeated.append(await spooled.client.upload(frame, Sluice_Retry="1"))
+
+            repeated: list[HttpResult] = []
+            monkeypatch.setattr(spool_transfer, "mark_transferred", late)
+            assert (await spooled.client.upload(frame)).status == 200
+            spooled.gateway.uploads.cache.forget_all()
+            await spooled.transfer.transfer_once()
+            assert [one.status for one in repeated] == [200]
+            assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
+            assert spooled.transfer.pending == 1
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.local.inner.head(blob), NotFound)
+            assert spooled.transfer.pending == 0
 
     run(main())
 
