@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ from support.constants import settings_with
 from support.gateway import (
     Client,
     CountingStore,
+    HttpResult,
     TestKey,
     bodies_under,
     clean_env,
@@ -30,12 +32,14 @@ from support.gateway import (
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving
 from sluice_gateway.settings import GatewaySettings
+from sluice_gateway.spool import transfer as spool_transfer
 from sluice_gateway.spool.claim import claim_authority, mirror_authority
 from sluice_gateway.spool.transfer import SpoolTransfer
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreUnavailable
 from sluice_protocol.keys import (
     ACCEPTED,
+    GATEWAY_JOURNALS,
     QUARANTINE,
     RAW_BLOBS,
     accepted_key,
@@ -66,15 +70,17 @@ AGREED = Authority(
 
 
 class Remote(CountingStore):
-    """An authority that can be unreachable, or lose its responses."""
+    """An authority that can be unreachable, refuse some keys, or lose its responses."""
 
     away = False
+    refused = ""
+    """The prefix of keys that cannot be written."""
     lossy = 0
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        if self.away:
+        if self.away or (self.refused and key.startswith(self.refused)):
             raise StoreUnavailable("create", key, "unreachable")
         outcome = await super().create(key, body, sha256=sha256)
         if self.lossy > 0:
@@ -223,6 +229,83 @@ def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
             metric = spooled.gateway.metrics.spool_landed.labels("accepted")
             assert metric._value.get() == 1
         assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
+
+    run(main())
+
+
+def test_a_batch_is_marked_as_transferred_only_after_the_journal_names_it(tmp_path: Path) -> None:
+    """Otherwise no journal would name it, and an answer without it might be called complete."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            marker = transfer_marker_key(accepted_key(identity()))
+            assert (await spooled.client.upload(frame_of())).status == 200
+            spooled.remote.refused = GATEWAY_JOURNALS
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.remote.inner.get(accepted_key(identity())), Found)
+            assert isinstance(await spooled.local.inner.head(marker), NotFound)
+            assert spooled.transfer.pending == 1
+            spooled.remote.refused = ""
+            await spooled.transfer.transfer_once()
+            assert not isinstance(await spooled.local.inner.head(marker), NotFound)
+            assert spooled.transfer.pending == 0
+
+    run(main())
+
+
+def test_a_batch_whose_blob_neither_place_has_stays_pending(tmp_path: Path) -> None:
+    """The manifest in the authority is no proof of the blob; a restored blob is enough."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            frame, key = frame_of(), accepted_key(identity())
+            assert (await spooled.client.upload(frame)).status == 200
+            manifest = await spooled.local.inner.get(key)
+            assert isinstance(manifest, Found)
+            await spooled.remote.inner.create(key, manifest.body)
+            blob = await spooled.local.inner.head(blob_key(digest_of(frame)))
+            assert isinstance(blob, ObjectInfo)
+            await spooled.local.inner.delete(blob.key, blob.incarnation)
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.local.inner.head(transfer_marker_key(key)), NotFound)
+            assert spooled.transfer.pending == 1
+            await spooled.local.inner.create(blob.key, frame)
+            await spooled.transfer.transfer_once()
+            assert spooled.transfer.pending == 0
+            assert isinstance(await spooled.remote.inner.head(blob.key), ObjectInfo)
+
+    run(main())
+
+
+def test_a_batch_that_is_sent_again_during_its_transfer_leaves_no_blob(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upload writes the blob again after the transfer has deleted it: another pass drops it."""
+
+    async def main() -> None:
+        async with spooling(tmp_path) as spooled:
+            await spooled.transfer.transfer_once()
+            frame, mark = frame_of(), spool_transfer.mark_transferred
+            blob = blob_key(digest_of(frame))
+
+            async def late(*arguments: Any) -> None:
+                await mark(*arguments)
+                if not repeated:
+                    repeated.append(await spooled.client.upload(frame, Sluice_Retry="1"))
+
+            repeated: list[HttpResult] = []
+            monkeypatch.setattr(spool_transfer, "mark_transferred", late)
+            assert (await spooled.client.upload(frame)).status == 200
+            spooled.gateway.uploads.cache.forget_all()
+            await spooled.transfer.transfer_once()
+            assert [one.status for one in repeated] == [200]
+            assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
+            assert spooled.transfer.pending == 1
+            await spooled.transfer.transfer_once()
+            assert isinstance(await spooled.local.inner.head(blob), NotFound)
+            assert spooled.transfer.pending == 0
 
     run(main())
 

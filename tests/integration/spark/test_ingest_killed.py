@@ -269,24 +269,6 @@ def delta_ids(deployment: Deployment) -> dict[str, Ids]:
     return {kind: sorted(ids) for kind, ids in found.items()}
 
 
-@pytest.mark.timeout(1200)
-def test_each_record_is_in_the_lake_once_after_kills(
-    processes: IngestProcesses, deployment: Deployment
-) -> None:
-    """A killed worker restarts the query, after other kills a new process completes the commit.
-
-    The long test below has every process and step.
-    """
-    kills: list[tuple[Target, str]] = [
-        ("worker", "in_write"),
-        ("group", "before_ledger"),
-    ]
-    kill_at(processes, deployment, kills)
-    assert_lake_holds(deployment, deployment.sent)
-    for kind in KINDS:
-        assert duckdb_ids(deployment, kind) == sent_ids(deployment, kind)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_each_record_is_in_the_lake_once_after_kills_of_each_process_and_at_each_step(
@@ -294,6 +276,8 @@ def test_each_record_is_in_the_lake_once_after_kills_of_each_process_and_at_each
 ) -> None:
     """Each process once, at every third step; with `SLUICE_LONG_TIMES=12`, each at every step.
 
+    A killed worker restarts the query; after other kills a new process completes the commit.
+    `tests/fault/spark/test_crashes.py` stops the same code at every step without processes.
     Spark reads the tables with Delta's own reader, which downloads its jars once.
     """
     steps = STEPS[:: max(1, 3 // times(1))]
