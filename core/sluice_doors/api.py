@@ -47,10 +47,8 @@ _HINT: Final = 0.5
 def check_query(query: str, known: Sequence[str], *, ignores_others: bool) -> None:
     """Check the names of the query parameters of a request.
 
-    Args:
-        query: The query of its URL, as it was sent.
-        known: The parameters that the door reads.
-        ignores_others: Whether other parameters are ignored, unless they are similar to these.
+    With `ignores_others`, a parameter that is not known is ignored unless it is similar to one of
+    `known`.
 
     Raises:
         BodyUnreadable: A parameter is not known, or one of `known` is given twice.
@@ -74,10 +72,8 @@ def closed_endpoints(
 ) -> Iterator[Endpoint]:
     """Yield an endpoint for each path of each door that is not open.
 
-    Args:
-        doors: The open doors.
-        now_ns: Returns the time, which some responses contain.
-        open_host: Whether the gate accepts any `Host`; the responses are constants.
+    Some responses contain the time. With `open_host` the gate accepts any `Host`; the responses are
+    constants.
     """
     for door in HTTP_DOORS:
         for path in () if door in doors else DOORS[door].paths:
@@ -192,11 +188,8 @@ class DoorsApi:
     ) -> None:
         """Bind what accepts the records.
 
-        Args:
-            service: Accepts them.
-            doors: The open doors.
-            open_host: Whether the gate accepts any `Host`, because every request is authenticated
-                by something that a browser cannot send (ADR 14).
+        With `open_host` the gate accepts any `Host`, because every request is authenticated by
+        something that a browser cannot send (ADR 14).
         """
         self._service = service
         self._doors = doors

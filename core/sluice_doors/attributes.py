@@ -133,11 +133,8 @@ def entities_text(references: tuple[EntityRef, ...]) -> str:
 def free_name(name: str, taken: "dict[str, object] | dict[str, str]", after: dict[str, int]) -> str:
     """Return the name, or `<name>#2` and so on if it is taken.
 
-    Args:
-        name: The name.
-        taken: The names in use.
-        after: The number to continue with for each name; kept by the caller, so that many equal
-            names do not take quadratic time.
+    `after` has the number to continue with for each name. The caller keeps it, so that many equal
+    names do not take quadratic time.
     """
     if name not in taken:
         return name
@@ -217,9 +214,7 @@ class RawRecord:
 
     Attributes:
         text: The record as it was sent, as canonical JSON.
-        reason: What is wrong with it.
         raw: The record in base64, in place of a text.
-        name: The name of a metric.
         is_foreign: Whether it is a message of another kind.
     """
 
@@ -250,12 +245,7 @@ class LazyMessages(Collection[_Message]):
     __slots__ = ("_parts", "_read")
 
     def __init__(self, parts: Sequence[Any], read: Callable[[Any], _Message]) -> None:
-        """Bind the parsed messages of a library.
-
-        Args:
-            parts: The messages.
-            read: Returns the object of one.
-        """
+        """Bind the parsed messages of a library; `read` returns the object of one."""
         self._parts = parts
         self._read = read
 
@@ -389,11 +379,8 @@ BAD_TIME: Final = "time is outside 1970 to 2262"
 class RecordTime:
     """The time of a record.
 
-    Attributes:
-        ts_ns: The time.
-        timed: True if the record contains it.
-        fields: Times that the column does not contain, as attributes.
-        error: The reason if a time is unreadable, or empty.
+    `timed` is True if the record contains it. `fields` are times that the column does not contain,
+    as attributes. `error` is why a time is unreadable, or empty.
     """
 
     ts_ns: int

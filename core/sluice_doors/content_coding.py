@@ -30,16 +30,8 @@ _CHUNK_CRC_BYTES: Final = 4
 def decompress(body: bytes, coding: str, *, bytes_max: int) -> bytes:
     """Return the body without its content coding.
 
-    Args:
-        body: The body as received.
-        coding: `identity` or empty, `gzip`, `x-gzip`, `deflate`, `zstd`, or `snappy` (a block, or a
-            stream if it starts with the stream identifier). Upper and lower case are equal.
-        bytes_max: The limit of the result.
-
-    Raises:
-        BodyUnreadable: The coding is not supported, or the body is truncated, damaged or followed
-            by other bytes.
-        BodyTooLarge: The result would exceed `bytes_max`.
+    `coding` is `identity` or empty, `gzip`, `x-gzip`, `deflate`, `zstd`, or `snappy` (a block, or a
+    stream if it starts with the stream identifier), in upper or lower case.
     """
     name = coding.strip().lower()
     if name not in _CODINGS:

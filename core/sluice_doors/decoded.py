@@ -49,10 +49,9 @@ RECORDS_MAX: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DecodedRecords:
-    """The records of one kind of one request.
+    """The records of one kind of one request, at least one.
 
     Attributes:
-        columns: The records, at least one.
         resource: The pairs that all records have in common, sorted by key.
         timed: True if every record contains its own time. Otherwise some have the time of receipt,
             so a repetition of the request has other columns.
@@ -97,15 +96,7 @@ def check_count(records: Sized) -> None:
 
 
 def check_lines(body: bytes, *, per_record: int = 1) -> None:
-    """Check the number of lines, before an object is made for each of them.
-
-    Args:
-        body: The body after decompression.
-        per_record: The lines of a record.
-
-    Raises:
-        BodyTooLarge: There are more lines than `RECORDS_MAX` records have.
-    """
+    """Check the number of lines, `per_record` for a record, before an object is made for each."""
     if body.count(b"\n") > RECORDS_MAX * per_record:
         raise BodyTooLarge(
             f"body is too large: it has more than {RECORDS_MAX * per_record} lines; send smaller"
@@ -119,9 +110,7 @@ class Tally:
 
     Attributes:
         timed: True while every record contains its own time.
-        unreadable: The records with an error.
         foreign: The records that are messages of protobuf of another kind.
-        pairs: The attributes of all records so far.
         text_bytes: The approximate text of all records so far.
     """
 
@@ -146,9 +135,7 @@ class Tally:
         """Check attributes that many records will have, before any of the records is made.
 
         The records are counted when they are made. Until then a small body could take seconds.
-
-        Args:
-            counted: Numbers of records, and the pairs that each of them will have among others.
+        `counted` has numbers of records, and the pairs that each of them will have among others.
         """
         pairs, text_bytes = self.pairs, self.text_bytes
         for records, repeated in counted:
@@ -222,11 +209,7 @@ def content_digest(records: DecodedRecords) -> bytes:
 
 
 def form_digest(form: DecodedRecords) -> bytes:
-    """Return the sha256 over the form's name, the kind, the resource and the columns.
-
-    Args:
-        form: What `canonical` returned.
-    """
+    """Return the sha256 over the name, kind, resource and columns of a canonical form."""
     columns = encode_columns(form.columns)
     directory = [(name, one.type, one.coding, len(one.data)) for name, one in columns.items()]
     head = (CANONICAL_FORM, kind_of(form.columns), form.resource, directory)

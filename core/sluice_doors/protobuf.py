@@ -87,10 +87,8 @@ ARROW_BYTES_MIN: Final = 12 * 1024
 def arrow_road(name: str, body: bytes) -> ModuleType | None:
     """Return the module that decodes a body through Arrow; None if it is small or not installed.
 
-    Args:
-        name: The module, in this package. It raises its `NotPlain` for what it leaves to the
-            mapping record by record.
-        body: The body after decompression.
+    The module is in this package. It raises its `NotPlain` for what it leaves to the mapping record
+    by record.
     """
     return _module(name) if len(body) >= ARROW_BYTES_MIN else None
 

@@ -37,11 +37,7 @@ def sent_token(headers: Mapping[str, str]) -> str | None:
 
 
 def token_of(authorization: str) -> str:
-    """Return the token in the value of an `Authorization` field.
-
-    Raises:
-        Unauthenticated: It has another form.
-    """
+    """Return the token in the value of an `Authorization` field."""
     scheme, _, value = authorization.partition(" ")
     match scheme.lower():
         case "bearer" | "splunk":
@@ -82,8 +78,6 @@ class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the head of a request states.
 
     Attributes:
-        door: The protocol.
-        decode: Decodes the body.
         coding: The Content-Encoding, or the one that the protocol prescribes.
         key: The name that came with the request; empty where there is none.
         read_lines: Reads a small body so that its records can be decoded together with others; None
@@ -104,7 +98,6 @@ class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
         records: The number of records, duplicates included.
         unreadable: Those of them that were kept raw.
         duplicate: Whether all of them were accepted before this request.
-        source: What identifies the request.
         combined: Whether records are in a batch with those of other requests, so that a repetition
             is found within a window of time only.
     """
@@ -127,14 +120,9 @@ class DoorRoute:
     """One path of a protocol.
 
     Attributes:
-        door: The protocol.
-        path: The path.
-        summary: One line for the OpenAPI description.
         media_type: The media type of most request bodies.
-        read: Reads the head of a request.
         respond: Returns the response after every record was accepted.
         refuse: Returns the response to a request that is not accepted, or not yet.
-        parameters: The query parameters that it reads.
         ignores_others: As in `check_query`: whether the protocol is that of another product, whose
             clients send parameters that the door does not need.
     """
@@ -160,12 +148,7 @@ def request_head(
 ) -> DoorRequest:
     """Return what the head of a request states.
 
-    Args:
-        request: The request.
-        door: The protocol.
-        decode: Decodes the body.
-        usual_coding: The coding of a body whose head names none.
-        read_lines: As in `DoorRequest`.
+    `usual_coding` is the coding of a body whose head names none.
     """
     return DoorRequest(
         door=door,
@@ -211,8 +194,6 @@ class RequestOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Whose request it is, and how it names itself.
 
     Attributes:
-        principal: The sender.
-        door: The protocol.
         key: The name that came with the request; empty where there is none.
         unique: A value that no other request has, for a request that cannot be recognised.
     """
@@ -227,10 +208,8 @@ class RequestOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class CanonicalRecords:
     """The records of one kind of a request.
 
-    Attributes:
-        records: The records, in canonical form.
-        named: What identifies them: the same, with a constant in place of the time of receipt
-            where the request has a key. That time differs in every retry.
+    `named` is what identifies them: the same, with a constant in place of the time of receipt where
+    the request has a key. That time differs in every retry.
     """
 
     records: DecodedRecords
@@ -245,9 +224,6 @@ def canonical_records(
     Every door calls this function, so it enforces the rule of all doors: a body that is not empty
     and yields no record is refused. A client that got a success would never send the records again
     that were in the body in a form that the decoder does not know.
-
-    Raises:
-        BodyUnreadable: It is not empty, and no record of it can be read.
     """
     decoded = [canonical(records) for records in wanted.decode(plain, received_ns)]
     if plain and not decoded:
@@ -267,10 +243,7 @@ def canonical_records(
 def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity:
     """Return the identity of the records of one kind of a request.
 
-    Args:
-        named: The records in canonical form, with a constant in place of the time of receipt where
-            the request has a key.
-        origin: The sender, and what identifies the request.
+    `named` is that of `CanonicalRecords`.
     """
     source, value = _source(named, origin)
     return request_identity(

@@ -41,11 +41,8 @@ def built_or_repaired(
 ) -> _Columns:
     """Return the columns of records, and repair those with text that is not UTF-8.
 
-    Args:
-        records: The records.
-        build: Makes columns; it raises `InvalidFrame` for text that is not UTF-8.
-        repair: Returns the same object if nothing was wrong.
-        tally: Counts the repaired records that had no other error.
+    `build` raises `InvalidFrame` for text that is not UTF-8. `repair` returns the same object if
+    nothing was wrong. `tally` counts the repaired records that had no other error.
     """
     try:
         return build(records)
@@ -140,11 +137,7 @@ class RowPieces(Generic[_Record, _Columns]):
     """Collects the records of one kind of a request."""
 
     def __init__(self, build: Callable[[list[_Record]], _Columns]) -> None:
-        """Begin without a record.
-
-        Args:
-            build: Returns columns of records, and repairs those with text that is not UTF-8.
-        """
+        """Begin without a record; `build` also repairs records with text that is not UTF-8."""
         self._build: Callable[[list[_Record]], _Columns] = build
         self._rows: list[_Record] = []
         self._parts: list[_Columns] = []
@@ -185,20 +178,12 @@ class RowPieces(Generic[_Record, _Columns]):
 
 
 def log_pieces(tally: Tally) -> RowPieces[LogRecord, LogColumns]:
-    """Return an empty collection of log records.
-
-    Args:
-        tally: Counts the records that had to be repaired.
-    """
+    """Return an empty collection of log records; `tally` counts those that are repaired."""
     return RowPieces(lambda rows: built_or_repaired(rows, logs_from_records, repaired_log, tally))
 
 
 def metric_pieces(tally: Tally) -> RowPieces[MetricPoint, MetricColumns]:
-    """Return an empty collection of points.
-
-    Args:
-        tally: Counts the points that had to be repaired.
-    """
+    """Return an empty collection of points; `tally` counts those that are repaired."""
     return RowPieces(
         lambda points: built_or_repaired(points, metrics_from_records, repaired_point, tally)
     )

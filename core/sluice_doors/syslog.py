@@ -58,8 +58,6 @@ class SyslogPiece(NamedTuple):
     """A message, or a part of one that is too long.
 
     Attributes:
-        data: The bytes.
-        source: Attributes that state where it came from.
         error: Why the message is not complete; empty where it is.
         rest: It continues the piece before it, and is kept raw.
         continues: The next piece continues it.
@@ -87,10 +85,8 @@ def decode_syslog(
 ) -> DecodedRecords | None:
     """Return one record for each piece; None if there is none.
 
-    Args:
-        pieces: The messages.
-        received_ns: The time of messages that contain none, and the basis of missing years.
-        zone: The zone of times that state none; None is the system's zone.
+    `received_ns` is the time of messages that contain none, and the basis of missing years. `zone`
+    is that of times that state none; None is the system's zone.
     """
     tally = Tally()
     rows = [_record(piece, received_ns, zone, tally) for piece in pieces]
@@ -227,18 +223,12 @@ Framing = Literal["octets", "lines"]
 class SyslogFrames:
     """The messages of one connection.
 
-    Attributes:
-        broken: The stream cannot be split any further, because an octet count was expected. What
-            follows is kept raw.
+    A stream is `broken`, and cannot be split any further, if an octet count was expected. What
+    follows is kept raw.
     """
 
     def __init__(self, source: Mapping[str, str], *, bytes_max: int) -> None:
-        """Start a connection.
-
-        Args:
-            source: Attributes of all its messages.
-            bytes_max: Limit of a message; longer ones become several pieces.
-        """
+        """Start a connection; messages longer than `bytes_max` become several pieces."""
         self.broken = False
         self._source = source
         self._bytes_max = bytes_max
@@ -323,10 +313,9 @@ class SyslogFrames:
         return pieces
 
     def _count(self, buffer: bytes, at: int, pieces: list[SyslogPiece]) -> int | None:
-        """Read the count of the next message.
+        """Read the count of the next message; return where the message begins.
 
-        Returns:
-            Where the message begins; None if the count is not complete, or is none.
+        Return None if the count is not complete, or is none.
         """
         count = _COUNT.match(buffer, at)
         if count is not None:
@@ -364,11 +353,8 @@ def cut_pieces(
 ) -> list[SyslogPiece]:
     """Return a message as pieces, at least one.
 
-    Args:
-        data: The message.
-        source: Attributes that state where it came from.
-        bytes_max: Limit of a piece, at least 4.
-        rest: The message continues an earlier piece.
+    `bytes_max` limits a piece and is at least 4. With `rest` the message continues an earlier
+    piece.
     """
     pieces: list[SyslogPiece] = []
     while len(data) > bytes_max:

@@ -19,9 +19,7 @@ Method = Literal["POST", "PUT"]
 class Door:
     """A protocol.
 
-    Attributes:
-        module: The module of the protocol in this package; empty without HTTP.
-        paths: The paths to which clients send records.
+    The module is in this package; it is empty without HTTP. Clients send records to `paths`.
     """
 
     module: str

@@ -48,9 +48,6 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The request of one upload.
 
     Attributes:
-        identity: The identity that the frame claims.
-        digest: The sha256 of the frame.
-        size_bytes: Length of the frame.
         attempt_id: ULID of this upload's handling, the same in all its tries.
         window_ns: `retry_horizon - margin` of the authority.
         sent_before: Whether the agent reports that it has sent these bytes before.
@@ -148,12 +145,7 @@ Action = StoreRequest | Verdict
 
 
 class BlobHashed(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a full read of the blob.
-
-    Attributes:
-        info: The metadata in the same response.
-        digest: The sha256 of the bytes read.
-    """
+    """The result of a full read of the blob."""
 
     info: ObjectInfo
     digest: Digest
@@ -162,12 +154,7 @@ class BlobHashed(msgspec.Struct, frozen=True, kw_only=True):
 class ManifestRead(msgspec.Struct, frozen=True, kw_only=True):
     """A manifest that was read and agrees with its key.
 
-    Attributes:
-        digest: The sha256 that it names.
-        attempt_id: The upload that wrote it.
-        accepted_at_ns: The acceptance time that it contains.
-        last_modified_ns: The store's Last-Modified of it.
-        date_ns: The store's clock in this response.
+    `attempt_id` is the upload that wrote it. `date_ns` is the store's clock in this response.
     """
 
     digest: Digest
@@ -208,11 +195,8 @@ Observation = (
 class KnownManifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest that owns the identity, as this gateway has read or written it.
 
-    Attributes:
-        digest: The sha256 that owns the identity.
-        own: Whether this upload wrote it.
-        accepted_at_ns: The acceptance time that it contains.
-        appeared_at_ns: `m`: the Date of our create, or its Last-Modified.
+    `own` is True if this upload wrote it. `appeared_at_ns` is `m`: the Date of our create, or its
+    Last-Modified.
     """
 
     digest: Digest
@@ -225,14 +209,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a gateway knows about one upload.
 
     Attributes:
-        offer: What the upload offers; it never changes.
         action: The action to perform, or the verdict.
         proved_at_ns: When a correct blob was last known to exist, or None.
         aged_ns: Last-Modified of a correct blob that is too old as a proof, while its manifest is
             read.
         date_ns: The store's clock in the last response about the blob.
         accepted_at_ns: Set before the first try of the manifest and never changed.
-        manifest: The manifest, once known.
         quarantined_at_ns: When the quarantine manifest appeared, or None.
         gone: How often the blob was reported to exist and then not found.
         tries: Unknown outcomes and restarts so far.

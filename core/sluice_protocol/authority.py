@@ -44,7 +44,6 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         margin_s: Safety margin between a gateway's rule and the rule of garbage collection,
             seconds.
         lanes: Number of queue lanes, 1 to 1000.
-        acceptance: Where acceptance happens.
         spool_writer: In `local_spool`, the collector id of the one gateway; else None.
         created_at_unix_ns: The store's clock when the authority was created.
     """
@@ -116,7 +115,6 @@ class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: Its position, from 1, without gaps.
-        acceptance: Where acceptance happens from now on.
         spool_writer: In `local_spool`, the collector id of the one gateway; else None.
         switched_at_unix_ns: The store's clock when the switch was requested.
     """

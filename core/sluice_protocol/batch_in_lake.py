@@ -44,11 +44,8 @@ class RollupState(StrEnum):
 class LedgerRow:
     """The row of a batch in the ledger of ingestion.
 
-    Attributes:
-        key: The key of the data file that contains the row.
-        size_bytes: The size of that file.
-        lane: The lane of the queue.
-        sequence: The queue entry that delivered the batch.
+    `key` is that of the data file that contains the row. `sequence` is the queue entry that
+    delivered the batch.
     """
 
     key: str
@@ -61,9 +58,8 @@ class LedgerRow:
 class RolledUpTo:
     """What one state of the table of rollups contains of a lane.
 
-    Attributes:
-        source_range: The number of the last source range in the table.
-        through: The last queue sequence of the lane in it.
+    `source_range` is the number of the last source range in the table, and `through` the last queue
+    sequence of the lane in it.
     """
 
     source_range: int
@@ -74,11 +70,8 @@ class RolledUpTo:
 class RollupWindows:
     """The windows that the samples of a batch are part of: all those between two times.
 
-    Attributes:
-        window: The name of the length, as in the table: `1m` or `1h`.
-        first_start_unix_ns: The start of the first one.
-        last_start_unix_ns: The start of the last one.
-        count: Number of windows from the first to the last.
+    `window` is the name of the length, as in the table: `1m` or `1h`. The times are the starts of
+    the first window and of the last one.
     """
 
     window: str
@@ -91,11 +84,8 @@ class RollupWindows:
 class RollupSource:
     """The source range that contains a batch.
 
-    Attributes:
-        number: Its number.
-        key: The key of its record.
-        size_bytes: The size of the record; None if it was removed at its age.
-        last_modified_unix_ns: When its ends were decided, by the store's clock; None as above.
+    The size and the time of its record are None if it was removed at its age. The time is when its
+    ends were decided, by the store's clock.
     """
 
     number: int
@@ -108,12 +98,8 @@ class RollupSource:
 class BatchRollup:
     """Which rollups contain the samples of a batch.
 
-    Attributes:
-        state: Whether any does.
-        reason: Why, in a sentence.
-        windows: The windows of each length; empty unless it is rolled up.
-        source: The source range that contains it; None if it is not rolled up, or if its range was
-            removed at its age.
+    `reason` is a sentence. `windows` is empty unless the batch is rolled up. `source` is None if it
+    is not, or if its range was removed at its age.
     """
 
     state: RollupState
@@ -126,13 +112,8 @@ class BatchRollup:
 class BatchInLake:
     """Where a batch is in the lake.
 
-    Attributes:
-        state: Whether it is in the lake.
-        table: The table of its records, a prefix of keys.
-        row: Its row in the ledger, which proves that its records were committed; None if there is
-            none.
-        rollup: Which rollups contain it.
-        problem: Why the tables cannot be read, or why it is a dead letter; else empty.
+    `table` is a prefix of keys. `row` proves that its records were committed; None if there is
+    none. `problem` is why the tables cannot be read, or why it is a dead letter; else empty.
     """
 
     state: LakeState
@@ -151,11 +132,7 @@ def decide_rollup(
 ) -> BatchRollup:
     """Return whether the rollups contain a batch.
 
-    Args:
-        manifest: The batch.
-        row: Its row in the ledger.
-        rolled_up: What the rollups contain of its lane; None if there are no rollups.
-        dead_letter: Whether it was ingested as a dead letter.
+    `rolled_up` is what the rollups contain of its lane; None if there are no rollups.
     """
     if manifest.kind != "metrics":
         return BatchRollup(state=RollupState.OTHER_KIND, reason=_not_rolled_up(manifest.kind))

@@ -36,7 +36,6 @@ class SealBounds:
     """The time at which a frame was sealed, as far as it is known.
 
     Attributes:
-        sealer: What closed the batch.
         after_unix_ns: When the boot of the sender began, by the clock of the sealer: the seal is
             later. None if the boot does not contain a time.
         before_unix_ns: When the gateway had the complete frame, by the gateway's clock: the seal is
@@ -44,7 +43,6 @@ class SealBounds:
             attempt does not contain a time, or one long after the acceptance.
         accepted_before_unix_ns: When it was accepted, by the store's clock: the seal is earlier.
         gateway: The gateway whose clock `before_unix_ns` is of.
-        meaning: What these times mean, in sentences.
     """
 
     sealer: Sealer

@@ -77,7 +77,6 @@ class AuditResult:
     """What a certificate reports about one sha256.
 
     Attributes:
-        audit_id: The certificate.
         started_at_ns: The store's Date of a response received before the first evidence request.
         complete: Whether `accepted/` and `quarantine/` were listed from first to last key.
         names_blob: Whether any manifest or reverse reference named it; None if not looked up.
@@ -119,11 +118,9 @@ class Evidence:
     """Everything that was read about one candidate; None is evidence that was not read.
 
     Attributes:
-        candidate: The version in question.
         retry_horizon_ns: The authority's setting, never one of garbage collection.
         now_ns: The store's clock in a response to this check.
         versioning_enabled: Whether versioning is `Enabled` now.
-        audit: What the certificate reports.
         references: Number of reverse references of both kinds now.
         envelope: What the two keys that the frame's envelope names contain now.
         listed: The candidate in a listing made now.
@@ -313,12 +310,7 @@ def clock_fell(highest_ns: int, now_ns: int, margin_ns: int) -> bool:
 class PlanApproval(msgspec.Struct, frozen=True, kw_only=True):
     """The decision of an operator that a plan may be executed.
 
-    Attributes:
-        plan_id: ULID of the plan.
-        plan_sha256: The sha256 of the stored bytes of the plan.
-        by: The operator.
-        note: Why.
-        approved_at_unix_ns: The store's clock at the approval.
+    `plan_sha256` is that of the stored bytes of the plan. The time is that of the store's clock.
     """
 
     schema: Literal["sluice.gc_approval.v1"] = "sluice.gc_approval.v1"
@@ -368,10 +360,7 @@ def decide_approval(
 ) -> ApprovalRuling:
     """Decide whether an operator may approve a plan.
 
-    Args:
-        state: The state of the plan; None if there is no such plan.
-        stored_sha256: The sha256 of its stored bytes; None if there is no such plan.
-        shown_sha256: The sha256 of the plan that the operator saw.
+    `state` and `stored_sha256` are None if there is no such plan. The operator saw `shown_sha256`.
     """
     if state is None or stored_sha256 is None:
         return ApprovalRuling.UNKNOWN
@@ -389,11 +378,8 @@ def decide_execution(
 ) -> ExecutionRuling:
     """Decide whether a plan may be executed as far as its approval is concerned.
 
-    Args:
-        required: Whether the settings of the run require an approval.
-        plan_id: The plan.
-        plan_sha256: The sha256 of the bytes that would be executed.
-        approval: The stored approval; None if there is none.
+    The settings of the run decide whether an approval is `required`. `plan_sha256` is that of the
+    bytes that would be executed.
     """
     if not required:
         return ExecutionRuling.ALLOWED
@@ -442,12 +428,8 @@ class StoredVersion:
     """One version as listed.
 
     Attributes:
-        key: The key, relative to the deployment's prefix.
-        incarnation: The version id.
         current: Whether it is the newest of its key.
-        marker: Whether it is a delete marker.
         hides: Whether another version of the key remains below it.
-        last_modified_ns: When it was written.
         superseded_at_ns: When the next newer version was written, or None if it is the newest.
     """
 
@@ -465,12 +447,7 @@ def decide_version(version: StoredVersion, *, now_ns: int, retention_ns: int) ->
 
     A version counts from the moment at which it was superseded, not from its own time: a register
     may have been current for years. A delete marker goes only after everything below it, because
-    the store would make the version below it current.
-
-    Args:
-        version: The version as listed.
-        now_ns: The store's clock.
-        retention_ns: How long a superseded version is kept.
+    the store would make the version below it current. `now_ns` is the store's clock.
     """
     if not version.key.startswith(EXPIRING):
         return VersionRuling.PERMANENT

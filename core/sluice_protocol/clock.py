@@ -34,9 +34,8 @@ class SuspendAwareClock(Clock, Protocol):
 class MachineInstant(msgspec.Struct, frozen=True, kw_only=True):
     """One instant by two clocks of this machine.
 
-    Attributes:
-        boottime_ns: By the clock that runs during suspension.
-        wall_ns: By the wall clock, which also shows that a virtual machine was paused.
+    `boottime_ns` also runs during suspension. The wall clock also shows that a virtual machine was
+    paused.
     """
 
     boottime_ns: int

@@ -85,10 +85,7 @@ NAMES: Final = ColumnForm((NAMES_U8, NAMES_U16, NAMES_U32))
 class ColumnBytes(NamedTuple):
     """The bytes of a column before compression.
 
-    Attributes:
-        type: Their layout.
-        coding: `DIFFERENCES` or 0.
-        data: The bytes.
+    `type` is their layout, and `coding` is `DIFFERENCES` or 0.
     """
 
     type: int
@@ -100,8 +97,6 @@ class StoredColumn(NamedTuple):
     """One entry of a frame's directory of columns.
 
     Attributes:
-        name: The name of the column.
-        type: The layout of its bytes.
         coding: A sum of `DIFFERENCES` and `ZSTD`.
         offset: Where its bytes begin, counted from the end of the envelope.
         length: Number of its bytes as stored.
@@ -227,9 +222,7 @@ def decode_texts(kind: int, data: memoryview, count: int, field: str) -> TextCol
 def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
     """Encode texts of which many are equal.
 
-    Args:
-        names: The distinct texts, each used.
-        indexes: The text of each value, an index into `names`.
+    Each of the distinct `names` is used, and `indexes` has that of each value.
     """
     texts = [name.encode() for name in names]
     lengths = list(map(len, texts))
@@ -244,8 +237,7 @@ def decode_names(
 ) -> tuple[tuple[str, ...], U32]:
     """Decode `count` texts of which many are equal, at least one.
 
-    Returns:
-        The distinct texts, and the index of each value into them.
+    Return the distinct texts, and the index of each value into them.
 
     Raises:
         InvalidFrame: The indexes or lengths are cut off, too wide, or do not match the bytes behind
@@ -382,10 +374,7 @@ def read_columns(
 ) -> dict[str, RawColumn]:
     """Return the columns of a frame by name, decompressed, with checksums and forms checked.
 
-    Args:
-        kind: The kind that the envelope names.
-        directory: The directory of the frame.
-        body: The bytes behind the envelope, all of them.
+    `body` is all bytes behind the envelope.
 
     Raises:
         InvalidFrame: The kind has no such column, or not in this type or coding; or the bytes do
@@ -440,10 +429,7 @@ def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
     """Decode and check the columns of a frame.
 
-    Args:
-        kind: The kind that the envelope names.
-        raw: What `read_columns` returned.
-        count: The number of records that the envelope names.
+    `raw` is the result of `read_columns`.
     """
     values: dict[str, ColumnValues | AttributeColumns | None] = {}
     for field in KINDS[kind].fields:

@@ -26,10 +26,7 @@ _Signal = TypeVar("_Signal", bound=SignalColumns)
 def slice_columns(columns: _Any, start: int, stop: int) -> _Any:
     """Return the records `start` up to `stop`; names that no record uses are left out.
 
-    Args:
-        columns: n records that pass `check_columns`.
-        start: First record, 0 or more.
-        stop: The record after the last, more than `start` and at most n.
+    `columns` has n records that pass `check_columns`, and 0 <= `start` < `stop` <= n.
     """
     values: dict[str, Any] = {
         field.name: _range(getattr(columns, field.name), start, stop)
@@ -86,8 +83,7 @@ def _used(names: tuple[str, ...], indexes: U32) -> tuple[tuple[str, ...], U32]:
 def join_columns(parts: Sequence[_Signal]) -> _Signal:
     """Return the records of all parts, in order.
 
-    Args:
-        parts: At least one; all of one kind, and each passes `check_columns`.
+    There is at least one part. All are of one kind, and each passes `check_columns`.
     """
     if len(parts) == 1:
         return parts[0]

@@ -29,10 +29,8 @@ _OF_THREAD: Final = threading.local()
 class ZstdHead(NamedTuple):
     """What the header of a frame states.
 
-    Attributes:
-        window_bytes: Memory that a streaming decoder needs.
-        content_bytes: Size after decompression; None if it is not stated.
-        dictionary_id: The dictionary that it needs; 0 for none.
+    `window_bytes` is the memory that a streaming decoder needs. `content_bytes` is the size after
+    decompression; None if it is not stated. `dictionary_id` is 0 for none.
     """
 
     window_bytes: int
@@ -43,9 +41,7 @@ class ZstdHead(NamedTuple):
 class ZstdTables(NamedTuple):
     """The sizes of the tables in which the encoder finds earlier bytes, as powers of two.
 
-    Attributes:
-        long_log: Entries of 4 bytes for long matches.
-        short_log: Entries of 4 bytes for short matches.
+    Entries have 4 bytes. `long_log` is for long matches, and `short_log` for short ones.
     """
 
     long_log: int
@@ -55,10 +51,7 @@ class ZstdTables(NamedTuple):
 def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
     """Return one frame that states its size, without checksum and dictionary.
 
-    Args:
-        raw: The bytes.
-        level: The level of the library.
-        tables: Tables of other sizes than those of the level. Any reader decodes the frame.
+    Any reader decodes the frame, also with other `tables` than those of the level.
     """
     compressor = _compressor(level, tables)
     try:
@@ -137,10 +130,7 @@ def compress_column(raw: bytes) -> bytes:
 def decompress_column(field: str, stored: memoryview, raw_bytes: int) -> bytes:
     """Decompress a column to exactly `raw_bytes` bytes.
 
-    Args:
-        field: The name of the column, for errors.
-        stored: Its bytes as stored; exactly one zstd frame.
-        raw_bytes: Size after decompression, at least 1 and already within the limit.
+    `field` is for errors. `raw_bytes` is at least 1 and already within the limit.
 
     Raises:
         InvalidFrame: It is not one zstd frame of that size, its window is above 8 MiB, it needs a

@@ -67,13 +67,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         decision_id: ULID; the record's key and its position in the order.
-        action: What was decided.
-        conflict_id: The conflict.
-        agent_id: Agent of the conflict, for readers and for the quarantine.
-        boot_id: Boot of the conflict.
-        decided_by: The principal.
         decided_at_unix_ns: When, by the writer's clock.
-        note: The operator's reason.
     """
 
     schema: Literal["sluice.decision.v1"] = "sluice.decision.v1"
@@ -91,9 +85,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 class Decisions:
     """All decisions, folded.
 
-    Attributes:
-        by_conflict: The latest decision about each conflict.
-        quarantined: Agents and boots that are blocked.
+    `by_conflict` has the latest decision about each conflict. `quarantined` agents and boots are
+    blocked.
     """
 
     by_conflict: Mapping[str, Decision] = field(default_factory=dict)
@@ -110,14 +103,11 @@ class Difference:
     """The difference between the records of two frames of one identity.
 
     Attributes:
-        accepted_count: Records of the frame that owns the identity.
-        submitted_count: Records of the frame that was refused.
         differing_count: Positions at which the records differ or only one frame has a record.
         first_seq: Sequence number of the first such position; None when all records are equal and
             only the encoding or the resource differs.
         accepted_record: The owner's record there as a line of JSON, cut short; None when it has
             none.
-        submitted_record: The refused frame's record there.
     """
 
     accepted_count: int
@@ -132,10 +122,7 @@ class Difference:
 class RecordPair:
     """The records of two frames at one sequence number.
 
-    Attributes:
-        seq: The sequence number.
-        accepted: The owner's record as a line of JSON, cut short; None when it has none.
-        submitted: The refused frame's record.
+    A record is a line of JSON, cut short; None if that frame has none.
     """
 
     seq: int
@@ -226,16 +213,9 @@ def _cut(line: str | None) -> str | None:
 class ConflictItem(msgspec.Struct, frozen=True, kw_only=True):
     """One conflict in a list.
 
-    Attributes:
-        id: The id that the other calls accept.
-        agent_id: Part of the identity.
-        boot_id: Part of the identity.
-        seq_start: Part of the identity.
-        seq_end: Part of the identity.
-        submitted_frame_sha256: The digest of the refused bytes.
-        quarantine_key: The record of the refusal.
-        first_seen_unix_ns: When that record was created, by the store's clock.
-        state: `open`, or the action of the latest decision.
+    `id` is what the other calls accept. `quarantine_key` is the record of the refusal, created at
+    `first_seen_unix_ns` by the store's clock. `state` is `open`, or the action of the latest
+    decision.
     """
 
     id: str
@@ -259,12 +239,8 @@ class ConflictPage(msgspec.Struct, frozen=True, kw_only=True):
 class ConflictView(msgspec.Struct, frozen=True, kw_only=True):
     """One conflict with everything that is known about it.
 
-    Attributes:
-        conflict: The conflict as it is listed.
-        quarantine: The quarantine manifest: both digests and keys.
-        accepted: The manifest that owns the identity.
-        difference: How the records differ, or null where a blob cannot be read.
-        decision: The latest decision, or null.
+    `quarantine` has both digests and keys, and `accepted` owns the identity. `difference` is null
+    where a blob cannot be read. `decision` is the latest.
     """
 
     conflict: ConflictItem

@@ -128,9 +128,7 @@ class SluiceError(Exception):
 class InvalidFrame(SluiceError):
     """The bytes are not a valid frame.
 
-    Attributes:
-        field: The wrong field, as `docs/protocol.md` names it.
-        reason: What is wrong with it.
+    `field` is named as in `docs/protocol.md`.
     """
 
     code = ErrorCode.INVALID_FRAME
@@ -145,13 +143,7 @@ class InvalidFrame(SluiceError):
 
 
 def describe_version(what: str, found: int, known: int) -> str:
-    """Return the sentence about a stored or sent structure whose version this build does not read.
-
-    Args:
-        what: The name of the structure.
-        found: The version that it states.
-        known: The only version of this structure that this build reads and writes.
-    """
+    """Return the sentence about a structure whose version this build does not read."""
     writer = (
         "an unreleased version of sluice made it: create it again with this one"
         if found < known
@@ -163,11 +155,7 @@ def describe_version(what: str, found: int, known: int) -> str:
 class UnsupportedVersion(SluiceError):
     """A frame, or a structure that must not be replaced, of another version than this build's.
 
-    Attributes:
-        what: The name of the structure.
-        found: The version that it states.
-        known: The version that this build reads.
-        location: Key or path; empty for a frame that has no key yet.
+    `location` is a key or a path; empty for a frame that has no key yet.
     """
 
     code = ErrorCode.UNSUPPORTED_VERSION
@@ -274,10 +262,8 @@ class InvariantViolated(SluiceError):
 class StoreError(SluiceError):
     """A definite failure of the object store: the request did nothing.
 
-    Attributes:
-        operation: The operation of the port, for example `create` or `list`.
-        key: The key or prefix of the request.
-        reason: What happened and what to do.
+    `operation` is that of the port, for example `create` or `list`. `reason` is what happened and
+    what to do.
     """
 
     code = ErrorCode.STORE_UNAVAILABLE
@@ -309,10 +295,7 @@ class NoStore(StoreMisconfigured):
     """There is no store at a path, or no authority in a bucket: the caller named another place.
 
     A command ends as for every wrong setting. A service repeats, because the folder of its store
-    may be moved away for a moment.
-
-    Attributes:
-        place: The path, or the key of the settings.
+    may be moved away for a moment. `place` is the path, or the key of the settings.
     """
 
     exit_code = ExitCode.BAD_USAGE
@@ -333,10 +316,7 @@ class ChecksumRefused(StoreError):
 class Fenced(SluiceError):
     """The register names another consumer: this one must stop, and it has changed nothing.
 
-    Attributes:
-        register: The key of the queue's register.
-        epoch: The epoch of the caller.
-        current: The epoch in the register now.
+    `epoch` is that of the caller, and `current` that in the register now.
     """
 
     def __init__(self, register: str, epoch: int, current: int) -> None:

@@ -98,11 +98,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, order=True):
 
 @lru_cache(maxsize=4096)  # the ids of many batches repeat
 def check_id(field: str, text: str, limit_bytes: int) -> None:
-    """Reject an id that is empty, too long in UTF-8, or contains control characters.
-
-    Raises:
-        InvalidFrame: The id breaks a rule; the error names `field`.
-    """
+    """Reject an id that is empty, too long in UTF-8, or contains control characters."""
     try:
         size_bytes = len(text.encode())
     except UnicodeEncodeError as error:
@@ -129,10 +125,7 @@ _REQUEST_BOOT: Final = re.compile(rf"[0-9a-f]{{{BOOT_DIGITS}}}", re.ASCII)
 class RequestIdentity(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that a request's records of one kind own.
 
-    Attributes:
-        principal: The sender.
-        digest: The 32 bytes `d` of the module's description.
-        source: What the digest was derived from.
+    `digest` is the 32 bytes `d` of the module's description.
     """
 
     principal: str
@@ -155,12 +148,8 @@ def request_identity(
 ) -> RequestIdentity:
     """Return the identity of a request.
 
-    Args:
-        principal: The sender, as the manifest records it.
-        door: The protocol of the request; equal records through two protocols are two requests.
-        kind: The kind of the records; a request may contain two kinds.
-        source: What `value` is.
-        value: As described above for each source.
+    `principal` is that of the manifest. Equal records through two protocols, or of two kinds, are
+    two requests. `value` is described above for each source.
     """
     head = _digest_head(source, principal, door, kind)
     digest = hashlib.sha256(head + len(value).to_bytes(4, "little") + value).digest()

@@ -54,14 +54,8 @@ Hashes = npt.NDArray[np.uint64]
 class IndexedFile(msgspec.Struct, frozen=True, kw_only=True):
     """The entry of one data file in a chunk.
 
-    Attributes:
-        path: Path within the table.
-        size_bytes: Size of the file.
-        records: Number of its rows.
-        min_ts_ns: Earliest time of its records, Unix ns, or None without any.
-        max_ts_ns: Latest time.
-        agents: Its agents in order, or None when there are more than `AGENTS_MAX`.
-        bits_log2: The filter has two to this power bits.
+    Times are Unix ns, None without any. `agents` are in order, None when there are more than
+    `AGENTS_MAX`. The filter has two to the power of `bits_log2` bits.
     """
 
     path: str
@@ -130,8 +124,7 @@ def _slices(texts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
 def build_filter(texts: Sequence[bytes | memoryview]) -> tuple[int, bytes]:
     """Build the filter of texts and return the binary logarithm of its bits, and the bitmap.
 
-    Args:
-        texts: Concatenated bodies in pieces; no body is cut between two pieces.
+    The texts are concatenated bodies; no body is cut between two of them.
     """
     size_bytes = sum(len(text) for text in texts)
     bits_log2 = max(_BITS_LOG2_MIN, (size_bytes // 8).bit_length())
@@ -159,10 +152,6 @@ def encode_chunk(table: str, files: Sequence[FileIndex]) -> bytes:
 
 def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
     """Decode a chunk.
-
-    Args:
-        key: Key of the chunk, for errors.
-        body: The stored bytes.
 
     Raises:
         InvalidRecord: The bytes are not a chunk, are cut short, or have another version than this

@@ -50,11 +50,8 @@ def join_columns_of(
 ) -> Columns | None:
     """Return the columns of several frames as one; None if one of them may break a rule.
 
-    Args:
-        kind: The kind of every frame.
-        frames: Their columns, as `frame.raw_columns` returns them; all have the same names and
-            types, and together at most 2 GiB.
-        counts: The number of records of each.
+    The columns are those of `frame.raw_columns`. All have the same names and types, and together at
+    most 2 GiB. `counts` has the number of records of each frame.
     """
     joiner = _Joiner(frames, np.array(counts, dtype=np.int64))
     try:

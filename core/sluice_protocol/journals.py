@@ -60,9 +60,7 @@ class GatewayProcess(msgspec.Struct, frozen=True, kw_only=True):
     """The registration of a gateway process, created once, before it accepts connections.
 
     Attributes:
-        collector_id: The name of the gateway.
         process: `<started, 20 digits>-<ULID>`; the last part of the key.
-        acceptance: Where this process accepts: in the store, or in its own spool.
         started_at_unix_ns: The store's clock before the registration was written. For a spool, a
             time before which every batch that the spool acknowledged is in the authority; it may be
             much older than the registration.
@@ -79,7 +77,6 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of a journal object; each further line is an accepted manifest.
 
     Attributes:
-        process: The process that wrote it.
         number: Its number, from 1, without gaps.
         complete_through_unix_ns: This object and the ones before it name every batch that the
             process acknowledged before this time of the store's clock. Readers bound it by the
@@ -160,9 +157,7 @@ def parse_journal_key(key: str) -> JournalKey:
 def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
     """Return the bytes of a journal object.
 
-    Args:
-        header: The first line.
-        manifests: The exact bytes of accepted manifests, as `encode_record` makes them.
+    The manifests are the exact bytes that `encode_record` makes.
     """
     lines = [msgspec.json.encode(header, order="sorted"), *manifests]
     return b"\n".join(lines) + b"\n"
@@ -171,9 +166,7 @@ def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
 def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
     """Decode the first line of a journal object.
 
-    Args:
-        key: The key of the object.
-        start: The first bytes of the object, at least the whole first line.
+    `start` has at least the whole first line.
     """
     place = parse_journal_key(key)
     header = decode_record(key, start.partition(b"\n")[0], JournalHeader)
@@ -208,9 +201,6 @@ class ProcessProgress:
     """How far the journal of one gateway process was processed.
 
     Attributes:
-        collector_id: The name of the gateway.
-        process: The name of the process.
-        acceptance: Where it accepts.
         complete_through_ns: The time of its newest processed journal object: every batch named up
             to there is enqueued or held. Before the first object, the start of the process.
         newest_ns: The Last-Modified of its newest listed object, the registration included.
@@ -229,9 +219,7 @@ class ProcessProgress:
 class Frontier:
     """The time through which every acknowledged batch is enqueued or held.
 
-    Attributes:
-        complete_through_ns: That time, by the store's clock.
-        held_by: The process whose journal ends there; None if the listing itself is the bound.
+    `held_by` is the process whose journal ends there; None if the listing itself is the bound.
     """
 
     complete_through_ns: UnixNs
@@ -247,15 +235,11 @@ def decide_frontier(
     """Decide through which time every acknowledged batch is enqueued or held.
 
     The journals of each process must be listed after `listed_ns` was read. Otherwise a process that
-    resumed in between appears to be older than it is.
-
-    Args:
-        listed_ns: The store's clock before the listing of the registrations: a process that is
-            registered later acknowledges later.
-        processes: Every registered process.
-        pass_began_ns: The store's clock before the last complete full pass; None if there is none.
-        spool_left_ns: The time in the newest switch of the authority away from `local_spool`
-            (`switched_at_unix_ns`); None if there is none.
+    resumed in between appears to be older than it is. `listed_ns` is the store's clock before the
+    listing of the registrations: a process that is registered later acknowledges later.
+    `pass_began_ns` is the same before the last complete full pass. `spool_left_ns` is the time in
+    the newest switch of the authority away from `local_spool` (`switched_at_unix_ns`). Both are
+    None if there is none.
     """
     known = list(processes)
     ended = ended_processes(known, pass_began_ns, spool_left_ns)
@@ -273,10 +257,7 @@ def ended_processes(
 ) -> frozenset[str]:
     """Return the processes whose journals no longer bound the frontier.
 
-    Args:
-        processes: Every registered process.
-        pass_began_ns: As in `decide_frontier`.
-        spool_left_ns: As in `decide_frontier`.
+    The times are those of `decide_frontier`.
     """
     known = list(processes)
     spools = [one.process for one in known if one.acceptance == "local_spool"]
@@ -378,11 +359,8 @@ class HoldReason(StrEnum):
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One object that could not be enqueued.
 
-    Attributes:
-        key: The accepted or quarantine key.
-        reason: Why it is held.
-        detail: What was found.
-        seen_at_unix_ns: When it was first found so, by the store's clock.
+    `key` is under `accepted/` or `quarantine/`. The time is when it was first found so, by the
+    store's clock.
     """
 
     schema: Literal["sluice.reconciler_mark.v1"] = "sluice.reconciler_mark.v1"

@@ -145,8 +145,7 @@ def accepted_key(identity: Identity) -> ObjectKey:
 def manifest_id(accepted: ObjectKey, accepted_at_ns: UnixNs) -> str:
     """Return the id of a by-time entry: a function of the manifest, the same for every writer.
 
-    Returns:
-        `<accepted_at, 20 digits>-<first 32 hex digits of sha256(the manifest's key)>`.
+    It is `<accepted_at, 20 digits>-<first 32 hex digits of sha256(the manifest's key)>`.
     """
     return f"{accepted_at_ns:020d}-{hashlib.sha256(accepted.encode()).hexdigest()[:32]}"
 
@@ -170,12 +169,8 @@ def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
 
     The last instant is first in the name, so that a listing from an instant on contains every
     packed object with a later entry. The content hash is last, so that the same entries have the
-    same key.
-
-    Args:
-        folder: The folder of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
-        span: First and last instant of its entries.
-        content: The sha256 of its body.
+    same key. `folder` is that of the hour under `accepted-by-time/` or `raw-blobs-by-time/`.
+    `content` is the sha256 of the body.
     """
     return ObjectKey(f"{folder}/{span.last_ns:020d}-{span.first_ns:020d}-{content[:32]}.ndjson")
 

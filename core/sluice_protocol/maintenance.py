@@ -52,11 +52,9 @@ class RunOutcome(StrEnum):
 class TaskLease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to run a task.
 
-    Attributes:
-        owner: The process: host name, process id and a random part.
-        nonce: ULID of this acquisition.
-        started_at_unix_ns: When it was acquired, by the store's clock.
-        expires_at_unix_ns: When another process may acquire it, by the store's clock.
+    `owner` is host name, process id and a random part. `nonce` is the ULID of this acquisition.
+    Another process may acquire it from `expires_at_unix_ns` on. Times are those of the store's
+    clock.
     """
 
     owner: str
@@ -69,12 +67,9 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run that has ended.
 
     Attributes:
-        started_at_unix_ns: Start, by the store's clock.
         ended_at_unix_ns: End, by the store's clock; of a lost run, the end of its lease.
         outcome: A `RunOutcome`; text, because a later version may know others.
-        owner: The process that ran it.
         reason: Why it did not succeed, shortened.
-        figures: What the run counted.
     """
 
     started_at_unix_ns: int
@@ -88,10 +83,8 @@ class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
 class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
     """What a running task last reported.
 
-    Attributes:
-        at_unix_ns: When that was recorded, by the store's clock.
-        trouble: Why it does not get on, although it runs; empty if it does.
-        figures: What it has counted so far.
+    `trouble` is why it makes no progress, although it runs; empty if it does. `at_unix_ns` is when
+    that was recorded, by the store's clock.
     """
 
     at_unix_ns: int
@@ -103,10 +96,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task.
 
     Attributes:
-        task: Name of the task.
         revision: Grows with each write.
         nonce: ULID of this write, so that bytes never repeat.
-        lease: The current lease, or None.
         halted: Why the task does not run until an operator resumes it; empty if it runs.
         failures: Failed or lost runs since the last success.
         last_success_unix_ns: End of the last successful run, or the last progress of a continuous
@@ -155,12 +146,8 @@ def decode_task_record(key: str, body: bytes) -> TaskRecord:
 class TaskRights:
     """The rights of one task, as prefixes relative to the deployment.
 
-    Attributes:
-        reads: Where it reads and lists.
-        writes: Where it creates or replaces objects.
-        uploads: Where it writes large files in parts.
-        deletes: Where it deletes objects.
-        expires: Where it deletes exact versions only.
+    `uploads` is where it writes large files in parts, and `expires` where it deletes exact versions
+    only.
     """
 
     reads: tuple[str, ...]

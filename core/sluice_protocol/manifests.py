@@ -52,10 +52,8 @@ RecordRange = tuple[int, int]
 class RequestPart:
     """The records of one request in a combined batch.
 
-    Attributes:
-        request: 16 bytes that name the request.
-        start: Index of its first record in the batch.
-        count: Number of its records.
+    `request` is 16 bytes that name the request. `start` is the index of its first record in the
+    batch.
     """
 
     request: bytes
@@ -76,11 +74,6 @@ def encode_parts(parts: Iterable[RequestPart]) -> str:
 
 def decode_parts(key: str, text: str, record_count: int) -> tuple[RequestPart, ...]:
     """Return the parts that a manifest lists.
-
-    Args:
-        key: The key of the manifest, for errors.
-        text: The field `parts`.
-        record_count: Number of records of the batch.
 
     Raises:
         InvalidRecord: It is not base64 of whole parts, or they overlap or exceed the batch.
@@ -261,10 +254,8 @@ class BlobReference(msgspec.Struct, frozen=True, kw_only=True):
 class WorkList(msgspec.Struct, frozen=True, kw_only=True):
     """The batches of one queue entry, in the order in which they were discovered.
 
-    Attributes:
-        queue: The only queue that this list belongs to.
-        lane: The lane that this list belongs to; every batch's agent maps to it.
-        batches: Copies of the accepted manifests, so that a reader needs no further request.
+    The agent of every batch maps to the lane. The manifests are copies, so that a reader needs no
+    further request.
     """
 
     schema: Literal["lightmetrics.work_list.v1"] = "lightmetrics.work_list.v1"
@@ -329,9 +320,7 @@ def readable_parts(
 ) -> tuple[RequestPart, ...]:
     """Return the parts of a combined batch; none if the batch has none or they are unreadable.
 
-    Args:
-        manifest: The manifest of the batch.
-        report: Called if they are unreadable.
+    `report` is called if they are unreadable.
     """
     if not manifest.parts:
         return ()

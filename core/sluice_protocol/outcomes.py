@@ -19,10 +19,7 @@ from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
     """The write is durable, and this call made it.
 
-    Attributes:
-        etag: The tag of the new state, for the next compare-and-swap.
-        incarnation: The object version written, or None on a store without versioning.
-        date_ns: The store's clock in this response.
+    `etag` is for the next compare-and-swap. `incarnation` is None on a store without versioning.
     """
 
     etag: ETag
@@ -69,13 +66,9 @@ class ObjectInfo:
     """The metadata of one current object.
 
     Attributes:
-        key: The key, relative to the deployment's prefix.
-        size_bytes: Length of the body.
-        etag: The tag of this state.
         incarnation: The object version, or None on a store without versioning.
         last_modified_ns: The store's Last-Modified of this state, whole seconds on S3.
         sha256: The checksum that the store verified at upload, or None when it has none.
-        date_ns: The store's clock in this response.
     """
 
     key: ObjectKey

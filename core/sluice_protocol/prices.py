@@ -28,9 +28,7 @@ _READS: Final = frozenset(("get", "head", "versioning"))
 class StorageTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The price of stored bytes up to a total.
 
-    Attributes:
-        up_to_gib: The end of the tier; None for no end.
-        gib_month_dollars: The price of 1 GiB for a month.
+    `up_to_gib` is the end of the tier; None for no end.
     """
 
     up_to_gib: float | None = None
@@ -41,12 +39,10 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The prices of one store.
 
     Attributes:
-        name: What is priced.
         source: Where the prices are from, with a date.
         put_dollars_per_1000: PUT, COPY and POST, also of each part of a multipart upload.
         list_dollars_per_1000: LIST, for each page.
         get_dollars_per_1000: GET, HEAD and all other requests.
-        delete_dollars_per_1000: DELETE.
         storage: The tiers of stored bytes, from the first byte upward.
     """
 
@@ -89,9 +85,7 @@ class RequestCounts:
 def requests_of(calls: Mapping[str, float]) -> RequestCounts:
     """Return the requests of counted store calls.
 
-    Args:
-        calls: The number of calls by operation, with the names of the label `op` of
-            `sluice_store_requests_total`. A `list` is one page.
+    The names are those of the label `op` of `sluice_store_requests_total`. A `list` is one page.
     """
     counts = dict.fromkeys(("puts", "lists", "gets", "deletes"), 0.0)
     for name, calls_of_one in calls.items():

@@ -44,15 +44,11 @@ class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes:
         delete_id: ULID, also in the key.
-        kind: Kind of the records.
         accepted_until_unix_ns: The cut-off: only batches accepted at or before it.
         from_unix_ns: Only records whose time is at or after it.
         to_unix_ns: Only records whose time is before it.
-        agent_id: Only records of this agent.
         contains: Only logs whose body contains this, or metrics of exactly this name.
         attributes: Only records that have all these attributes, including those of the resource.
-        reason: Why, for readers.
-        principal: The principal that requested it.
     """
 
     schema: Literal["sluice.delete.v1"] = "sluice.delete.v1"
@@ -251,11 +247,8 @@ def needed_deletes(
     """Return the deletes that no other one implies, by id.
 
     A delete of metrics also applies to rollups, which retention does not. If only retention implies
-    it, it stays until every rollup honours it.
-
-    Args:
-        records: Deletes; one of several with the same effect is returned.
-        honoured: Ids of the deletes that every rollup honours.
+    it, it stays until every rollup honours it. Of several deletes with the same effect, one is
+    returned. `honoured` has the ids of those that every rollup honours.
     """
     ordered = sorted({one.delete_id: one for one in records}.values(), key=_narrower_last)
     needed: list[DeleteRecord] = []
@@ -311,10 +304,7 @@ def with_delete(
 ) -> ActiveDeletes | None:
     """Return the register with one more delete; None if it already considers it, or its effect.
 
-    Args:
-        register: The register as read.
-        record: The delete.
-        nonce: New for this write.
+    `nonce` is new for this write.
     """
     if any(one.delete_id == record.delete_id for one in register.records):
         return None
@@ -460,12 +450,10 @@ class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     Attributes:
         delete_id: The client's key, a ULID; a new one is chosen if it is absent.
-        kind: Kind of the records.
         where: Conditions as `parse_where` reads them.
         from_: Only records at or after this time, RFC 3339.
         to: Only records before this time, RFC 3339.
         older_than_days: Only records older than this many days; excludes `to`.
-        reason: Why, for readers.
         dry_run: Count what would be hidden, and write nothing.
     """
 
@@ -484,11 +472,7 @@ def decide_delete(
 ) -> DeleteRecord:
     """Return the record that a request leads to.
 
-    Args:
-        request: The request.
-        delete_id: Its id.
-        now_ns: The store's clock, which becomes the cut-off.
-        principal: Who requests it.
+    `now_ns` is the store's clock, which becomes the cut-off.
 
     Raises:
         BadUsage: A value is malformed or too long, or no record could meet the conditions.
@@ -521,9 +505,7 @@ def decide_delete(
 def check_new_id(delete_id: str, now_ns: int) -> None:
     """Check that an id may name a new delete.
 
-    Args:
-        delete_id: The id.
-        now_ns: The store's clock.
+    `now_ns` is the store's clock.
 
     Raises:
         BadUsage: Its time is more than a day ago or more than an hour ahead.

@@ -13,14 +13,9 @@ from sluice_protocol.errors import BadUsage
 def check_number(
     name: str, value: float | None, low: float, high: float = inf, *, above: bool = False
 ) -> None:
-    """Check that a number is in a range; None is.
+    """Check that a number is in a range; None is, and NaN is not.
 
-    Args:
-        name: The setting.
-        value: Its value; NaN is in no range.
-        low: The least.
-        high: The most.
-        above: Whether it must be above `low`.
+    With `above` it must be above `low`.
     """
     if value is None or (low <= value <= high and not (above and value == low)):
         return
@@ -32,11 +27,7 @@ def check_number(
 def check_effects(needs: Iterable[tuple[str, object, str, object]]) -> None:
     """Check that each setting that is given has an effect.
 
-    Args:
-        needs: Per setting its name and value, and name and value of the one that it needs.
-
-    Raises:
-        BadUsage: One is given without the other.
+    Each of `needs` is the name and value of a setting, and of the one that it needs.
     """
     for name, value, needed, given in needs:
         if value and not given:

@@ -63,12 +63,9 @@ _SHA256_MEMBER: Final = re.compile(
 class SignedView(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of one request that a signature can cover.
 
-    Attributes:
-        method: The method in upper case.
-        authority: The Host header as sent.
-        path: The absolute path as sent, percent-encoding kept.
-        query: The query with its leading `?`; a lone `?` when there is none.
-        headers: Field values by lower-case name, each field once.
+    `method` is in upper case. `authority` and `path` are as sent, with their percent-encoding.
+    `query` has its leading `?`, and is a lone `?` when there is none. Field names are in lower
+    case, each once.
     """
 
     method: str
@@ -81,12 +78,8 @@ class SignedView(msgspec.Struct, frozen=True, kw_only=True):
 class SignatureClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A well-formed, fresh signature that has not been checked with a key yet.
 
-    Attributes:
-        key_id: The id of the key that it claims.
-        created_s: The creation time that it claims, Unix seconds.
-        covers_body: Whether Content-Digest is covered; a POST without it is not signed.
-        signature: The 64 bytes.
-        base: The bytes that were signed.
+    A POST that does not cover Content-Digest is not signed. `created_s` is in Unix seconds.
+    `signature` has 64 bytes, and `base` is what was signed.
     """
 
     key_id: str
@@ -99,10 +92,7 @@ class SignatureClaim(msgspec.Struct, frozen=True, kw_only=True):
 class _InputForm(msgspec.Struct, frozen=True, kw_only=True):
     """What the Signature-Input fields of one sender have in common: all but the creation time.
 
-    Attributes:
-        label: The label of the signature.
-        names: The covered components.
-        fields: The parameters by name; `created` is 0.
+    `names` are the covered components. In `fields`, `created` is 0.
     """
 
     label: str
@@ -128,12 +118,7 @@ def view_request(
 ) -> SignedView:
     """Return the view of a request as it was received.
 
-    Args:
-        method: The request's method.
-        authority: The Host header.
-        path: The raw path.
-        query: The raw query without `?`.
-        headers: Every field line, names in any case.
+    `path` and `query` are raw, without `?`. Field names may be in any case.
 
     Raises:
         Unauthenticated: A field that the profile reads was sent more than once.
@@ -174,20 +159,11 @@ def sign_request(  # noqa: PLR0913 - one keyword for each signed part
 ) -> dict[str, str]:
     """Sign a request by the profile.
 
-    Args:
-        key: The signer's key.
-        key_id: The id under which the verifier knows the key: printable ASCII, no quote, no
-            backslash.
-        method: The method.
-        authority: The Host header that will be sent.
-        path: The absolute path that will be sent.
-        headers: The fields that will be sent. With `content-digest` the request has a body, and
-            `content-length` and `content-type` are required too.
-        created_s: The signer's clock, Unix seconds.
-        query: The raw query without `?`, covered only when there is no body.
-
-    Returns:
-        The fields `Signature-Input` and `Signature`.
+    The key id is printable ASCII without quote and backslash. Authority, path and headers are those
+    that will be sent. With `content-digest` the request has a body, and `content-length` and
+    `content-type` are required too. `created_s` is the signer's clock in Unix seconds. The raw
+    `query`, without `?`, is covered only when there is no body. Return the fields `Signature-Input`
+    and `Signature`.
     """
     view = view_request(
         method=method, authority=authority, path=path, query=query, headers=headers.items()

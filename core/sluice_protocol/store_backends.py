@@ -13,8 +13,6 @@ class Backend:
     """One kind of store.
 
     Attributes:
-        scheme: The scheme of its URLs.
-        folder: The folder in `sluice_store`.
         form: A URL as the help shows it.
         scratch: A URL of an empty store below `{folder}` that needs no server, for tests.
         is_local: Whether it is on this machine. Then a gateway examines it at its start, a few

@@ -140,9 +140,7 @@ without a zone has this name at that time. Any other word after a time is not a 
 class Scanned(NamedTuple):
     """A time at the start of a text.
 
-    Attributes:
-        ts_ns: The Unix ns; None if the time cannot be read.
-        end: Where the text continues behind it.
+    `ts_ns` is None if the time cannot be read. The text continues at `end`.
     """
 
     ts_ns: int | None
@@ -179,10 +177,9 @@ def read_number(value: float | Decimal) -> int | None:
 def read_time(text: str, *, zone: tzinfo | None, received_ns: int | None = None) -> int | None:
     """Return the Unix ns of a text that is a time or a number; None if it cannot be read.
 
-    Args:
-        text: The text; white space around the time is ignored.
-        zone: The zone of times that state none; None is the system's zone.
-        received_ns: The basis of a missing year; without it, such a time cannot be read.
+    White space around the time is ignored. `zone` is that of times that state none; None is the
+    system's zone. `received_ns` is the basis of a missing year; without it, such a time cannot be
+    read.
     """
     text = text.strip()
     if text[-1:] == "Z" and text[_SECOND_END : _SECOND_END + 1] in (".", "Z"):
@@ -211,11 +208,7 @@ def scan_time(
 ) -> Scanned | None:
     """Return the time with which a text begins; None if it begins with something else.
 
-    Args:
-        text: The text.
-        at: Where the time begins in it.
-        zone: The zone of times that state none; None is the system's zone.
-        received_ns: The basis of a missing year; without it, such a time cannot be read.
+    The time begins at `at`. `zone` and `received_ns` are those of `read_time`.
     """
     clock, end = _scan_clock(text, at)
     if clock is None:

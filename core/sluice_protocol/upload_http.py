@@ -58,10 +58,8 @@ LIST_OVERHEAD_BYTES_MAX: Final = _HEADER.size + FRAMES_MAX * _ENTRY.size
 class ListedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """One frame of a list, and what the header fields of a single upload contain.
 
-    Attributes:
-        frame: The bytes of the frame, not validated.
-        sent_before: Whether the sender has sent these bytes before.
-        high_water: The highest sequence number of the boot of this frame; None if not reported.
+    The frame is not validated. `high_water` is the highest sequence number of its boot; None if not
+    reported.
     """
 
     frame: bytes

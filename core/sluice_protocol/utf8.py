@@ -19,9 +19,7 @@ def character_end(data: bytes) -> int:
 def printable_text(text: str, *, kept: str = "") -> str:
     """Return text with U+FFFD instead of control characters and others that are not printed.
 
-    Args:
-        text: Text of the data or of a client.
-        kept: Characters that stay, for example a tab.
+    Characters of `kept` stay, for example a tab.
     """
     if text.isprintable():
         return text

@@ -21,11 +21,8 @@ _ID_DIGITS: Final = 8
 class DoorToken:
     """A new token, and a shared key where the door `forward` is among its doors.
 
-    Attributes:
-        token: The secret; it is not stored anywhere.
-        id: The first digits of its sha256.
-        sha256: What the principals file contains.
-        principal: The entry for the principals file, TOML.
+    `token` is the secret, which is not stored anywhere. `id` is the first digits of its sha256.
+    `principal` is TOML.
     """
 
     token: str

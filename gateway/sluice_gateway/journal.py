@@ -59,10 +59,7 @@ OBJECT_BYTES_MAX: Final = 4 * 1024 * 1024
 def must_register_again(began: MachineInstant | None, now: MachineInstant, fence_s: float) -> bool:
     """Return True if a process may not respond 200 before it registers again.
 
-    Args:
-        began: When the write of its newest durable object began; None before its registration.
-        now: The present instant.
-        fence_s: Largest age of that write, seconds.
+    `began` is when the write of its newest durable object began; None before its registration.
     """
     return began is None or began.seconds_to(now) > fence_s
 
@@ -71,13 +68,8 @@ def must_register_again(began: MachineInstant | None, now: MachineInstant, fence
 class PendingObject:
     """A journal object whose bytes are decided and that is not known to be durable.
 
-    Attributes:
-        number: Its number.
-        key: Its key.
-        body: Its bytes, the same in every try.
-        entries: The manifests in it.
-        began: When its first try began.
-        closed: Whether it is the last object of its process.
+    The bytes are the same in every try, of which the first began at `began`. The last object of a
+    process is `closed`.
     """
 
     number: int
@@ -97,7 +89,6 @@ class JournalBook:
         begun: When the write of the newest object began, durable or not.
         pending: The object that is not known to be durable.
         closed: Whether the last object is durable.
-        held_bytes: Bytes of all entries that are not durable.
         resumed: Whether an earlier process began this journal, and this one has not written yet: a
             number may be taken.
     """
@@ -107,10 +98,7 @@ class JournalBook:
     ) -> None:
         """Start a journal.
 
-        Args:
-            process: The name of the process.
-            began: When the write of its registration began.
-            started_ns: The time in its registration.
+        `began` is when the write of its registration began, and `started_ns` the time in it.
         """
         self.process = process
         self.durable_from = began
@@ -154,12 +142,9 @@ class JournalBook:
         """Return the object to write: the pending one, or a new one with the noted entries.
 
         An object that cannot contain all entries repeats the time of the object before it, because
-        it does not name every batch that was acknowledged before `answered_ns`.
-
-        Args:
-            answered_ns: The store's clock in a response that was received before this call.
-            now: The present instant.
-            closes: Whether the process acknowledges nothing that is not noted now.
+        it does not name every batch that was acknowledged before `answered_ns`. `answered_ns` is
+        the store's clock in a response that was received before this call. With `closes` the
+        process acknowledges nothing that is not noted now.
         """
         if self.pending is not None:
             return self.pending
@@ -255,8 +240,6 @@ class JournalOwner:
     """Whose journal it is.
 
     Attributes:
-        collector_id: The name of the gateway.
-        acceptance: Where it accepts.
         fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
         interval_s: Pause between two objects while there is something to report, seconds.
     """
@@ -271,19 +254,11 @@ class UploadJournal(Protocol):
     """What a worker needs of its journal, in either acceptance mode."""
 
     async def open(self) -> None:
-        """Register; called before the worker accepts connections.
-
-        Raises:
-            SluiceError: The worker must not serve.
-        """
+        """Register before the worker accepts connections; it must not serve after an error."""
         ...
 
     def require_room(self) -> None:
-        """Refuse an upload whose batch could not be journaled; called before it is stored.
-
-        Raises:
-            HttpRefusal: Nothing was stored.
-        """
+        """Refuse an upload whose batch could not be journaled, before it is stored."""
         ...
 
     def note(self, manifest: bytes) -> None:
@@ -309,8 +284,7 @@ class UploadJournal(Protocol):
     async def close(self, *, landed: bool) -> None:
         """Write the last object of a stopping worker.
 
-        Args:
-            landed: Whether the authority has every batch that this worker acknowledged.
+        `landed` is True if the authority has every batch that this worker acknowledged.
         """
         ...
 
@@ -426,11 +400,7 @@ class AcceptanceJournal:
         old.move_to(self._book)
 
     def require_room(self) -> None:
-        """Refuse an upload if its entry would exceed the memory of the journal.
-
-        Raises:
-            HttpRefusal: Too many entries are not durable; nothing was stored.
-        """
+        """Refuse an upload if its entry would exceed the memory of the journal."""
         if self._book.held_bytes >= ENTRIES_BYTES_MAX:
             raise HttpRefusal(
                 ErrorCode.OVERLOADED,
@@ -476,10 +446,8 @@ class AcceptanceJournal:
         """Register again, write objects and close older journals, where that is due.
 
         Entries that are noted meanwhile are left to the next call: an object for each few of them
-        would cost more requests than the batches.
-
-        Args:
-            also_time: Whether to write an object without entries before a heartbeat is due.
+        would cost more requests than the batches. With `also_time` an object without entries is
+        written before a heartbeat is due.
         """
         try:
             if self._must_register_again():

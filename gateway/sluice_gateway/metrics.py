@@ -259,7 +259,6 @@ class StoreHealth:
     """The newest results of reads and writes.
 
     Attributes:
-        readable: Whether the last read succeeded.
         write_problem: Why writes fail; empty while they succeed.
         probe_bytes: The size of a write that shows that the store accepts uploads.
     """
@@ -329,7 +328,6 @@ class ObservedStore(WrappedStore):
     """A store whose calls are counted and timed.
 
     Attributes:
-        health: What the calls show about the store.
         answered_ns: The store's clock in the newest response; 0 before the first.
     """
 

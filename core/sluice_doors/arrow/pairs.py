@@ -28,11 +28,7 @@ class Names:
         return self.numbers.setdefault(name or EMPTY_KEY, len(self.numbers))
 
     def numbers_of(self, keys: ArrowArray) -> U32:
-        """Return the number of each key.
-
-        Raises:
-            NotPlain: A key is not UTF-8.
-        """
+        """Return the number of each key."""
         coded = keys.dictionary_encode()
         try:
             distinct = [self.number(key.decode()) for key in coded.dictionary.to_pylist()]
@@ -49,8 +45,6 @@ class PairSource:
     Attributes:
         prefix: What a renamed attribute of this source starts with.
         offsets: Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
-        keys: The number of each pair's name.
-        values: The texts of the pairs.
         owner: The owner of each record's pairs; None if record `i` has those of owner `i`.
     """
 
@@ -74,10 +68,7 @@ class PairSource:
 def field_source(number: int, stated: npt.NDArray[np.bool_], values: ArrowArray) -> PairSource:
     """Return a source with one pair for each record for which `stated` is True.
 
-    Args:
-        number: The number of the name.
-        stated: A value for each record.
-        values: The texts of the records for which it is True.
+    `values` are the texts of the records for which `stated` is True.
     """
     offsets = np.zeros(len(stated) + 1, np.int64)
     np.cumsum(stated, out=offsets[1:])
@@ -88,11 +79,7 @@ def field_source(number: int, stated: npt.NDArray[np.bool_], values: ArrowArray)
 def shared_source(
     prefix: str, rows: Sequence[dict[str, str]], owner: I64, names: Names
 ) -> PairSource:
-    """Return a source of which many records have the same row.
-
-    Raises:
-        NotPlain: Text is not UTF-8.
-    """
+    """Return a source of which many records have the same row."""
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     try:
@@ -108,11 +95,7 @@ def shared_source(
 def joined_attributes(
     sources: Sequence[PairSource], names: Names, tally: Tally
 ) -> AttributeColumns | None:
-    """Return the attributes of all records; None if they have none.
-
-    Raises:
-        NotPlain: Text is not UTF-8.
-    """
+    """Return the attributes of all records; None if they have none."""
     filled = [source for source in sources if len(source.keys)]
     counts = [source.counts() for source in filled]
     offsets = np.zeros(len(counts[0]) + 1 if counts else 1, np.int64)

@@ -30,9 +30,8 @@ class NotCut(Exception):
 class RequestScope:
     """The records of a scope of OTLP, the entries of a stream of Loki, or the series of Prometheus.
 
-    Attributes:
-        fields: The other fields, as they were sent.
-        runs: Where records begin and end; each run has about the size of a piece, at most.
+    `fields` are the other fields, as they were sent. A run is where records begin and end; it has
+    about the size of a piece, at most.
     """
 
     fields: bytes
@@ -43,9 +42,8 @@ class RequestScope:
 class RequestResource:
     """The scopes with records of a resource.
 
-    Attributes:
-        fields: The other fields of `ResourceLogs` or `ResourceMetrics`, as they were sent.
-        scopes: The scopes, at least one.
+    `fields` are the other fields of `ResourceLogs` or `ResourceMetrics`, as they were sent. There
+    is at least one scope.
     """
 
     fields: bytes

@@ -44,20 +44,12 @@ def _handler(message: Descriptor) -> ArrowArray:
 
 
 def parse_list(message: Descriptor, body: bytes) -> ArrowArray:
-    """Return the elements of the first list of a request, as a struct array.
-
-    Raises:
-        NotPlain: The body cannot be parsed on this road.
-    """
+    """Return the elements of the first list of a request, as a struct array."""
     return _parse(message, body, 1)[0]
 
 
 def parse_lists(message: Descriptor, body: bytes) -> list[ArrowArray]:
-    """Return the elements of each list of a request that has no other fields.
-
-    Raises:
-        NotPlain: The body cannot be parsed on this road.
-    """
+    """Return the elements of each list of a request that has no other fields."""
     return _parse(message, body, None)
 
 
@@ -80,9 +72,7 @@ def _parse(message: Descriptor, body: bytes, count: int | None) -> list[ArrowArr
 class Pieces(NamedTuple):
     """A request in pieces.
 
-    Attributes:
-        bodies: Requests with the records of the whole, in order.
-        shared: The pairs that all resources of the whole have; None if there is one piece.
+    `shared` has the pairs that all resources of the whole have; None if there is one piece.
     """
 
     bodies: Iterable[bytes]
@@ -113,11 +103,7 @@ PieceMapper = Callable[[bytes, Resource | None, Tally], MappedRecords | None]
 
 
 def decode_pieces(pieces: Pieces, mapped: PieceMapper) -> DecodedRecords | None:
-    """Return the records of all pieces; None if there are none.
-
-    Raises:
-        NotPlain: A piece cannot be mapped on this road.
-    """
+    """Return the records of all pieces; None if there are none."""
     tally = Tally()
     found = [
         one for body in pieces.bodies if (one := mapped(body, pieces.shared, tally)) is not None
@@ -130,11 +116,8 @@ def decode_pieces(pieces: Pieces, mapped: PieceMapper) -> DecodedRecords | None:
 class OuterPairs(NamedTuple):
     """The pairs of the scopes and resources around records.
 
-    Attributes:
-        shared: The pairs that all resources have.
-        scopes: The pairs of each scope that has records.
-        rest: The other pairs of the resource of each of these scopes.
-        owner: The scope of each record, as a place in both.
+    `scopes` has the pairs of each scope with records, and `rest` the other pairs of its resource.
+    `owner` is the scope of each record, as a place in both.
     """
 
     shared: Resource
@@ -145,9 +128,7 @@ class OuterPairs(NamedTuple):
     def sources(self, names: Names, owner: I64 | None = None) -> list[PairSource]:
         """Return the sources of scopes and of the rest of resources.
 
-        Args:
-            names: Gets the names in use.
-            owner: The scope of each row; that of each record if it is None.
+        `owner` is the scope of each row; that of each record if it is None.
         """
         chosen = self.owner if owner is None else owner
         return [
@@ -157,19 +138,12 @@ class OuterPairs(NamedTuple):
 
 
 class ScopedRecords:
-    """The records of a request, and the scope and resource of each.
-
-    Attributes:
-        records: The records of all scopes.
-    """
+    """The records of a request, and the scope and resource of each."""
 
     def __init__(self, resources: ArrowArray, scopes: str, records: str) -> None:
         """Bind the resources of a request.
 
-        Args:
-            resources: The elements of the request.
-            scopes: The field of a resource with its scopes.
-            records: The field of a scope with its records.
+        `scopes` and `records` are the fields that contain them.
         """
         self._resources = resources
         listed = resources.field(scopes)
@@ -186,9 +160,7 @@ class ScopedRecords:
     ) -> OuterPairs:
         """Return what scopes and resources add to the records.
 
-        Args:
-            shared: The pairs that all resources have, where they are known.
-            used: Which records count; None if all do.
+        `used` is True for each record that counts; all count if it is None.
         """
         counts = self._counts
         if used is not None:
@@ -244,14 +216,8 @@ def _values_at(values: ArrowArray, places: I64) -> list[Any]:
 def own_pairs(listed: ArrowArray, names: Names, owner: I64 | None = None) -> PairSource:
     """Return the attributes of records or points as a source.
 
-    Args:
-        listed: The list of attributes of each owner.
-        names: Gets the names in use.
-        owner: The owner of each row, and the number of owners for a row without attributes; None
-            if row `i` has those of owner `i`.
-
-    Raises:
-        NotPlain: A key is not UTF-8, or a value has a form that this road does not read.
+    `owner` is the owner of each row, and the number of owners for a row without attributes; None if
+    row `i` has those of owner `i`.
     """
     pairs = listed.flatten()
     if len(pairs) and integers(pairs.field("key_strindex")).any():

@@ -48,11 +48,7 @@ def text_of(array: ArrowArray) -> TextColumn:
 
 
 def check_text(column: TextColumn) -> None:
-    """Check that every string is UTF-8.
-
-    Raises:
-        NotPlain: Some string is not.
-    """
+    """Check that every string is UTF-8."""
     if column.data.isascii():
         return
     try:
@@ -97,9 +93,7 @@ def binary_array(column: TextColumn) -> ArrowArray:
 def value_texts(values: ArrowArray, *, unset: bytes = _NO_VALUE) -> ArrowArray:
     """Return an array of OTLP values as text, like `any_values.value_text`.
 
-    Args:
-        values: A struct array of `AnyValue`.
-        unset: The text of a value that is not set.
+    `values` is a struct array of `AnyValue`. A value that is not set has the text `unset`.
     """
     strings = values.field("string_value")
     if strings.null_count == 0:

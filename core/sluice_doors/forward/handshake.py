@@ -32,9 +32,8 @@ _PING_PARTS: Final = 6
 class Greeting:
     """What a server sends first, with random bytes of this connection.
 
-    Attributes:
-        nonce: Makes the digests of the shared key different for each connection.
-        auth_salt: The same for the digest of a password.
+    `nonce` makes the digests of the shared key different for each connection, and `auth_salt` the
+    digest of a password.
     """
 
     nonce: bytes
@@ -123,10 +122,7 @@ Sender_co = TypeVar("Sender_co", covariant=True)
 class ForwardIdentity:
     """What a connection has proved; exactly one of the three is set.
 
-    Attributes:
-        key_id: The id of a shared key.
-        spiffe: The SPIFFE id of a client certificate.
-        name: The sender that the port belongs to.
+    The name is that of the sender to whom the port belongs.
     """
 
     key_id: str = ""
@@ -138,11 +134,8 @@ class ForwardIdentity:
 class SharedKey:
     """A key that is valid now.
 
-    Attributes:
-        id: What identifies it.
-        shared_key: Its text, which both ends need.
-        username: The user that has to prove a password in addition; None where none is required.
-        password: The password of the user.
+    Both ends need its text. The user has to prove the password in addition; None where none is
+    required.
     """
 
     id: str

@@ -63,12 +63,8 @@ _PARTS_MIN, _PARTS_MAX = 2, 4
 class ForwardMessage:
     """The parts of one message.
 
-    Attributes:
-        data: The whole message.
-        mode: How it contains its entries.
-        tag: Start and end of the tag.
-        entries: Start and end of the entries; in mode `message` of time and record.
-        option: The options by name.
+    The pairs of places are start and end in `data`. The entries of mode `message` are time and
+    record.
     """
 
     data: bytes
@@ -122,11 +118,7 @@ class MessageSplitter:
     """Divides a stream of bytes into messages, with a limit for each."""
 
     def __init__(self, bytes_max: int) -> None:
-        """Start with no bytes.
-
-        Args:
-            bytes_max: Largest message.
-        """
+        """Start with no bytes; `bytes_max` is the largest message."""
         self._bytes_max = bytes_max
         self._unpacker = msgpack.Unpacker(max_buffer_size=bytes_max + 4 * _READ_BYTES_MAX)
         self._pending = bytearray()
@@ -143,11 +135,7 @@ class MessageSplitter:
         self._pending += data
 
     def take(self) -> list[bytes]:
-        """Return the complete messages; empty values of heartbeats are left out.
-
-        Raises:
-            BodyTooLarge: A message is larger than the limit.
-        """
+        """Return the complete messages; empty values of heartbeats are left out."""
         found: list[bytes] = []
         start = 0
         while True:
@@ -232,10 +220,8 @@ class _Group:
 def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[DecodedRecords, ...]:
     """Return the records of complete messages; empty if they have none.
 
-    Args:
-        body: One message or several.
-        received_ns: The time of records that contain none.
-        bytes_max: Limit of the entries of all messages after decompression.
+    `received_ns` is the time of records that contain none. `bytes_max` limits the entries of all
+    messages after decompression.
     """
     room = bytes_max
     groups = []

@@ -131,10 +131,7 @@ class ForwardRules:
     """How connections are treated.
 
     Attributes:
-        hostname: The name of this server in the handshake.
         message_bytes_max: Largest message, and largest entries of one after decompression.
-        login_s: Time for the handshake.
-        pace: How slowly a message may arrive.
         retry_s_max: Time for which messages without a name are tried again; after it they are lost.
         end_s: Time to accept what was read when the server stops.
     """
@@ -148,11 +145,7 @@ class ForwardRules:
 
 
 class _HandshakeFailed(Unauthenticated):
-    """The client has not proved who it is.
-
-    Attributes:
-        why: The reason that an operator may read without the log.
-    """
+    """The client has not proved who it is."""
 
     def __init__(self, why: ClientRefusal, reason: str) -> None:
         super().__init__(reason)
@@ -161,14 +154,7 @@ class _HandshakeFailed(Unauthenticated):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardServer(Generic[Sender]):
-    """Accepts the messages of all connections of one process.
-
-    Attributes:
-        doors: Accepts the messages.
-        senders: Who may send.
-        rules: How connections are treated.
-        running: The task and the stream of each connection.
-    """
+    """Accepts the messages of all connections of one process."""
 
     doors: MessageAcceptance[Sender]
     senders: ForwardSenders[Sender]
@@ -220,11 +206,7 @@ class ForwardServer(Generic[Sender]):
             stream.close()
 
     async def _log_in(self, stream: ForwardStream) -> ForwardIdentity:
-        """Return who connected.
-
-        Raises:
-            BodyUnreadable: It closed the connection before it did.
-        """
+        """Return who connected, once the client has proved it."""
         login_s = self.rules.login_s
         try:
             async with asyncio.timeout(login_s):
@@ -267,11 +249,7 @@ class ForwardServer(Generic[Sender]):
         raise _HandshakeFailed(ClientRefusal.NO_KEY, reason)
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
-        """Accept messages until the end of the stream.
-
-        Raises:
-            TimeoutError: The client does not read.
-        """
+        """Accept messages until the end of the stream."""
         async with RunningChunks(stream) as running:
             while True:
                 await running.room()
@@ -383,12 +361,7 @@ async def serving_forward(
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port.
 
-    Args:
-        server: Accepts the messages.
-        listen: Host and port; port 0 selects a free one.
-        limits: How many connections there may be, and how long one may idle.
-        tls: The certificate of the server, and the authorities of client certificates.
-        is_shared: Whether other processes may bind the same port.
+    Port 0 selects a free one. With `is_shared` other processes may bind the same port.
     """
     context = server_tls(tls)
     sock = bind_setting("forward_listen", listen, is_shared=is_shared)

@@ -63,12 +63,9 @@ class BulkItem:
     """What the answer of one action needs.
 
     Attributes:
-        action: The action.
         index: The index that it names, or that of the path; empty if neither does.
         id: The id of the document; empty if the client leaves it to the server.
-        status: The status of the item, as Elasticsearch defines it.
         error: The type of the error; empty if the document is accepted as the client meant it.
-        reason: What is wrong.
     """
 
     action: Action
@@ -91,12 +88,8 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
     """Return the records and items of a bulk request; both empty if it has no line.
 
     What is not an action with a document is kept as text, and its item has the error that
-    Elasticsearch would respond.
-
-    Args:
-        body: The body after decompression.
-        index: The index of the path, for actions that name none.
-        received_ns: The time of documents that contain none.
+    Elasticsearch would respond. `index` is that of the path, for actions that name none.
+    `received_ns` is the time of documents that contain none.
     """
     check_lines(body, per_record=2)
     reader = _Bulk(body, index, received_ns)
@@ -106,11 +99,7 @@ def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkReques
 def decode_document(
     body: bytes, action: Action, *, index: str, id_: str, received_ns: int
 ) -> BulkRequest:
-    """Return the record and the item of a request with one document.
-
-    Raises:
-        BodyTooLarge: Its record expands to more than the limits.
-    """
+    """Return the record and the item of a request with one document."""
     reader = _Bulk(b"", index, received_ns, [(action, {"_id": id_} if id_ else {}, body)])
     return reader.request(is_foreign=lambda: bool(reader.items[0].error) and is_binary(body))
 

@@ -85,11 +85,9 @@ class _Part:
 
 
 def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
-    """Return the pairs of the header fields of a request.
+    """Return the pairs of the header fields of a request; a missing field is empty.
 
-    Args:
-        attributes: The value of `X-Amz-Firehose-Common-Attributes`; empty if it is missing.
-        source_arn: The value of `X-Amz-Firehose-Source-Arn`; empty if it is missing.
+    The fields are `X-Amz-Firehose-Common-Attributes` and `X-Amz-Firehose-Source-Arn`.
     """
     arn = {ARN_KEY: source_arn} if source_arn else {}
     if not attributes:
@@ -110,10 +108,7 @@ def decode_firehose(
 ) -> tuple[DecodedRecords, ...]:
     """Return the log records of a request; empty if it has none.
 
-    Args:
-        body: The body after decompression.
-        common: What `common_pairs` returned.
-        received_ns: The time of records that contain none.
+    `received_ns` is the time of records that contain none.
     """
     request = read_tolerantly(body, 3)
     records = request.get("records") if isinstance(request, dict) else None

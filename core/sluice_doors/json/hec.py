@@ -104,10 +104,8 @@ class _Event(NamedTuple):
 def decode_events(body: bytes, *, received_ns: int) -> tuple[DecodedRecords, ...]:
     """Return the logs and the metrics of a request; empty if the body has no object.
 
-    Args:
-        body: Objects one after the other, with or without whitespace between them, or arrays of
-            objects.
-        received_ns: The time of events that contain none.
+    Objects, or arrays of objects, follow each other with or without whitespace between them.
+    `received_ns` is the time of events that contain none.
     """
     events: list[_Event] = []
     for one in _events(body):
@@ -138,10 +136,8 @@ def decode_raw(
 ) -> tuple[DecodedRecords, ...]:
     """Return one record for each line that is not empty.
 
-    Args:
-        body: The lines, with LF or CR LF.
-        metadata: Host, source, sourcetype and index from the query of the request.
-        received_ns: The time of the records: lines have no separate time.
+    A line ends with LF or CR LF and has no time, so `received_ns` is the time of all. `metadata` is
+    host, source, sourcetype and index from the query of the request.
     """
     pairs = {METADATA_NAMES[key]: value for key, value in metadata.items() if value}
     shared = shared_resource([pairs])
@@ -435,9 +431,8 @@ _COLLECTOR: Final = DOORS["hec"].paths[0]
 def probe_endpoints(is_full: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
     """Return the endpoints of health and of ack ids.
 
-    Args:
-        is_full: Whether requests are answered "later" now.
-        open_host: Whether the gate accepts any `Host`; the responses contain nothing secret.
+    `is_full` returns whether requests are answered "later" now. With `open_host` the gate accepts
+    any `Host`: the responses contain nothing secret.
     """
 
     async def health(request: web.Request) -> web.StreamResponse:

@@ -53,13 +53,9 @@ def decode_json(
 ) -> tuple[DecodedRecords, ...]:
     """Return the records of a body of JSON; empty if it has none.
 
-    What is not an object is kept as text.
-
-    Args:
-        body: Lines of objects, one array of objects, or objects that follow each other.
-        time_field: The field with the time; keys of nested objects are separated by dots.
-        message_field: The field that becomes the body of the record.
-        received_ns: The time of records that contain none.
+    What is not an object is kept as text. The body has lines of objects, one array of objects, or
+    objects that follow each other. In `time_field` the keys of nested objects are separated by
+    dots. `message_field` becomes the body of the record.
     """
     check_lines(body)
     objects = _objects(body)

@@ -41,10 +41,8 @@ BAD_TIME: Final = "time is not RFC 3339 or a Unix time from 1970 to 2262"
 class RecordFields:
     """The fields of an object that have a meaning.
 
-    Attributes:
-        time: The field with the time; a key, or keys separated by dots.
-        message: The field that becomes the body.
-        received_ns: The time of records without one.
+    `time` is a key, or keys separated by dots. `message` becomes the body. `received_ns` is the
+    time of records without one.
     """
 
     time: str
@@ -57,11 +55,8 @@ def record_of(
 ) -> LogRecord:
     """Return the record of an object.
 
-    Args:
-        found: The object.
-        fields: The fields with a meaning.
-        tally: Counts errors; the caller counts sizes.
-        extra: Attributes that the object does not contain; renamed `<key>#2` if it does.
+    An attribute of `extra` is renamed `<key>#2` if the object contains it. `tally` counts errors;
+    the caller counts sizes.
     """
     # A shallow copy: the fields with a meaning are removed from it.
     flat = (
@@ -102,9 +97,8 @@ def raw_record(
 def parse_time(value: object, received_ns: int | None = None) -> int | None:
     """Return the Unix ns of a time; None if it cannot be read.
 
-    Args:
-        value: A number, or a text, which is in UTC if it has no zone (`sluice_protocol.times`).
-        received_ns: The basis of a missing year; without it, such a time cannot be read.
+    A text without a zone is in UTC (`sluice_protocol.times`). `received_ns` is the basis of a
+    missing year; without it, such a time cannot be read.
     """
     match value:
         case str():
@@ -120,9 +114,7 @@ def parse_time(value: object, received_ns: int | None = None) -> int | None:
 def flat_fields(found: Mapping[str, object], message: str) -> dict[str, object]:
     """Return the values of an object by their dotted key.
 
-    Args:
-        found: The object.
-        message: The key whose value is not divided.
+    The value of the key `message` is not divided.
     """
     flat: dict[str, object] = {}
     after: dict[str, int] = {}
@@ -151,12 +143,7 @@ _Object = dict[str, Any]
 
 
 class _Shape:
-    """The attributes of all objects that have the same keys in the same order.
-
-    Attributes:
-        names: The names, sorted.
-        values: Returns their values.
-    """
+    """The attributes of all objects that have the same keys in the same order."""
 
     __slots__ = ("names", "values")
 
@@ -183,11 +170,8 @@ def columns_of(
 ) -> LogColumns:
     """Return the columns of objects in canonical form; what is not an object is kept as text.
 
-    Args:
-        values: The objects, at least one.
-        fields: The fields with a meaning.
-        tally: Counts attributes and errors; the caller counts texts.
-        known_times: The times of the objects, where they were read before.
+    `tally` counts attributes and errors; the caller counts texts. `known_times` are the times of
+    the objects, where they were read before.
     """
     before = tally.timed, tally.unreadable
     try:
@@ -345,11 +329,8 @@ def event_record(
 ) -> LogRecord:
     """Return the record of an object.
 
-    Args:
-        found: The object, with texts as keys.
-        ts_ns: Its time.
-        sources: What the protocol states next to the object: pairs of names and texts, and the
-            prefix of those names that the object has too.
+    `sources` are what the protocol states next to the object: pairs of names and texts, and the
+    prefix of those names that the object has too.
     """
     field = _message_field(found)
     nested = dict in set(map(type, found.values()))

@@ -33,10 +33,8 @@ _HEADS_MAX: Final = 256
 class TimedLines(msgspec.Struct, frozen=True, eq=False):
     """The records of a request.
 
-    Attributes:
-        lines: An object on each line.
-        times: The time of each object, Unix ns.
-        fields: The names of the fields with a meaning.
+    `lines` has an object on each line. Times are Unix ns. `fields` has the names of the fields with
+    a meaning.
     """
 
     lines: bytes
@@ -52,14 +50,8 @@ class TimedLines(msgspec.Struct, frozen=True, eq=False):
 def timed_lines(body: bytes, time_field: str, message_field: str) -> TimedLines | None:
     """Return the records of a body of JSON, decoded no further than necessary.
 
-    Args:
-        body: Lines of objects, or one array of objects.
-        time_field: The field with the time.
-        message_field: The field that becomes the body of the record.
-
-    Returns:
-        None where a value is not an object, a time is missing or cannot be read, a key is empty,
-        or objects are nested.
+    The body has lines of objects, or one array of objects. Return None where a value is not an
+    object, a time is missing or cannot be read, a key is empty, or objects are nested.
     """
     if time_field == message_field:
         return None
@@ -91,8 +83,7 @@ def _form_head(fields: tuple[str, str]) -> bytes:
 def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns:
     """Return the records of requests, one behind the other.
 
-    Args:
-        requests: At least one; all with the same fields.
+    All of them have the same fields.
     """
     time_field, message_field = requests[0].fields
     joined = b"".join(one.lines for one in requests)

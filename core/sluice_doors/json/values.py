@@ -85,10 +85,8 @@ def unread(data: bytes, reason: str) -> Unread:
 def read_tolerantly(data: bytes, levels: int) -> Any:  # noqa: ANN401 - any JSON value
     """Return the value of a text of which parts may be damaged.
 
-    Args:
-        data: The text.
-        levels: How deep objects and arrays are divided if they cannot be read as a whole. What is
-            unreadable there is an `Unread`.
+    `levels` is how deep objects and arrays are divided if they cannot be read as a whole. What is
+    unreadable there is an `Unread`.
 
     Raises:
         BodyUnreadable: It is damaged, and has too many parts to read them one by one.

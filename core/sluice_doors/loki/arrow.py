@@ -41,13 +41,7 @@ def decode_push(
 ) -> DecodedRecords | None:
     """Return the records of a push request; None if it has none.
 
-    Args:
-        body: The request.
-        cut_bytes: Size of a request from which it is decoded in pieces.
-        piece_bytes: About the size of a piece.
-
-    Raises:
-        NotPlain: The request has to be mapped line by line.
+    A request of at least `cut_bytes` is decoded in pieces of about `piece_bytes`.
     """
     return decode_pieces(_pieces_of(body, cut_bytes, piece_bytes), _mapped)
 

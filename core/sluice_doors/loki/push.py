@@ -132,10 +132,7 @@ _FIELDS = 2
 def columns_of_lines(lines: Sequence[object], labels: Pairs, tally: Tally) -> LogColumns | None:
     """Return the columns of lines with the same labels; None if one has another form.
 
-    Args:
-        lines: The lines as the body has them.
-        labels: The labels of their stream that are not in the resource of the frame.
-        tally: Counts the lines.
+    `labels` are those that are not in the resource of the frame.
     """
     times: list[str] = []
     texts: list[bytes] = []
@@ -188,11 +185,7 @@ class _Entry:
 class _Stream:
     """The labels and lines of a stream; `error` if the labels are unreadable.
 
-    Attributes:
-        labels: The labels.
-        lines: The lines as the body has them.
-        read: Returns the entry of a line. Entries are made one by one: each takes more memory.
-        error: Why the labels are unreadable.
+    Entries are made one by one by `read`, because each takes more memory than its line.
     """
 
     labels: dict[str, str]
@@ -204,10 +197,8 @@ class _Stream:
 def decode_loki(body: bytes, content_type: str, *, received_ns: int) -> tuple[DecodedRecords, ...]:
     """Return the records of a push request; empty if it has none.
 
-    Args:
-        body: The body after decompression; in protobuf it is compressed as a snappy block.
-        content_type: `application/json`, or any other type for protobuf, as Loki does.
-        received_ns: The time of lines whose time is unreadable.
+    In protobuf the body is compressed as a snappy block. Any `content_type` but `application/json`
+    means protobuf, as for Loki. `received_ns` is the time of lines whose time is unreadable.
     """
     if content_type.partition(";")[0].strip().lower() == JSON:
         found = _decoded(_from_json(body), received_ns)
@@ -419,8 +410,7 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
 def probe_endpoints(_is_full: object, *, open_host: bool) -> list[Endpoint]:
     """Return the endpoints that Vector requests before it sends records.
 
-    Args:
-        open_host: Whether the gate accepts any `Host`; the response is a constant.
+    With `open_host` the gate accepts any `Host`; the response is a constant.
     """
 
     async def ready(request: web.Request) -> web.StreamResponse:

@@ -48,14 +48,8 @@ def decode_logs(
 ) -> DecodedRecords | None:
     """Return the records of a logs request; None if it has none.
 
-    Args:
-        body: The request.
-        received_ns: The time of records that contain none.
-        cut_bytes: Size of a request from which it is decoded in pieces.
-        piece_bytes: About the size of a piece.
-
-    Raises:
-        NotPlain: The request has to be mapped record by record.
+    `received_ns` is the time of records that contain none. A request of at least `cut_bytes` is
+    decoded in pieces of about `piece_bytes`.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))

@@ -76,13 +76,8 @@ def point_counts(metrics: ArrowArray, kind: str) -> I64:
 class _Rows(NamedTuple):
     """Rows of one sort, of the points and metrics that are mapped.
 
-    Attributes:
-        key: Where a row is in the order of all rows.
-        metric: Its metric, counted among those that are mapped.
-        ts: Its time.
-        value: Its value.
-        sort: What it is.
-        owner: The point whose attributes it has.
+    `key` is where a row is in the order of all rows. `metric` counts the metrics that are mapped.
+    `owner` is the point whose attributes a row has.
     """
 
     key: I64
@@ -96,9 +91,7 @@ class _Rows(NamedTuple):
 class NumberPoints:
     """The points of gauges and sums of some metrics.
 
-    Attributes:
-        counts: The number of such points of each metric.
-        are_plain: Which metrics have such points only in the form that this module maps.
+    `are_plain` is True for each metric that has such points only in the form that this module maps.
     """
 
     def __init__(self, metrics: ArrowArray) -> None:
@@ -143,15 +136,8 @@ class NumberPoints:
     ) -> tuple[MetricColumns, I64]:
         """Return the points of some metrics, and the metric of each.
 
-        Args:
-            plain: Which metrics, at least one.
-            outer: The pairs of scopes and resources.
-            scope: The scope of each metric, as a place in `outer`.
-            received_ns: The time of points that contain none.
-            tally: Counts the points.
-
-        Raises:
-            NotPlain: Text is not UTF-8.
+        `plain` selects the metrics, at least one. `scope` is the scope of each, as a place in
+        `outer`.
         """
         metric = np.flatnonzero(plain)
         rows = self._rows(metric, received_ns, tally)
@@ -334,14 +320,8 @@ def decode_metrics(
 ) -> DecodedRecords | None:
     """Return the points of a metrics request; None if it has none.
 
-    Args:
-        body: The request.
-        received_ns: The time of points that contain none.
-        cut_bytes: Size of a request from which it is decoded in pieces.
-        piece_bytes: About the size of a piece. A metric is not cut.
-
-    Raises:
-        NotPlain: The request has to be mapped point by point.
+    `received_ns` is the time of points that contain none. A request of at least `cut_bytes` is
+    decoded in pieces of about `piece_bytes`; a metric is not cut.
     """
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))

@@ -58,14 +58,7 @@ class MessageReader:
     def __init__(
         self, budget: MemoryBudget, pace: BodyPace, *, message_bytes_max: int, slow_max: int
     ) -> None:
-        """Bind the limits.
-
-        Args:
-            budget: The memory that bodies may use.
-            pace: How slowly a body may arrive over HTTP.
-            message_bytes_max: Largest message.
-            slow_max: How many messages may arrive slowly at the same time.
-        """
+        """Bind the limits; at most `slow_max` messages may arrive slowly at the same time."""
         self._budget = budget
         self._quick_s = min(QUICK_S, pace.grace_s)
         self._rest_s = time_max_s(pace, message_bytes_max) - self._quick_s
@@ -100,11 +93,7 @@ class MessageReader:
 
     @contextmanager
     def _slowly(self) -> Iterator[None]:
-        """Count a message that is not complete.
-
-        Raises:
-            HttpRefusal: Too many arrive slowly, or the budget is exhausted.
-        """
+        """Count an incomplete message; refuse it if there are too many, or no memory for it."""
         if self.slow >= self._slow_max:
             raise HttpRefusal(
                 ErrorCode.OVERLOADED, "too many messages arrive slowly: send it again later"
@@ -125,9 +114,7 @@ def time_max_s(pace: BodyPace, message_bytes_max: int) -> float:
 def slow_max(cost_bytes: int, budget_bytes: int) -> int:
     """Return how many messages may arrive slowly: those of half the budget, at least one.
 
-    Args:
-        cost_bytes: What the budget counts for the largest message.
-        budget_bytes: The size of the budget.
+    `cost_bytes` is what the budget counts for the largest message.
     """
     return max(1, budget_bytes // (2 * cost_bytes))
 
@@ -155,12 +142,7 @@ class CallSenders(Protocol[Sender_co]):
     """Who may send."""
 
     def of_call(self, token: str | None, spiffe: str | None) -> Sender_co:
-        """Return the sender of a call.
-
-        Args:
-            token: What the call contains; None where it contains none.
-            spiffe: The SPIFFE id of the client certificate; None without one.
-        """
+        """Return the sender of a call, by its token or the SPIFFE id of its client certificate."""
         ...
 
 
@@ -168,10 +150,8 @@ class CallSenders(Protocol[Sender_co]):
 class GrpcRules:
     """How connections are treated.
 
-    Attributes:
-        connections_max: Most open connections; a further one is closed.
-        handshake_s: Time for the handshakes of TLS and HTTP/2.
-        end_s: Time that running calls have to end when the server stops.
+    Further connections are closed. Handshakes are those of TLS and HTTP/2. Running calls have
+    `end_s` to end when the server stops.
     """
 
     connections_max: int
@@ -202,13 +182,7 @@ class OtlpMethods(grpc.GenericRpcHandler, Generic[Sender]):
         senders: CallSenders[Sender],
         messages: MessageReader,
     ) -> None:
-        """Bind the acceptance of this process.
-
-        Args:
-            doors: Accepts the messages.
-            senders: Who may send.
-            messages: Reads the messages; gRPC bounds them after decompression.
-        """
+        """Bind the acceptance of this process; gRPC bounds messages after decompression."""
         self._doors = doors
         self._senders = senders
         self.messages = messages
@@ -288,13 +262,9 @@ async def serving_otlp_grpc(
 ) -> AsyncIterator[int]:
     """Serve until the block ends; yield the port.
 
-    Args:
-        methods: Accepts the messages.
-        address: Address and port; port 0 selects a free one.
-        rules: How connections are treated.
-        tls: The certificate of the server. With authorities of client certificates every client
-            needs one: gRPC for Python cannot ask for one without requiring it.
-        is_shared: Whether other processes may bind the same port.
+    Port 0 selects a free one. With authorities of client certificates in `tls` every client needs
+    one: gRPC for Python cannot ask for one without requiring it. With `is_shared` other processes
+    may bind the same port.
     """
     options = (
         ("grpc.max_receive_message_length", methods.messages.message_bytes_max),

@@ -42,10 +42,8 @@ def decode_otlp_logs(
 ) -> tuple[DecodedRecords, ...]:
     """Return the records of a logs request; empty if it has none.
 
-    Args:
-        body: The body after decompression.
-        content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
-        received_ns: The time of records that contain none.
+    `content_type` is `application/x-protobuf` or `application/json`; parameters are ignored.
+    `received_ns` is the time of records that contain none.
     """
     if not _is_protobuf(content_type):
         found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
@@ -59,10 +57,7 @@ def decode_otlp_metrics(
 ) -> tuple[DecodedRecords, ...]:
     """Return the points of a metrics request; empty if it has none.
 
-    Args:
-        body: The body after decompression.
-        content_type: `application/x-protobuf` or `application/json`; parameters are ignored.
-        received_ns: The time of points that contain none.
+    The arguments are those of `decode_otlp_logs`.
     """
     if not _is_protobuf(content_type):
         found = metrics_from_groups(otlp_json.metric_groups(body), received_ns=received_ns)

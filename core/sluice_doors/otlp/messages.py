@@ -100,9 +100,7 @@ class OtlpLog(_Struct, frozen=True):
 class PartlyReadLog(OtlpLog, frozen=True):
     """A log record with fields that are not known, or in another place than they should be.
 
-    Attributes:
-        source: The record as it came, as text.
-        reason: Which fields are not known.
+    `source` is the record as it came, and `reason` names the fields.
     """
 
     source: str = ""

@@ -93,12 +93,9 @@ def exponential_buckets(
 ) -> list[Bucket]:
     """Return the buckets of an exponential histogram: both edges of each one that is not empty.
 
-    Args:
-        scale: The scale; the base is 2 to the power of 2 to the power of -scale.
-        zero: The zero threshold, and the count of values up to it.
-        positive: The counts of positive values, by rising index.
-        negative: The counts of negative values, by rising index of the absolute value.
-        count: The number of measurements.
+    The base is 2 to the power of 2 to the power of -scale. `zero` is the zero threshold, and the
+    count of values up to it. Counts are by rising index; those of negative values by the index of
+    the absolute value.
 
     Raises:
         ValueError: The scale is out of range, or a count is negative.
@@ -265,7 +262,6 @@ def _number_of(text: str) -> object:
 
 
 def _count(value: int | str) -> int:
-    """Return a count."""
     found = integer_of(value) if value else 0
     if found is None:
         raise ValueError(f"count is no integer: {str(value)[:40]}")

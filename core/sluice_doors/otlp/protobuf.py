@@ -141,12 +141,7 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
 
 
 def metrics_at(body: bytes, wanted: Iterable[bool]) -> Iterator[Metric | RawRecord]:
-    """Yield some of the metrics of a body, in its order.
-
-    Args:
-        body: The request.
-        wanted: Whether to yield each metric.
-    """
+    """Yield some of the metrics of a body, in its order."""
     request = _parse(METRICS_REQUEST, body)
     listed = (
         metric

@@ -43,14 +43,8 @@ def decode_write(
 ) -> RemoteWrite:
     """Return the points of a request.
 
-    Args:
-        body: The request.
-        received_ns: The time of metadata, which contains none.
-        cut_bytes: Size of a request from which it is decoded in pieces.
-        piece_bytes: About the size of a piece.
-
-    Raises:
-        NotPlain: The request has to be mapped point by point.
+    `received_ns` is the time of metadata, which contains none. A request of at least `cut_bytes` is
+    decoded in pieces of about `piece_bytes`.
     """
     reader = WritePoints(received_ns)
     bodies, described = [body], b""

@@ -259,11 +259,8 @@ class RemoteWrite:
 def decode_remote_write(body: bytes, content_type: str, *, received_ns: int) -> RemoteWrite:
     """Return the points of a remote-write request.
 
-    Args:
-        body: The body after decompression.
-        content_type: `application/x-protobuf`; with `proto=io.prometheus.write.v2.Request`
-            the body is of version 2.0.
-        received_ns: The time of metadata in version 1.0, which contains none.
+    With `proto=io.prometheus.write.v2.Request` in `content_type` the body is of version 2.0.
+    `received_ns` is the time of metadata in version 1.0, which contains none.
     """
     fast = None if VERSION_2 in content_type else arrow_road("prometheus.arrow", body)
     if fast is not None:

@@ -47,10 +47,7 @@ _ANY_COLUMNS: Final = tuple(
 class DoorLane(msgspec.Struct, frozen=True, kw_only=True):
     """Which requests may be in one frame.
 
-    Attributes:
-        principal: The sender of all of them.
-        kind: The kind of their records.
-        number: 0 to `DOOR_LANES` - 1, a function of the request.
+    `number` is 0 to `DOOR_LANES` - 1, a function of the request.
     """
 
     principal: str
@@ -66,10 +63,8 @@ class DoorLane(msgspec.Struct, frozen=True, kw_only=True):
 class SmallRequest(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """The records of one kind of a request that is combined with others.
 
-    Attributes:
-        records: The records in canonical form, or lines that are decoded with the frame.
-        identity: The identity of the request.
-        size_bytes: Bytes that they add to a frame, at most, and the memory that they take.
+    The records are in canonical form, or lines that are decoded with the frame. `size_bytes` is
+    what they add to a frame, at most, and the memory that they take.
     """
 
     records: DecodedRecords | TimedLines
@@ -131,11 +126,7 @@ def combine(
 ) -> tuple[bytes, str]:
     """Return the frame of requests, and its parts as the manifest lists them.
 
-    Args:
-        lane: Their lane.
-        boot_id: The boot of this gateway in the lane.
-        seq_start: The number of the first record.
-        requests: At least one.
+    `seq_start` is the number of the first record.
     """
     ordered, records = _in_groups(requests)
     shared = _shared_pairs(records)

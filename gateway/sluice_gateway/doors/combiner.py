@@ -77,12 +77,7 @@ class _OpenLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushLimits:
-    """When a frame is made of the requests that wait.
-
-    Attributes:
-        age_s: Seconds that the first request waits for others.
-        bytes_least: Bytes of waiting requests from which a frame is made earlier.
-    """
+    """When a frame is made: `age_s` after its first request, or earlier from `bytes_least` on."""
 
     age_s: float
     bytes_least: int
@@ -92,9 +87,7 @@ class FlushLimits:
 class FramePause:
     """How long a lane waits before its next frame.
 
-    Attributes:
-        least_s: Seconds in any case.
-        unless_due_s: Seconds after that, which end when enough bytes wait.
+    It waits `least_s` in any case, then `unless_due_s`, which ends when enough bytes wait.
     """
 
     least_s: float
@@ -104,12 +97,9 @@ class FramePause:
 def decide_pause(since_s: float | None, flush_s: float) -> FramePause:
     """Decide how long a lane waits before its next frame.
 
-    A request that waits arrived after the last frame began. So none waits longer than `flush_s`,
-    or `FRAME_INTERVAL_S` if that is more.
-
-    Args:
-        since_s: Seconds since the last frame of the lane began; None if it has made none.
-        flush_s: `FlushLimits.age_s`.
+    A request that waits arrived after the last frame began. So none waits longer than `flush_s`, or
+    `FRAME_INTERVAL_S` if that is more. `since_s` is the time since the last frame of the lane
+    began; None if it has made none. `flush_s` is `FlushLimits.age_s`.
     """
     interval_s = max(FRAME_INTERVAL_S, flush_s)
     if since_s is None or since_s >= interval_s:
@@ -141,16 +131,7 @@ class Combiner:
         *,
         flush: FlushLimits,
     ) -> None:
-        """Bind the acceptance of this worker.
-
-        Args:
-            accept: Accepts a frame.
-            budget: The memory that requests may use.
-            threads: Where frames are made.
-            clock: The clocks of this machine.
-            ids: The source of boots and attempts.
-            flush: When a frame is made.
-        """
+        """Bind the acceptance of this worker; frames are made in `threads`."""
         self._accept = accept
         self._budget = budget
         self._threads = threads
@@ -162,13 +143,8 @@ class Combiner:
     async def accept(self, request: SmallRequest) -> bool:
         """Wait until the frame with a request is accepted.
 
-        It is stored also if its client goes away.
-
-        Returns:
-            Whether the same request was waiting already, so that it is stored once.
-
-        Raises:
-            SluiceError: The request is not accepted, or its outcome is unknown.
+        The request is stored also if its client goes away. Return True if the same request was
+        waiting already, so that it is stored once.
         """
         answer: asyncio.Future[SluiceError | None] = asyncio.get_running_loop().create_future()
         duplicate = self._add(request, answer)

@@ -39,13 +39,8 @@ ENCODER: Final = f"c1 zstd-{ZSTD_VERSION} tables-{_TABLES}"
 class MadeFrame:
     """A frame that a gateway made from records of one kind.
 
-    Attributes:
-        frame: The bytes.
-        digest: Their sha256.
-        envelope: The envelope in the frame.
-        source: What the identity was derived from.
-        reproducible: Whether another gateway makes the same bytes; not where records have the time
-            of receipt.
+    `reproducible` is True if another gateway makes the same bytes. It does not where records have
+    the time of receipt.
     """
 
     frame: bytes
@@ -70,12 +65,7 @@ def make_frames(
     """Return the frames of the records of one kind: one, unless it would be too large.
 
     A request with less than `own_frame_bytes` is returned as it is, to be combined with others.
-
-    Args:
-        records: The records, in canonical form.
-        named: The same with a constant in place of the time of receipt.
-        origin: The sender, and what identifies the request.
-        own_frame_bytes: Size of the records from which the request becomes a separate batch.
+    `named` are the same records with a constant in place of the time of receipt.
 
     Raises:
         TooLarge: A single record is larger than a frame.
@@ -129,11 +119,7 @@ class OwnBatches:
         self._store = store
 
     async def accept(self, made: MadeFrame, sender: VerifiedSender) -> bool:
-        """Accept one frame; return whether its records were accepted before.
-
-        Raises:
-            SluiceError: It is not accepted, or the outcome is unknown.
-        """
+        """Accept one frame; return whether its records were accepted before."""
         accepted = None if made.reproducible else await self._accepted_frame(made)
         if accepted is None:
             result = await self._upload(made.frame, sender)

@@ -23,11 +23,8 @@ class DoorSenders:
     ) -> None:
         """Bind the principals.
 
-        Args:
-            principals: The principals file.
-            clock: Decides whether a token or key has expired.
-            forward_principal: Whose connections of the forward protocol need no handshake; empty to
-                require one.
+        Connections of the forward protocol belong to `forward_principal` without a handshake. If it
+        is empty, a handshake is required.
         """
         self._principals = principals
         self._clock = clock
@@ -44,11 +41,7 @@ class DoorSenders:
         return self._current.spiffe_sender(spiffe)
 
     def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
-        """Return the identity of the client certificate, else that of the port, if there is one.
-
-        Raises:
-            Unauthenticated: The certificate has not exactly one SPIFFE id.
-        """
+        """Return the identity of the client certificate, else that of the port, if there is one."""
         if certificate:
             return ForwardIdentity(spiffe=spiffe_id(certificate))
         return ForwardIdentity(name=self._forward_principal) if self._forward_principal else None

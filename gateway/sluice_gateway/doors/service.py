@@ -82,14 +82,9 @@ class DoorService:
     ) -> None:
         """Bind the acceptance of this worker.
 
-        Args:
-            uploads: Accepts the frames.
-            store: The store that accepts, read after a conflict.
-            body_bytes_max: Largest body, compressed and decompressed.
-            own_frame_bytes: Size of the records of a request from which it becomes a separate
-                batch; 0 for all.
-            flush_s: Time for which the first request of a combined batch is kept.
-            flush_bytes: Size of the requests from which such a batch is made earlier.
+        The store that accepts is read after a conflict. A body is limited both compressed and
+        decompressed. Records of at least `own_frame_bytes` become a separate batch; 0 for all. A
+        combined batch is made after `flush_s`, or earlier from `flush_bytes` on.
         """
         separate_large_blocks()
         self.uploads = uploads

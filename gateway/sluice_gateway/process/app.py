@@ -50,17 +50,8 @@ if TYPE_CHECKING:
 class Gateway:
     """The parts of one worker.
 
-    Attributes:
-        settings: The settings of the gateway.
-        clock: The clocks of this machine.
-        metrics: The metrics of this worker.
-        store: The store that accepts, with its calls measured.
-        mode: Whether the acceptance mode of the authority is known.
-        readiness: Whether an upload can be accepted now.
-        uploads: Accepts uploads.
-        transfer: In `local_spool`, transfers accepted records to the authority.
-        doors: Accepts requests of other protocols; None where no door is open.
-        api: The HTTP surface.
+    In `local_spool`, `transfer` moves accepted records to the authority. `doors` is None where no
+    door is open.
     """
 
     settings: GatewaySettings
@@ -140,13 +131,8 @@ def build_gateway(
 ) -> Gateway:
     """Create the parts of one worker over an open store.
 
-    Args:
-        store: The store that accepts: the authority, or a spool.
-        authority: The settings of the authority.
-        settings: The settings of the gateway.
-        collector_id: The name of this gateway in manifests.
-        transfers_to: The authority of a spool; None where `store` is the authority.
-        mode_checked_at: When the mode was confirmed, as in `ModeWatch`.
+    `store` accepts: the authority, or a spool, whose authority is `transfers_to`. `mode_checked_at`
+    is as in `ModeWatch`.
     """
     worker = _Worker(authority=authority, settings=settings, collector_id=collector_id)
     clock, metrics = worker.clock, worker.metrics

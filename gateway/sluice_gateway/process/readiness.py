@@ -88,13 +88,7 @@ class WriteProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConditions:
-    """What decides besides the store whether a worker can accept an upload.
-
-    Attributes:
-        running: Whether the worker is draining.
-        mode: Whether the acceptance mode of the authority is known.
-        journal: Whether accepted batches can be journaled.
-    """
+    """What decides besides the store whether a worker can accept an upload."""
 
     running: RunningUploads
     mode: ModeWatch

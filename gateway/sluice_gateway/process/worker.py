@@ -54,13 +54,7 @@ log = structlog.get_logger()
 class WorkerPlan:
     """The arguments of one worker; they are sent to another process.
 
-    Attributes:
-        settings: The settings of the gateway.
-        store_url: The authority.
-        collector_id: The name of the gateway in manifests.
-        host: Address to bind.
-        port: Port to bind, never 0.
-        index: Number of this worker, from 0.
+    `port` is never 0. `index` counts the workers from 0.
     """
 
     settings: GatewaySettings
@@ -165,8 +159,7 @@ async def _open_spool(plan: WorkerPlan, stack: AsyncExitStack) -> tuple[Gateway,
 async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event) -> bool:
     """Wait for the signal, then drain.
 
-    Returns:
-        Whether all running uploads ended in time and nothing is left to transfer.
+    Return True if all running uploads ended in time and nothing is left to transfer.
     """
     async with asyncio.TaskGroup() as group:
         tasks = start_background_tasks(group, gateway, next_number, stop)
@@ -241,11 +234,7 @@ def start_background_tasks(
 ) -> list[asyncio.Task[None]]:
     """Start every background task; each runs until it is cancelled.
 
-    Args:
-        group: The group that owns the tasks.
-        gateway: The worker.
-        next_number: The number of the next mode switch.
-        stop: Set when a mode switch is found.
+    `stop` is set when a mode switch is found.
     """
     tasks = [
         follow_principals(gateway),

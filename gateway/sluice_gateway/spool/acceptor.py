@@ -22,8 +22,6 @@ class SpoolAcceptor:
     Attributes:
         pending: The records that are known and not transferred, with how often each was added.
         unsure: Records that an upload without a known outcome may have created.
-        blobs: The blobs of the spool.
-        expiry: The manifests that were removed after the retry horizon.
     """
 
     def __init__(self, spool: SpoolStores, here: Acceptor, metrics: GatewayMetrics) -> None:

@@ -21,11 +21,7 @@ MEASURE_S: Final = 1.0
 
 
 class SpoolCapacity:
-    """Decides whether a spool has room; its memory grows with the number of blobs in the spool.
-
-    Attributes:
-        used_bytes: The bytes of its blobs.
-    """
+    """Decides whether a spool has room; its memory grows with the number of blobs in the spool."""
 
     def __init__(
         self,
@@ -38,12 +34,8 @@ class SpoolCapacity:
     ) -> None:
         """Bind a spool.
 
-        Args:
-            folder: Its directory.
-            bytes_max: Maximum bytes of blobs; 0 for no maximum.
-            free_bytes_min: Free space that uploads leave on the disk.
-            clock: The clocks of this machine.
-            metrics: The metrics of the gateway.
+        `bytes_max` is 0 for no maximum. `free_bytes_min` is the free space that uploads leave on
+        the disk.
         """
         self._folder = folder
         self._bytes_max = bytes_max
@@ -70,11 +62,7 @@ class SpoolCapacity:
         return self._free_bytes
 
     def require_room(self, size_bytes: int) -> None:
-        """Refuse an upload that the spool has no room for, before anything is written.
-
-        Raises:
-            HttpRefusal: The spool is full; the same bytes may be sent later.
-        """
+        """Refuse an upload that the spool has no room for, before anything is written."""
         free_bytes = self.free_bytes()
         if self._bytes_max and self.used_bytes + size_bytes > self._bytes_max:
             reason = f"used_bytes=`{self.used_bytes}`, spool_bytes_max=`{self._bytes_max}`"
@@ -109,9 +97,6 @@ class SpoolCapacity:
         """Correct the count by a complete listing.
 
         What was stored or dropped since `begin_count` is newer than the listing and stays.
-
-        Args:
-            listed: The bytes of each listed blob.
         """
         changed = self._changed_since or set()
         for key in self._blobs.keys() - listed.keys() - changed:

@@ -35,9 +35,7 @@ log = structlog.get_logger()
 class SpoolClaim(msgspec.Struct, frozen=True, kw_only=True):
     """Binds an authority to one spool directory; both contain the same record.
 
-    Attributes:
-        spool_id: ULID of the directory.
-        spool_writer: The collector id of its gateway.
+    `spool_id` is the ULID of the directory, and `spool_writer` the collector id of its gateway.
     """
 
     schema: Literal["sluice.spool_claim.v1"] = "sluice.spool_claim.v1"
@@ -47,11 +45,7 @@ class SpoolClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def lock_spool(url: str) -> Iterator[None]:
-    """Lock the directory of a spool for this process.
-
-    Raises:
-        BadUsage: Another process has the lock.
-    """
+    """Lock the directory of a spool for this process; raise `BadUsage` if another one has it."""
     folder = parse_local_path(url)
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)

@@ -56,10 +56,7 @@ log = structlog.get_logger()
 class ExpiredMark(msgspec.Struct, frozen=True, kw_only=True):
     """The highest sequence number of a boot whose manifest has expired from a spool.
 
-    Attributes:
-        agent_id: The agent.
-        boot_id: The boot.
-        through: Identities that begin at or below it, and have no manifest here, may have expired.
+    Identities that begin at or below `through`, and have no manifest here, may have expired.
     """
 
     schema: Literal["sluice.spool_expired.v1"] = "sluice.spool_expired.v1"
@@ -86,11 +83,8 @@ class SpoolExpiry:
     ) -> None:
         """Bind a spool.
 
-        Args:
-            local: The spool.
-            authority: Its retry horizon and margin.
-            clock: The clocks of this machine.
-            is_pending: Returns whether the transfer still needs the manifest of a key.
+        The authority states the retry horizon and the margin. `is_pending` returns whether the
+        transfer still needs the manifest of a key.
         """
         self._local = local
         self._after_ns = (authority.retry_horizon_s + authority.margin_s) * NS_PER_S

@@ -83,8 +83,7 @@ class LandedTime:
     def advance(self, answered_ns: UnixNs) -> UnixNs:
         """Return the time through which every acknowledged batch has landed.
 
-        Args:
-            answered_ns: The authority's clock in a response that was received before this call.
+        `answered_ns` is the authority's clock in a response that was received before this call.
         """
         if not self.scanned:
             return self.through_ns
@@ -105,9 +104,7 @@ class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the journal of a spool.
 
     Attributes:
-        process: The name under which the spool is registered.
         status: The last step that may have begun.
-        started_at_unix_ns: The time in the registration.
         number: The number of the last object that may exist.
         complete_through_unix_ns: Every batch that the spool acknowledged before this time of the
             authority has landed.
@@ -124,9 +121,7 @@ class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
 class SpoolRules:
     """The names and times in the journal of a spool, and its stored state.
 
-    Attributes:
-        landed: The batches that have not landed.
-        state: The stored state; None in a spool that was never registered.
+    `state` is None in a spool that was never registered.
     """
 
     def __init__(
@@ -134,11 +129,7 @@ class SpoolRules:
     ) -> None:
         """Bind a spool.
 
-        Args:
-            local: The spool.
-            ids: The source of names.
-            clock: The clocks of this machine.
-            created_ns: The creation of the authority: nothing was acknowledged before.
+        Nothing was acknowledged before `created_ns`, the creation of the authority.
         """
         self._local = local
         self._ids = ids
@@ -204,11 +195,7 @@ class SpoolRules:
 
 
 class SpoolJournal:
-    """The journal of a spooling gateway.
-
-    Attributes:
-        rules: The names and times in it, and its stored state.
-    """
+    """The journal of a spooling gateway."""
 
     def __init__(
         self,
@@ -220,11 +207,8 @@ class SpoolJournal:
     ) -> None:
         """Bind a spool.
 
-        Args:
-            writer: Writes into the authority.
-            rules: The rules, also used by `writer`.
-            clock: The clocks of this machine.
-            claim: Claims the authority for this spool.
+        `writer` writes into the authority, by the same `rules`. `claim` claims the authority for
+        this spool.
         """
         self._writer = writer
         self._clock = clock
@@ -243,11 +227,7 @@ class SpoolJournal:
         return "the spool is not registered in the authority, which this start requires once"
 
     async def open(self) -> None:
-        """Read the state of the spool and register; offline, the transfer registers later.
-
-        Raises:
-            BadUsage: Another spool has claimed the authority.
-        """
+        """Read the state of the spool and register; offline, the transfer registers later."""
         await self.rules.load()
         try:
             await self.prepare()
@@ -255,11 +235,7 @@ class SpoolJournal:
             log.warning("authority_unreachable", reason=str(error), batches="kept in the spool")
 
     async def prepare(self) -> None:
-        """Claim the authority and register; without a registration, batches can be transferred.
-
-        Raises:
-            BadUsage: Another spool has claimed the authority: nothing may be transferred.
-        """
+        """Claim the authority and register; without a registration, batches can be transferred."""
         await self._claim_once()
         try:
             await self.register()
@@ -301,11 +277,7 @@ class SpoolJournal:
             self._registered = True
 
     def require_room(self) -> None:
-        """Refuse uploads while the authority has no open registration of this spool.
-
-        Raises:
-            HttpRefusal: The authority was not reached since the last clean stop.
-        """
+        """Refuse uploads while the authority has no open registration of this spool."""
         if self.problem():
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, self.problem())
 

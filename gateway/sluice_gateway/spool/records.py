@@ -61,15 +61,8 @@ log = structlog.get_logger()
 class SpoolStores:
     """The two stores of a spooling gateway, and what a transfer between them needs.
 
-    Attributes:
-        local: The store that accepts.
-        remote: The authority.
-        acceptor: Accepts into the authority.
-        clock: The clocks of this machine.
-        ids: The source of attempt ids.
-        journal: Names the batches that the authority has; it registers before the first transfer.
-        capacity: The room for blobs.
-        authority: The settings of the authority.
+    `local` accepts. `remote` is the authority, into which `acceptor` accepts. `journal` names the
+    batches that the authority has; it registers before the first transfer.
     """
 
     local: ObjectStore

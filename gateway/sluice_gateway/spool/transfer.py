@@ -88,8 +88,7 @@ class Transferred:
 class NewlyLanded:
     """The authority has the batch; its marker is written after the journal names it.
 
-    Attributes:
-        manifest: The bytes of the manifest in the authority.
+    The manifest is that of the authority.
     """
 
     manifest: bytes
@@ -281,11 +280,7 @@ class SpoolTransfer:
         return False
 
     async def transfer_once(self) -> None:
-        """Transfer every pending record that the authority accepts.
-
-        Raises:
-            BadUsage: Another spool has claimed the authority; nothing was transferred.
-        """
+        """Transfer every pending record that the authority accepts."""
         if self._due():
             await self._scan(RECORDS)
             await self._accepted.blobs.count()

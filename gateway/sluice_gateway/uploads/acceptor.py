@@ -78,11 +78,8 @@ class AcceptanceRun:
     """The course of one upload, updated while it runs.
 
     Attributes:
-        verdict: The verdict of the machine.
-        conflict: The quarantine manifest of a conflict.
         phases_s: Seconds spent in store calls, by phase.
         unsure: Whether the outcome of a write is unknown, or time ran out during a call.
-        calling: Whether a store call is in progress.
         failure: The last definite failure of the store.
         own_write_met: Whether our own manifest was read after an unknown outcome.
         healed: Whether a wrong blob was found and overwritten.

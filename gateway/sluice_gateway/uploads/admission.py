@@ -63,11 +63,7 @@ class BodyBudget:
         return _Block(self.reserve, self.release, memory_cost(length_bytes))
 
     def reserve(self, cost_bytes: int) -> None:
-        """Reserve memory.
-
-        Raises:
-            HttpRefusal: The budget is exhausted; nothing is reserved.
-        """
+        """Reserve memory; raise `HttpRefusal` and reserve nothing if the budget is exhausted."""
         if self.held_bytes + cost_bytes > self._bytes_max:
             raise HttpRefusal(ErrorCode.OVERLOADED, "this gateway is full: try another gateway")
         self.held_bytes += cost_bytes
@@ -183,11 +179,7 @@ class ModeWatch:
         return "the acceptance mode of the authority could not be read for too long"
 
     def require_known(self) -> None:
-        """Refuse an upload in a mode that may have been switched unnoticed.
-
-        Raises:
-            HttpRefusal: The authority was switched, or could not be read for too long.
-        """
+        """Refuse an upload in a mode that may have been switched unnoticed."""
         if not self.known:
             raise HttpRefusal(
                 ErrorCode.STORE_UNAVAILABLE,
@@ -210,8 +202,7 @@ class ModeWatch:
 def check_head(request: web.Request, bytes_max: int, media_type: str = FRAME_MEDIA_TYPE) -> int:
     """Return the announced length of an upload whose header fields follow the protocol.
 
-    Raises:
-        HttpRefusal: 415 for another media type or a Content-Encoding, 411 without a length.
+    Another media type or a Content-Encoding is refused with 415, a missing length with 411.
     """
     if request.content_type != media_type:
         raise HttpRefusal(ErrorCode.UNSUPPORTED_MEDIA_TYPE, f"send Content-Type: {media_type}")

@@ -43,8 +43,6 @@ class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
     """A body as it was sent, and its sha256.
 
     Attributes:
-        body: The bytes.
-        digest: Their sha256.
         sent_before: Whether the sender reports that it has sent these bytes before.
         high_water: The highest sequence number that the sender reports; None if it reports none.
     """
@@ -69,9 +67,6 @@ class FrameReader:
 
         The deadline moves with each chunk: a client that stalls is refused after the grace period,
         a client that keeps the minimum rate is never refused.
-
-        Raises:
-            HttpRefusal: The body arrived too slowly; the same bytes may be sent again.
         """
         announced = request.headers.get("Content-Digest")
         expected = None if announced is None else parse_content_digest(announced)

@@ -83,9 +83,7 @@ class _Listed:
 class ListedUploads:
     """Accepts lists of frames.
 
-    Attributes:
-        uploads: Accepts each frame.
-        time_s_max: Time after which no further frame of a request is begun, seconds.
+    No further frame of a request is begun after `time_s_max` seconds.
     """
 
     uploads: UploadService

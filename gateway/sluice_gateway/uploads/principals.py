@@ -130,11 +130,8 @@ class PrincipalsDocument(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class VerifiedSender:
     """The sender of a request, as far as it was proved.
 
-    Attributes:
-        principal: The name that the manifest records.
-        agents: The agent ids that it may send for.
-        operator: Whether it may read and resolve all conflicts.
-        doors: The doors that it may use.
+    `principal` is the name that the manifest records. An operator may read and resolve all
+    conflicts.
     """
 
     principal: str
@@ -184,13 +181,8 @@ class SenderTemplate:
 class Principals:
     """The content of the file, indexed for lookups.
 
-    Attributes:
-        keys: Known keys by id.
-        tokens: Known tokens by the hex of their sha256.
-        forward: Known keys of Fluent's handshake by id.
-        names: Senders by name.
-        spiffe: Senders by exact SPIFFE id.
-        templates: Patterns of SPIFFE ids with the agent in one segment, each with its roles.
+    `tokens` are found by the hex of their sha256, and `spiffe` by the exact SPIFFE id. Templates
+    are patterns of SPIFFE ids with the agent in one segment, each with its roles.
     """
 
     keys: Mapping[str, KnownKey]
@@ -391,9 +383,7 @@ class PrincipalsFile:
         A program may write the file in several steps, and what is there between two of them can be
         valid. So a change counts once two calls in a row see the same state of the file. A file
         without any principal is not valid here: it was rather cut off than meant to refuse all.
-
-        Returns:
-            Whether new content is in effect.
+        Return True if new content is in effect.
         """
         state = _file_state(self._path)
         is_settled, self._seen_state = state == self._seen_state, state

@@ -128,7 +128,6 @@ class AcceptedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that a frame owns, and how long this worker may respond for it.
 
     Attributes:
-        identity: The identity.
         accepted_at_ns: The acceptance time in its manifest.
         lasts_ns: How long the entry is valid after it was added.
     """
@@ -188,26 +187,7 @@ class AcceptedCache:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadService:
-    """Receives, validates and accepts uploads.
-
-    Attributes:
-        frame_bytes_max: Largest frame, bytes.
-        collector_id: The name of this gateway in manifests.
-        clock: The clocks of this machine.
-        ids: The source of attempt ids.
-        metrics: The metrics of this worker.
-        principals: The known senders.
-        refused: Clients, of uploads and of doors, without a valid key.
-        running: Counts running uploads, and refuses them while draining.
-        budget: Bounds the memory of bodies.
-        frames: Reads and validates frames.
-        cache: The frames that this worker has accepted.
-        mode: Whether the acceptance mode of the authority is known.
-        acceptor: Accepts a validated upload into the store, or into a spool.
-        decisions: The decisions of operators, among them quarantined agents.
-        high_water: The marks that agents report.
-        journal: The acceptance journal of this worker.
-    """
+    """Receives, validates and accepts uploads."""
 
     frame_bytes_max: int
     collector_id: str

@@ -19,11 +19,6 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     """A frame that was read, validated and found to belong to its sender.
 
     Attributes:
-        frame: The exact bytes.
-        digest: Their sha256.
-        identity: The identity that the frame claims.
-        envelope: The envelope of the frame.
-        principal: The sender.
         attempt_id: ULID of this upload, the same in all its tries.
         sent_before: Whether the agent reports that it sent these bytes before.
         parts: The requests of a combined batch, as the manifest lists them; empty for others.
@@ -92,17 +87,9 @@ def conflict_manifest(
 class AcceptedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a 200: the batch is accepted, and the agent may delete it.
 
-    Attributes:
-        status: Always `accepted`.
-        duplicate: Whether it was accepted before this upload.
-        agent_id: Part of the identity.
-        boot_id: Part of the identity.
-        seq_start: Part of the identity.
-        seq_end: Part of the identity.
-        frame_sha256: The digest that owns the identity.
-        manifest_key: The manifest that decides.
-        accepted_at_unix_ns: When it was accepted, by the store's clock.
-        collector_id: The gateway that responded.
+    `frame_sha256` is the digest that owns the identity, as the manifest at `manifest_key` decides.
+    `duplicate` is true if it was accepted before this upload. The time is that of the store's
+    clock.
     """
 
     status: Literal["accepted"] = "accepted"
@@ -142,18 +129,9 @@ def accepted_response(
 class ConflictProblem(Problem, frozen=True, kw_only=True):
     """The body of a 409: the refused upload and the bytes that own its identity.
 
-    Attributes:
-        agent_id: Part of the identity.
-        boot_id: Part of the identity.
-        seq_start: Part of the identity.
-        seq_end: Part of the identity.
-        accepted_frame_sha256: The digest that owns the identity.
-        submitted_frame_sha256: The digest that is refused.
-        accepted_raw_blob_key: The blob of the owner.
-        submitted_raw_blob_key: The blob of the refused bytes.
-        accepted_manifest_key: The manifest that decides.
-        quarantine_key: The record of the refusal.
-        resolution: The decision of an operator about this conflict, or null while it is open.
+    The accepted values are those of the bytes that own the identity, the submitted ones those of
+    the refused bytes. `quarantine_key` is the record of the refusal. `resolution` is the decision
+    of an operator about this conflict, or null while it is open.
     """
 
     agent_id: str
