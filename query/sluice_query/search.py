@@ -117,7 +117,7 @@ class Evaluator:
     def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement.
 
-        Pending batches come before the files for a bounded sample of the newest.
+        With `pending_first` they are read before the files, for a bounded sample of the newest.
         """
         names = []
         if files:
