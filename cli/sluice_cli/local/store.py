@@ -16,10 +16,7 @@ from sluice_store.url import open_store
 async def prepare_store(url: str) -> Authority:
     """Create the settings of the authority unless the store has some, and examine a new bucket.
 
-    Raises:
-        BadUsage: The settings are damaged or of another version, or another acceptance mode needs
-            a spool.
-        SluiceError: The store is unreachable or refused a request.
+    Refuse an acceptance mode that needs a spool.
     """
     async with open_store(url, StoreMode.CREATE) as store:
         authority = await _read_or_create(store, url)
