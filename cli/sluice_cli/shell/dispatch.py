@@ -99,11 +99,7 @@ def run_command(tokens: list[str]) -> int:
 
 
 def _require_address_space(tokens: list[str]) -> None:
-    """Refuse a query in a process whose address space is too small.
-
-    Raises:
-        BadUsage: The limit is too low.
-    """
+    """Refuse a query in a process whose address space is too small."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
     if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:
