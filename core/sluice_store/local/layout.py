@@ -369,8 +369,8 @@ def walk_objects(
 def newest_timestamp(layout: Layout) -> int | None:
     """Return the highest timestamp of a file of the store, or None for a store without files.
 
-    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files,
-    that of a spool included, the clock file and probes have no timestamps of the store.
+    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files
+    (also of a spool), the clock file and probes have no timestamps of the store.
     """
     newest: int | None = None
     pending = [layout.root]
