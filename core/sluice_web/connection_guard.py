@@ -1,9 +1,9 @@
 """Limits between a socket and a server: number of connections, slow heads, idle time.
 
-aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The
-guard is a protocol that passes every byte on. It closes connections with a slow head, or idle for
-too long. For a connection above the limits it closes the one that has been idle for the longest
-time; if none is idle, the new one. Who reads a body enforces its pace.
+aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The guard
+is a protocol that passes every byte on. It closes connections with a slow head, or idle for too
+long. Above the limits it closes the connection with the longest idle time; if none is idle, the new
+one. The reader of a body enforces its pace.
 
 A guard sees a connection of TLS only after its handshake, so a port with TLS accepts its
 connections through `BoundedAccepts`, which counts them from the start. Further clients wait in the
@@ -408,7 +408,7 @@ async def _serve(
 
 
 def _guarded_accepts(sock: socket.socket, limits: ConnectionLimits) -> BoundedAccepts:
-    """Return the accepts of a port; for a client that waits, its longest idle one is closed."""
+    """Return the accepts of a port; for a waiting client the longest idle connection is closed."""
     host, port = sock.getsockname()[:2]
     return BoundedAccepts(
         limits.connections_max,
