@@ -258,7 +258,6 @@ class Appender:
             one.error = error
 
     async def _commit(self, group: _Group) -> int:
-        """Commit one group and return its first sequence."""
         retries = RetryBudget("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()

@@ -249,7 +249,6 @@ class Consumer:
         return False
 
     async def _read(self) -> RegisterRead:
-        """Read the register and check the fence."""
         lane = self._client.lane
         seen = await self._client.read()
         if seen is None or not owns_epoch(seen.state, self._holder):

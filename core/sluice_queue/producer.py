@@ -2,7 +2,8 @@
 
 `produce` returns immediately with a handle. The batches become durable with the next flush, which
 starts after an interval, at a size, or on request. While a flush writes its list and waits for its
-swap, the next one collects: everything that was collected during a swap is in the one after it.
+swap, the next flush collects. So one swap contains everything that was collected during the swap
+before.
 """
 
 import asyncio
