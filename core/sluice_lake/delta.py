@@ -62,7 +62,7 @@ _BY_COLUMN: Final = {
 
 
 def unsupported_features(opened: DeltaTable) -> list[str]:
-    """Return the names of the features because of which a table cannot be used, sorted."""
+    """Return the names of the features that make a table unusable, sorted."""
     protocol = opened.protocol()
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     columns = {name for field in opened.schema().fields for name in field.metadata}
