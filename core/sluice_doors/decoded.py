@@ -44,7 +44,7 @@ second of processor time where they are repeated for each record or bucket.
 """
 
 RECORDS_MAX: Final = 1024 * 1024
-"""Limit of the records of one request, where a record may be as short as a byte."""
+"""Limit of the records of one request; a record may be as short as one byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -186,7 +186,7 @@ def _parameters(prefix: str, text: str) -> Iterable[tuple[str, str]]:
 def _parse_3164(
     text: str, start: int, found: dict[str, str], received_ns: int, zone: tzinfo | None
 ) -> _Parsed:
-    """Read time, host and tag as far as they are there; the rest is the body."""
+    """Read time, host and tag if they exist; the rest is the body."""
     time = scan_time(text, start, zone=zone, received_ns=received_ns)
     end = None if time is None else _TIME_END.match(text, time.end)
     if time is None or end is None:

@@ -249,7 +249,6 @@ class ForwardServer(Generic[Sender]):
         raise _HandshakeFailed(ClientRefusal.NO_KEY, reason)
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
-        """Accept messages until the end of the stream."""
         async with RunningChunks(stream) as running:
             while True:
                 await running.room()

@@ -87,8 +87,8 @@ class BulkRequest:
 def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkRequest:
     """Return the records and items of a bulk request; both empty if it has no line.
 
-    What is not an action with a document is kept as text, and its item has the error that
-    Elasticsearch would respond. `index` is that of the path, for actions that name none.
+    Anything but an action with a document is kept as text, and its item has the error that
+    Elasticsearch would return. `index` is that of the path, for actions that name none.
     `received_ns` is the time of documents that contain none.
     """
     check_lines(body, per_record=2)
@@ -124,7 +124,6 @@ class _Bulk:
         self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
 
     def request(self, *, is_foreign: Callable[[], bool]) -> BulkRequest:
-        """Return the records and items."""
         rows = log_pieces(self.tally)
         for row in self._rows():
             self.tally.add(row.attributes, str(row.body))
@@ -225,10 +224,9 @@ class _Bulk:
 
 
 class Peekable(Iterator[bytes]):
-    """The lines of a body, of which the next one can be checked before it is used."""
+    """The lines of a body; the next line can be checked before it is used."""
 
     def __init__(self, lines: Sequence[bytes]) -> None:
-        """Start at the first line."""
         self._lines = lines
         self._at = 0
 
