@@ -158,7 +158,7 @@ class TaskRights:
 
 
 LEASES: Final = TaskRights(reads=(keys.AUTHORITY, keys.MAINTAIN), writes=(keys.MAINTAIN,))
-"""What the process that schedules needs, whatever it runs."""
+"""The rights of the process that schedules, for any task."""
 
 _EVIDENCE: Final = (
     *(keys.AUTHORITY, keys.ACCEPTED, keys.QUARANTINE, keys.RAW_BLOBS),

@@ -248,7 +248,7 @@ def needed_deletes(
 
     A delete of metrics also applies to rollups, which retention does not. If only retention implies
     it, it stays until every rollup honours it. Of several deletes with the same effect, one is
-    returned. `honoured` has the ids of those that every rollup honours.
+    returned. `honoured` has the ids that every rollup honours.
     """
     ordered = sorted({one.delete_id: one for one in records}.values(), key=_narrower_last)
     needed: list[DeleteRecord] = []
@@ -321,7 +321,7 @@ def with_delete(
 
 
 _SUBSETS_MAX: Final = 6
-"""Attributes up to which every part of them is looked up."""
+"""Up to this number of attributes, every subset of them is looked up."""
 _EARLIEST: Final = float("-inf")
 _LATEST: Final = float("inf")
 
