@@ -251,7 +251,7 @@ class JournalOwner:
 
 
 class UploadJournal(Protocol):
-    """What a worker needs of its journal, in either acceptance mode."""
+    """The journal of a worker, in either acceptance mode."""
 
     async def open(self) -> None:
         """Register before the worker accepts connections; it must not serve after an error."""
@@ -298,7 +298,7 @@ class ProcessStart:
 
 
 class JournalRules(Protocol):
-    """What differs between the journal of a worker and that of a spool."""
+    """The differences between the journals of a worker and of a spool."""
 
     async def start(self, now_ns: UnixNs) -> ProcessStart:
         """Return the name and time of a registration that is written after `now_ns`."""

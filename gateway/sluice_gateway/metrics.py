@@ -191,7 +191,7 @@ class GatewayMetrics:
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
-        """Observe the times of an upload, or of what several uploads of one request share."""
+        """Observe the times of an upload, or those that the uploads of one request share."""
         for name, spent_s in phases.seconds.items():
             self.phase_of(name).observe(spent_s)
 

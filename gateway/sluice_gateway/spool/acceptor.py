@@ -25,7 +25,6 @@ class SpoolAcceptor:
     """
 
     def __init__(self, spool: SpoolStores, here: Acceptor, metrics: GatewayMetrics) -> None:
-        """Bind a spool and the acceptor into it."""
         self._spool = spool
         self._here = here
         self._metrics = metrics

@@ -195,7 +195,6 @@ def _result_of(answer: AcceptedResponse | Problem) -> tuple[str, FrameResult]:
 
 
 async def _split(body: bytes) -> tuple[ReceivedBody, ...]:
-    """Return the frames of a list with their digests."""
     if len(body) <= INLINE_BYTES_MAX:
         return _split_now(body)
     return await asyncio.to_thread(_split_now, body)
