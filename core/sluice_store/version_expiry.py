@@ -72,10 +72,8 @@ class _Tally:
 class _KeyState:
     """What is known about the key whose versions are being listed, newest first.
 
-    Attributes:
-        newer_ns: When the version that was listed before was written.
-        remains: Whether a version below the newest one was kept.
-        confirmed: Whether a read agreed with the listing; None before that read.
+    `remains` is True if a version below the newest one was kept. `confirmed` is whether a read
+    agreed with the listing; None before that read.
     """
 
     key: ObjectKey

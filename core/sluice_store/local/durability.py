@@ -142,9 +142,6 @@ class LogicalClock:
         """Open or create the file; after a reboot, start from the durable bound.
 
         `newest` reads the highest timestamp of the store's files; None for a new store.
-
-        Raises:
-            StoreMisconfigured: The file has another version than this build's.
         """
         self._path = path
         self._clock = clock

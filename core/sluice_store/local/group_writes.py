@@ -129,7 +129,6 @@ class _Create:
         dated: Its timestamp before it was named.
         made: Folders on its path that are not known to be durable.
         stamp: Its timestamp, once it was checked after the naming.
-        found: Whether the name existed.
     """
 
     new: NewObject

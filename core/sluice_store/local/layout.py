@@ -243,19 +243,11 @@ class Layout:
         return self.locks / f"{zlib.crc32(key.encode()) % LOCK_STRIPES:02d}"
 
     def object_of(self, key: ObjectKey) -> Path:
-        """Return the file of a current object.
-
-        Raises:
-            StoreError: A file cannot have this name.
-        """
+        """Return the file of a current object."""
         return Path(self.file_of(key))
 
     def file_of(self, key: ObjectKey) -> str:
-        """Return the path of `object_of` as a string, which costs a tenth of a `Path`.
-
-        Raises:
-            StoreError: A file cannot have this name.
-        """
+        """Return the path of `object_of` as a string, which costs a tenth of a `Path`."""
         check_key(key)
         return f"{self.root}/{key}"
 

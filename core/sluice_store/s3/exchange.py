@@ -68,9 +68,7 @@ class S3Request(msgspec.Struct, frozen=True, kw_only=True):
 class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its result.
 
-    Attributes:
-        body: Body of a success.
-        detail: What the store or the network reported about a failure.
+    `body` is that of a success. `detail` is what the store or the network reported about a failure.
     """
 
     seen: ExchangeResult
