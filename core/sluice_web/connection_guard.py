@@ -311,12 +311,8 @@ async def serving_guarded(
 ) -> AsyncIterator[None]:
     """Serve the connections of a bound socket until the block ends.
 
-    Args:
-        sock: The socket; it is closed at the end, before `end`.
-        new_guard: Makes the protocol of a connection.
-        limits: Those of the guards; the head timeout is also that of a handshake.
-        tls: The TLS context, or None for none.
-        end: Called when no further connection is accepted.
+    The socket is closed before `end`, which is called when no further connection is accepted. The
+    head timeout of `limits` is also that of a handshake.
     """
     if tls is not None:
         accepts = _guarded_accepts(sock, limits)
@@ -344,15 +340,8 @@ async def serving_accepted(
 ) -> AsyncIterator[None]:
     """Serve the connections that `accepts` accepts until the block ends.
 
-    An error of the block is raised as it is, not in a group.
-
-    Args:
-        sockets: Bound sockets; they are closed at the end, before `end`.
-        accepts: Accepts their connections.
-        new_guard: Makes the protocol of a connection.
-        limits: Those of the guards; the head timeout is also that of a handshake.
-        tls: The TLS context, or None for none.
-        end: Called when no further connection is accepted. What is left after it is closed.
+    An error of the block is raised as it is, not in a group. The sockets are closed before `end`,
+    and what is left after it is closed. The head timeout of `limits` is also that of a handshake.
     """
     failure: Exception | None = None
     serve = partial(_serve, new_guard, tls, limits.head_timeout_s)
