@@ -54,7 +54,6 @@ class FetchHandle:
 
         Raises:
             WorkListMissing: The list does not exist: stop the lane, never skip the list.
-            InvalidRecord: It is not the list that the entry describes.
         """
         return await read_work_list(self.store, self.lane, descriptor)
 

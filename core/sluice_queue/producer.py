@@ -35,19 +35,11 @@ class WriteHandle:
         self._done.set()
 
     async def await_durable(self) -> None:
-        """Wait until the batches are durable in the queue.
-
-        Raises:
-            OutcomeUnknown: Whether the queue contains them is unknown.
-        """
+        """Wait until the batches are durable in the queue."""
         await self.result()
 
     async def result(self) -> int:
-        """Wait, then return the sequence of the entry with the batches.
-
-        Raises:
-            OutcomeUnknown: Whether the queue contains them is unknown.
-        """
+        """Wait, then return the sequence of the entry with the batches."""
         await self._done.wait()
         if self._error is not None:
             raise self._error
