@@ -182,11 +182,7 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
 
 
 def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
-    """Open a table's newest state for writing; create the table if it does not exist.
-
-    Raises:
-        StoreUnavailable: The directory of the store is missing.
-    """
+    """Open a table's newest state for writing; create the table if it does not exist."""
     found = find_table(store_url, table, for_writing=True)
     if found is not None:
         return found

@@ -113,9 +113,6 @@ async def with_ids(
 
     A part exists before a record that names it. If the caller stops in between, the part is named
     by no record and is removed at an age. A new id may be in the set already if it is listed.
-
-    Raises:
-        InvalidRecord: A part is missing or has other bytes.
     """
     listed = sorted({*before.listed, *new})
     if len(listed) <= LISTED_MAX:
@@ -192,11 +189,7 @@ async def add_honoured(
     ids: IdSource,
     backoff: Backoff,
 ) -> DeleteIds:
-    """Return the deletes of the range after `before`; parts that it names exist then.
-
-    Raises:
-        InvalidRecord: A part of the range before is missing or damaged.
-    """
+    """Return the deletes of the range after `before`; parts that it names exist then."""
     known = before.deletes if before is not None else DeleteIds()
     return await with_ids(
         reader, known, new, prefix=HONOURED_DELETES_PREFIX, ids=ids, backoff=backoff
