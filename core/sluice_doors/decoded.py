@@ -108,10 +108,8 @@ def check_lines(body: bytes, *, per_record: int = 1) -> None:
 class Tally:
     """The counts of one request.
 
-    Attributes:
-        timed: True while every record contains its own time.
-        foreign: The records that are messages of protobuf of another kind.
-        text_bytes: The approximate text of all records so far.
+    `timed` is True while every record contains its own time. `foreign` counts messages of protobuf
+    of another kind. `text_bytes` is approximate.
     """
 
     timed: bool = True

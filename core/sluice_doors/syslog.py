@@ -57,10 +57,8 @@ _TAG: Final = re.compile(r"([^ :\[\]]{1,255})(?:\[([^ \]]{0,128})\])?:(?: |$)")
 class SyslogPiece(NamedTuple):
     """A message, or a part of one that is too long.
 
-    Attributes:
-        error: Why the message is not complete; empty where it is.
-        rest: It continues the piece before it, and is kept raw.
-        continues: The next piece continues it.
+    `error` is why the message is not complete; empty where it is. A piece with `rest` continues the
+    piece before it and is kept raw; one that `continues` is continued by the next piece.
     """
 
     data: bytes

@@ -62,10 +62,8 @@ NO_UPDATE: Final = "documents cannot be changed here; the change is kept as a re
 class BulkItem:
     """What the answer of one action needs.
 
-    Attributes:
-        index: The index that it names, or that of the path; empty if neither does.
-        id: The id of the document; empty if the client leaves it to the server.
-        error: The type of the error; empty if the document is accepted as the client meant it.
+    `index` may be that of the path; empty if there is neither. `id` is empty if the client leaves
+    it to the server, and `error` if the document is accepted as the client meant it.
     """
 
     action: Action
