@@ -427,10 +427,8 @@ class VersionRuling(StrEnum):
 class StoredVersion:
     """One version as listed.
 
-    Attributes:
-        current: Whether it is the newest of its key.
-        hides: Whether another version of the key remains below it.
-        superseded_at_ns: When the next newer version was written, or None if it is the newest.
+    `hides` is True if another version of the key remains below it. `superseded_at_ns` is when the
+    next newer version was written, or None if it is the newest.
     """
 
     key: ObjectKey

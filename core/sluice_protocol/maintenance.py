@@ -96,7 +96,6 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task.
 
     Attributes:
-        revision: Grows with each write.
         nonce: ULID of this write, so that bytes never repeat.
         halted: Why the task does not run until an operator resumes it; empty if it runs.
         failures: Failed or lost runs since the last success.
@@ -105,7 +104,6 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         due_at_unix_ns: When the last process expected the next run, or None.
         every_s: The interval of the task in the settings of that process, seconds.
         runs: The last `RUNS_MAX` runs, the newest last.
-        progress: What the last run reported before its end, or None.
         resumed: Whether an operator wants the next run now.
     """
 

@@ -172,12 +172,10 @@ class ActiveDeletes(
     """The register of deletes at `reconciler/v1/active-deletes.json`.
 
     Attributes:
-        revision: 1 more with each write.
         nonce: New with each write, so that bytes never repeat.
         through_id: Every delete with an id up to this one is considered here, except one whose
             writer's clock was ahead; a reader lists what came after it.
         known: How many delete records were considered; for operators.
-        records: The deletes to apply, by id.
     """
 
     schema: Literal["sluice.active_deletes.v1"] = "sluice.active_deletes.v1"
@@ -473,9 +471,6 @@ def decide_delete(
     """Return the record that a request leads to.
 
     `now_ns` is the store's clock, which becomes the cut-off.
-
-    Raises:
-        BadUsage: A value is malformed or too long, or no record could meet the conditions.
     """
     _check_length("where", request.where or "", WHERE_CHARS_MAX)
     _check_length("reason", request.reason, REASON_CHARS_MAX)
