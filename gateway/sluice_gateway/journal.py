@@ -87,8 +87,6 @@ class JournalBook:
         process: The name of the process; empty before the first registration.
         durable_from: When the write of the newest durable object began, the registration included.
         begun: When the write of the newest object began, durable or not.
-        pending: The object that is not known to be durable.
-        closed: Whether the last object is durable.
         resumed: Whether an earlier process began this journal, and this one has not written yet: a
             number may be taken.
     """
