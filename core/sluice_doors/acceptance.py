@@ -21,7 +21,7 @@ class MemoryBudget(Protocol):
 
 
 class MessageAcceptance(Protocol[Sender_contra]):
-    """Accepts messages; the type of a sender is that of the gateway or the agent."""
+    """Accepts messages; the gateway and the agent each have a type for senders."""
 
     @property
     def budget(self) -> MemoryBudget:

@@ -37,10 +37,11 @@ from sluice_web.refused_clients import RefusedClients, refusal_of
 QUERIES_MAX: Final = 256
 """Queries that are remembered; most clients always send the same."""
 _TYPING_ERROR: Final = 0.75
-"""Similarity from which a name is a typing error. `type` and `op_type`, both names of
-Elasticsearch, have 0.73; `hots` and `host` 0.75."""
+"""Names at least this similar are typing errors. `type` and `op_type`, both names of Elasticsearch,
+have 0.73; `hots` and `host` 0.75.
+"""
 _HINT: Final = 0.5
-"""Similarity from which a name is worth a hint where it is refused anyway."""
+"""Names at least this similar get a hint where they are refused anyway."""
 
 
 @lru_cache(maxsize=QUERIES_MAX)
@@ -137,7 +138,7 @@ def routes_of(door: DoorName) -> tuple[DoorRoute, ...]:
 
 
 def _probes_of(door: DoorName, is_full: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
-    """Return what clients of a protocol request in addition."""
+    """Return the other endpoints that clients of a protocol request."""
     make = getattr(_module_of(door), "probe_endpoints", None)
     probes: list[Endpoint] = [] if make is None else make(is_full, open_host=open_host)
     return probes

@@ -212,10 +212,8 @@ _Message_co = TypeVar("_Message_co", covariant=True)
 class RawRecord:
     """A record that has another form than its protocol defines.
 
-    Attributes:
-        text: The record as it was sent, as canonical JSON.
-        raw: The record in base64, in place of a text.
-        is_foreign: Whether it is a message of another kind.
+    `text` is the record as it was sent, in canonical JSON; `raw` is the record in base64, in place
+    of a text. `is_foreign` is True for a message of another kind.
     """
 
     text: str

@@ -44,7 +44,7 @@ second of processor time where they are repeated for each record or bucket.
 """
 
 RECORDS_MAX: Final = 1024 * 1024
-"""Limit of the records of one request, where a record may be as short as a byte."""
+"""Limit of the records of one request; a record may be as short as one byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,10 +108,8 @@ def check_lines(body: bytes, *, per_record: int = 1) -> None:
 class Tally:
     """The counts of one request.
 
-    Attributes:
-        timed: True while every record contains its own time.
-        foreign: The records that are messages of protobuf of another kind.
-        text_bytes: The approximate text of all records so far.
+    `timed` is True while every record contains its own time. `foreign` counts messages of protobuf
+    of another kind. `text_bytes` is approximate.
     """
 
     timed: bool = True

@@ -36,10 +36,10 @@ FOREIGN: Final = "message of another kind: its fields have other types than they
 
 
 def is_foreign(message: Any) -> bool:  # noqa: ANN401 - the class is made at run time
-    """Return whether a message is of another kind than its class.
+    """Return whether a message is not of the kind of its class.
 
-    The number of a field that is declared has another wire type then, and the parser puts it to the
-    unknown fields. A field that a later version of the protocol adds has a new number.
+    Then a declared field number has another wire type, and the parser puts it into the unknown
+    fields. A field that a later version of the protocol adds has a new number.
     """
     known = message.DESCRIPTOR.fields_by_number
     return any(one.field_number in known for one in UnknownFieldSet(message))
@@ -87,7 +87,7 @@ ARROW_BYTES_MIN: Final = 12 * 1024
 def arrow_road(name: str, body: bytes) -> ModuleType | None:
     """Return the module that decodes a body through Arrow; None if it is small or not installed.
 
-    The module is in this package. It raises its `NotPlain` for what it leaves to the mapping record
+    The module is in this package. It raises `NotPlain` for a request that has to be mapped record
     by record.
     """
     return _module(name) if len(body) >= ARROW_BYTES_MIN else None

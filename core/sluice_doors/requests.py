@@ -94,12 +94,9 @@ class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
 class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
     """What was accepted.
 
-    Attributes:
-        records: The number of records, duplicates included.
-        unreadable: Those of them that were kept raw.
-        duplicate: Whether all of them were accepted before this request.
-        combined: Whether records are in a batch with those of other requests, so that a repetition
-            is found within a window of time only.
+    `records` includes duplicates, and `unreadable` counts those that were kept raw. `duplicate` is
+    True if all were accepted before this request. `combined` is True if records are in a batch with
+    those of other requests, so that a repetition is found within a window of time only.
     """
 
     records: int
@@ -119,12 +116,9 @@ class DoorResult(msgspec.Struct, frozen=True, kw_only=True):
 class DoorRoute:
     """One path of a protocol.
 
-    Attributes:
-        media_type: The media type of most request bodies.
-        respond: Returns the response after every record was accepted.
-        refuse: Returns the response to a request that is not accepted, or not yet.
-        ignores_others: As in `check_query`: whether the protocol is that of another product, whose
-            clients send parameters that the door does not need.
+    `media_type` is that of most request bodies. `respond` is called after every record was
+    accepted, `refuse` for a request that is not accepted, or not yet. `ignores_others` is as in
+    `check_query`: real clients of another product send parameters that the door does not need.
     """
 
     door: DoorName
@@ -193,9 +187,8 @@ def refuse_in_text(request: web.Request, problem: Problem) -> web.Response:
 class RequestOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Whose request it is, and how it names itself.
 
-    Attributes:
-        key: The name that came with the request; empty where there is none.
-        unique: A value that no other request has, for a request that cannot be recognised.
+    `key` is the name that came with the request; empty where there is none. No other request has
+    the value `unique`, for a request that cannot be recognised.
     """
 
     principal: str

@@ -57,10 +57,8 @@ _TAG: Final = re.compile(r"([^ :\[\]]{1,255})(?:\[([^ \]]{0,128})\])?:(?: |$)")
 class SyslogPiece(NamedTuple):
     """A message, or a part of one that is too long.
 
-    Attributes:
-        error: Why the message is not complete; empty where it is.
-        rest: It continues the piece before it, and is kept raw.
-        continues: The next piece continues it.
+    `error` is why the message is not complete; empty where it is. A piece with `rest` continues the
+    piece before it and is kept raw; one that `continues` is continued by the next piece.
     """
 
     data: bytes
@@ -186,7 +184,7 @@ def _parameters(prefix: str, text: str) -> Iterable[tuple[str, str]]:
 def _parse_3164(
     text: str, start: int, found: dict[str, str], received_ns: int, zone: tzinfo | None
 ) -> _Parsed:
-    """Read time, host and tag as far as they are there; the rest is the body."""
+    """Read time, host and tag if they exist; the rest is the body."""
     time = scan_time(text, start, zone=zone, received_ns=received_ns)
     end = None if time is None else _TIME_END.match(text, time.end)
     if time is None or end is None:

@@ -79,7 +79,7 @@ def list_files(
 
 
 def list_partitions(opened: DeltaTable, table: Table) -> set[str]:
-    """Return the partition values of which this state of a table has data files."""
+    """Return the partition values that have data files in this state of a table."""
     found = pa.table(opened.get_add_actions(flatten=True))
     values = pc.unique(found[f"partition.{table.partition_column}"])
     return {_partition(one) for one in values.to_pylist()}

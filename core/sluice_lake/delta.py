@@ -62,7 +62,7 @@ _BY_COLUMN: Final = {
 
 
 def unsupported_features(opened: DeltaTable) -> list[str]:
-    """Return the names of the features because of which a table cannot be used, sorted."""
+    """Return the names of the features that make a table unusable, sorted."""
     protocol = opened.protocol()
     listed = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
     columns = {name for field in opened.schema().fields for name in field.metadata}
@@ -182,11 +182,7 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
 
 
 def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
-    """Open a table's newest state for writing; create the table if it does not exist.
-
-    Raises:
-        StoreUnavailable: The directory of the store is missing.
-    """
+    """Open a table's newest state for writing; create the table if it does not exist."""
     found = find_table(store_url, table, for_writing=True)
     if found is not None:
         return found

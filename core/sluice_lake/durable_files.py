@@ -30,9 +30,6 @@ def make_folder(table: Path, partition: str = "") -> None:
 
     That is missing while the store is moved away. A directory in its place would look like an empty
     store.
-
-    Raises:
-        StoreUnavailable: The directory of the store is missing.
     """
     if not table.parents[2].is_dir():  # of `lake/v1/<table>`
         raise StoreUnavailable("write", str(table), "the directory of the store is missing")
@@ -67,11 +64,7 @@ def sync_commits(uri: str, after: int) -> None:
 
 
 def sync_state(opened: DeltaTable) -> None:
-    """Make a state of a table durable before a commit relies on it.
-
-    Raises:
-        OSError: The disk failed; the state may not be durable.
-    """
+    """Make a state of a table durable before a commit relies on it."""
     oldest = max(-1, opened.version() - RECENT_ENTRIES)
     folder = _local_folder(opened.table_uri)
     if folder is None:
@@ -94,11 +87,7 @@ def require_durable(opened: DeltaTable) -> None:
 
 
 def sync_new_table(uri: str) -> None:
-    """Make a table that was just created durable, with the folders above it.
-
-    Raises:
-        OSError: The disk failed; the table may not be durable.
-    """
+    """Make a table that was just created durable, with the folders above it."""
     sync_commits(uri, -1)
     if (folder := _local_folder(uri)) is not None:
         for above in folder.parents[:_NEW_FOLDERS]:

@@ -1,7 +1,7 @@
 """The queue sequences that one state of a table contains, read from the newest entries of its log.
 
 Each commit of the ingestion records the last sequence of its lanes as transaction versions.
-delta-rs returns the version of one lane in a call, and reads the log since the checkpoint for it.
+delta-rs returns the version of one lane per call, and reads the log since the checkpoint each time.
 Here the log is read once for all lanes, newest entry first, until every lane is found. A lane
 without batches in these entries is in the checkpoint, of which only one column is read.
 """
@@ -44,7 +44,7 @@ def read_lane_versions(
 ) -> dict[int, int]:
     """Return, for each lane, the last queue sequence that this state of the table contains.
 
-    A lane from which nothing was ingested has 0.
+    The sequence is 0 if nothing was ingested from a lane.
     """
     apps = {lane: ingest_app_id(lane) for lane in lanes}
     with log_errors_translated(location.uri):

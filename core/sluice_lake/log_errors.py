@@ -1,7 +1,7 @@
 """Errors of reads of a table's log, and reads by delta-rs that raise them.
 
-delta-rs opens a table without decoding all of its log. What is damaged may be found by a later
-read, which then raises an error of delta-rs or of the parser.
+delta-rs opens a table without decoding all of its log. A later read may find the damage, and then
+raises an error of delta-rs or of the parser.
 """
 
 import re

@@ -4,9 +4,9 @@ The large columns (bodies, values, attributes) are wrapped without a copy, one c
 is the same for a whole batch (agent, boot, resource) becomes a dictionary with run-length codes.
 
 Many small batches are verified and decoded together into one table: the work per batch is a few
-appends to lists, everything else is one numpy operation for all (ADR 36). The result equals that of
-decoding each blob. If one of them cannot be used, the result is None, and the caller decodes each
-to learn which and why.
+appends to lists, everything else is one numpy operation for all (ADR 36). The result is the same as
+decoding each blob alone. If a blob cannot be used, the result is None, and the caller decodes each
+alone to find the bad one and the reason.
 """
 
 import hashlib

@@ -1,10 +1,10 @@
 """Source ranges: which samples the table `rollups` contains, and which deletes it honours.
 
-A source range is created by a conditional write and never changes. Range n contains, for each lane,
-the queue sequence after which it starts, which is where range n - 1 ends, and the sequence at which
-it ends. The object exists before its rows. The table contains the rows of range n only if the
-version of its transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of
-the table that it reads, never from a listing of the objects.
+A source range is created by a conditional write and never changes. For each lane, range n contains
+the queue sequence after which it starts, where range n - 1 ends, and the sequence at which it ends.
+The object exists before its rows. The table contains the rows of range n only if the version of its
+transaction `ROLLUP_APP` is at least n. A reader takes the number from the state of the table that
+it reads, never from a listing of the objects.
 
 A range honours a set of deletes of any size, whose record has a bounded size. Only a set of ids
 states exactly which deletes were applied. Ids and times do not order deletes: a writer may stop for
@@ -113,9 +113,6 @@ async def with_ids(
 
     A part exists before a record that names it. If the caller stops in between, the part is named
     by no record and is removed at an age. A new id may be in the set already if it is listed.
-
-    Raises:
-        InvalidRecord: A part is missing or has other bytes.
     """
     listed = sorted({*before.listed, *new})
     if len(listed) <= LISTED_MAX:
@@ -192,11 +189,7 @@ async def add_honoured(
     ids: IdSource,
     backoff: Backoff,
 ) -> DeleteIds:
-    """Return the deletes of the range after `before`; parts that it names exist then.
-
-    Raises:
-        InvalidRecord: A part of the range before is missing or damaged.
-    """
+    """Return the deletes of the range after `before`; parts that it names exist then."""
     known = before.deletes if before is not None else DeleteIds()
     return await with_ids(
         reader, known, new, prefix=HONOURED_DELETES_PREFIX, ids=ids, backoff=backoff

@@ -20,7 +20,7 @@ from sluice_lake.tables import BATCHES, RECORD_TABLES, Table
 from sluice_protocol.errors import SluiceError
 
 FILES_CHECKED_LOCAL: Final = 1_000
-"""Newest files of a table on a directory of which the size is checked."""
+"""How many of the newest files of a table have their size checked on a directory."""
 FILES_CHECKED_BUCKET: Final = 50
 """The same in a bucket, where each costs a request."""
 FILE_REMEDY: Final = (

@@ -35,10 +35,8 @@ class ColumnType(StrEnum):
 class Column:
     """One column of a table.
 
-    Attributes:
-        meaning: One line that is stored as the column's comment.
-        skippable: Whether data files record its minimum and maximum, so that readers can skip
-            files.
+    `meaning` is one line, stored as the column's comment. Data files record the minimum and maximum
+    of a `skippable` column, so that readers can skip files.
     """
 
     name: str
@@ -51,9 +49,7 @@ class Column:
 class Table:
     """One table under `lake/v1/`.
 
-    Attributes:
-        columns: Every column in order, the partition column last.
-        partition_column: The column whose value is in the path instead of in the data files.
+    The partition column is the last; its value is in the path instead of in the data files.
     """
 
     name: str

@@ -47,10 +47,8 @@ TRIES_MAX: Final = 12
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """The request of one upload.
 
-    Attributes:
-        attempt_id: ULID of this upload's handling, the same in all its tries.
-        window_ns: `retry_horizon - margin` of the authority.
-        sent_before: Whether the agent reports that it has sent these bytes before.
+    `attempt_id` is the ULID of this upload's handling, the same in all its tries. `window_ns` is
+    `retry_horizon - margin` of the authority.
     """
 
     identity: Identity

@@ -1,7 +1,7 @@
-"""What is known of the time at which the frame of a batch was sealed.
+"""What is known about the time at which the frame of a batch was sealed.
 
-No record contains that time. The frame cannot: its bytes are those that an agent sends again after
-hours, and those that every gateway makes of one request of a door, and its readers refuse unknown
+No record contains that time. The frame cannot contain it: an agent sends the same bytes again after
+hours, every gateway makes the same bytes of one request of a door, and readers refuse unknown
 fields (ADR 43). So the time is bounded by what the manifest contains, each with its clock.
 """
 

@@ -282,7 +282,7 @@ PLAN_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     certificate_covers,
     audit_unnamed,
 )
-"""What a plan can check without reading each blob."""
+"""The clauses that a plan can check without reading each blob."""
 
 DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     *PLAN_CLAUSES,
@@ -290,7 +290,7 @@ DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     envelope_unnamed,
     still_listed,
 )
-"""What is read again and checked when an unreferenced version is deleted."""
+"""The clauses whose evidence is read again when an unreferenced version is deleted."""
 
 NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     versioning_enabled,
@@ -299,7 +299,7 @@ NONCURRENT_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     listed_noncurrent,
     current_verified,
 )
-"""What is checked when a noncurrent version of a referenced blob is deleted."""
+"""The clauses for deleting a noncurrent version of a referenced blob."""
 
 
 def clock_fell(highest_ns: int, now_ns: int, margin_ns: int) -> bool:
@@ -427,10 +427,8 @@ class VersionRuling(StrEnum):
 class StoredVersion:
     """One version as listed.
 
-    Attributes:
-        current: Whether it is the newest of its key.
-        hides: Whether another version of the key remains below it.
-        superseded_at_ns: When the next newer version was written, or None if it is the newest.
+    `hides` is True if another version of the key remains below it. `superseded_at_ns` is when the
+    next newer version was written, or None if it is the newest.
     """
 
     key: ObjectKey

@@ -65,9 +65,7 @@ WIDTH_MAXIMA: Final = (0xFF, 0xFFFF)
 class ColumnForm(NamedTuple):
     """What a column may contain.
 
-    Attributes:
-        types: The types from which its writer chooses the first that is wide enough.
-        has_differences: Whether its numbers are written as differences.
+    Its writer chooses the first of `types` that is wide enough.
     """
 
     types: tuple[int, ...]
@@ -264,11 +262,7 @@ def decode_names(
 
 
 def offsets_of(lengths: npt.NDArray[np.unsignedinteger], end: int, field: str) -> I32:
-    """Return where each value begins and ends, of values with these lengths.
-
-    Raises:
-        InvalidFrame: The lengths do not add up to `end`.
-    """
+    """Return where each value begins and ends, of values with these lengths."""
     total = sum(lengths.tolist()) if len(lengths) <= FEW else int(lengths.sum(dtype=np.int64))
     if total != end:
         raise _uneven(field, end)

@@ -65,9 +65,8 @@ class ConflictName:
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """An operator's decision about one conflict.
 
-    Attributes:
-        decision_id: ULID; the record's key and its position in the order.
-        decided_at_unix_ns: When, by the writer's clock.
+    `decision_id` is a ULID: the key of the record and its position in the order. The time is that
+    of the writer's clock.
     """
 
     schema: Literal["sluice.decision.v1"] = "sluice.decision.v1"

@@ -202,5 +202,5 @@ def is_single_request(agent_id: str, boot_id: str) -> bool:
 
 
 def is_combined_life(agent_id: str, boot_id: str) -> bool:
-    """Return whether a life is of a gateway that combines requests of several clients."""
+    """Return whether a boot is that of a gateway which combines requests of several clients."""
     return is_door_agent(agent_id) and _REQUEST_BOOT.fullmatch(boot_id) is None

@@ -1,9 +1,9 @@
 """The columns of many small frames, decoded together: one numpy operation serves all of them.
 
-A query over 2,000 waiting batches of 10 records needs 0.44 s of processor time, and 1.8 s if each
-frame is decoded alone (`benchmarks/waiting.py`). `join_columns_of` checks every rule.
-If one of the frames may break a rule, it returns None, and the caller decodes each with
-`frame.decode_frame`, which names the field.
+A query over 2,000 pending batches of 10 records needs 0.44 s of processor time, and 1.8 s if each
+frame is decoded alone (`benchmarks/waiting.py`). `join_columns_of` checks every rule. If one of the
+frames may break a rule, it returns None, and the caller decodes each with `frame.decode_frame`,
+which names the field.
 """
 
 import itertools

@@ -96,7 +96,6 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one task.
 
     Attributes:
-        revision: Grows with each write.
         nonce: ULID of this write, so that bytes never repeat.
         halted: Why the task does not run until an operator resumes it; empty if it runs.
         failures: Failed or lost runs since the last success.
@@ -105,7 +104,6 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
         due_at_unix_ns: When the last process expected the next run, or None.
         every_s: The interval of the task in the settings of that process, seconds.
         runs: The last `RUNS_MAX` runs, the newest last.
-        progress: What the last run reported before its end, or None.
         resumed: Whether an operator wants the next run now.
     """
 
@@ -158,7 +156,7 @@ class TaskRights:
 
 
 LEASES: Final = TaskRights(reads=(keys.AUTHORITY, keys.MAINTAIN), writes=(keys.MAINTAIN,))
-"""What the process that schedules needs, whatever it runs."""
+"""The rights of the process that schedules, for any task."""
 
 _EVIDENCE: Final = (
     *(keys.AUTHORITY, keys.ACCEPTED, keys.QUARANTINE, keys.RAW_BLOBS),

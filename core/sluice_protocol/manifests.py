@@ -279,9 +279,8 @@ class HighWaterMark(msgspec.Struct, frozen=True, kw_only=True):
 class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
     """A marker in a spool: the record has been transferred to the authority. Source: ADR 16.
 
-    Attributes:
-        result: `accepted`, `conflict` (its bytes are in quarantine there), or `copied`.
-        landed_at_unix_ns: When, by the clock of the transferring machine.
+    With `conflict`, the refused bytes are in quarantine in the authority. The time is that of the
+    transferring machine.
     """
 
     schema: Literal["sluice.landed.v1"] = "sluice.landed.v1"

@@ -39,7 +39,6 @@ class PriceTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The prices of one store.
 
     Attributes:
-        source: Where the prices are from, with a date.
         put_dollars_per_1000: PUT, COPY and POST, also of each part of a multipart upload.
         list_dollars_per_1000: LIST, for each page.
         get_dollars_per_1000: GET, HEAD and all other requests.

@@ -172,12 +172,10 @@ class ActiveDeletes(
     """The register of deletes at `reconciler/v1/active-deletes.json`.
 
     Attributes:
-        revision: 1 more with each write.
         nonce: New with each write, so that bytes never repeat.
         through_id: Every delete with an id up to this one is considered here, except one whose
             writer's clock was ahead; a reader lists what came after it.
         known: How many delete records were considered; for operators.
-        records: The deletes to apply, by id.
     """
 
     schema: Literal["sluice.active_deletes.v1"] = "sluice.active_deletes.v1"
@@ -248,7 +246,7 @@ def needed_deletes(
 
     A delete of metrics also applies to rollups, which retention does not. If only retention implies
     it, it stays until every rollup honours it. Of several deletes with the same effect, one is
-    returned. `honoured` has the ids of those that every rollup honours.
+    returned. `honoured` has the ids that every rollup honours.
     """
     ordered = sorted({one.delete_id: one for one in records}.values(), key=_narrower_last)
     needed: list[DeleteRecord] = []
@@ -321,7 +319,7 @@ def with_delete(
 
 
 _SUBSETS_MAX: Final = 6
-"""Attributes up to which every part of them is looked up."""
+"""Up to this number of attributes, every subset of them is looked up."""
 _EARLIEST: Final = float("-inf")
 _LATEST: Final = float("inf")
 
@@ -473,9 +471,6 @@ def decide_delete(
     """Return the record that a request leads to.
 
     `now_ns` is the store's clock, which becomes the cut-off.
-
-    Raises:
-        BadUsage: A value is malformed or too long, or no record could meet the conditions.
     """
     _check_length("where", request.where or "", WHERE_CHARS_MAX)
     _check_length("reason", request.reason, REASON_CHARS_MAX)

@@ -6,9 +6,9 @@ a marker that is not understood means that the time cannot be read: no time is b
 one. All arithmetic is in integers.
 
 Forms, of which `docs/doors.md` has the table: RFC 3339 and its relatives (`T`, `t` or a space; `.`
-or `,` before a fraction of any length, of which digits after the nanosecond are cut off; seconds
-may be missing), the older form of syslog (`Nov 21 02:16:19`, also with a year and a fraction), both
-with `AM` or `PM`, and with `Z`, `UTC`, `GMT`, `+01`, `+0100`, `+01:00` or no zone.
+or `,` before a fraction of any length, cut off after the nanosecond; seconds may be missing), the
+older form of syslog (`Nov 21 02:16:19`, also with a year and a fraction), both with `AM` or `PM`,
+and with `Z`, `UTC`, `GMT`, `+01`, `+0100`, `+01:00` or no zone.
 
 Sources: RFC 3339 section 5.6, RFC 9557 section 4.1, RFC 3164 section 4.1.2.
 """

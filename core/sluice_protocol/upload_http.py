@@ -73,11 +73,7 @@ def listed_bytes(frame_bytes: int) -> int:
 
 
 def encode_frame_list(frames: Sequence[ListedFrame]) -> bytes:
-    """Return the bytes of a list.
-
-    Raises:
-        InvalidFrame: The list is empty.
-    """
+    """Return the bytes of a list with at least one frame."""
     _check_count(len(frames))
     parts = [_HEADER.pack(FRAME_LIST_MAGIC, FRAME_LIST_VERSION, 0, len(frames))]
     for one in frames:

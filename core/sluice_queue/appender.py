@@ -66,10 +66,8 @@ _SHRINK: Final = 0.985
 class Pacer:
     """The pause of one producer, and the time of its last committed swap.
 
-    Attributes:
-        pause_s: Mean wait between two swaps, seconds.
-        swap_s: Moving average of the duration of a swap, including its read, seconds.
-        committed_s: Time of the last committed swap, by the caller's clock.
+    `pause_s` is the mean wait between two swaps. `swap_s` is the moving average of the duration of
+    a swap, including its read.
     """
 
     pause_s: float = 0.0
@@ -258,7 +256,6 @@ class Appender:
             one.error = error
 
     async def _commit(self, group: _Group) -> int:
-        """Commit one group and return its first sequence."""
         retries = RetryBudget("append", self._lane.key, self._runtime.backoff(self._settings.retry))
         while True:
             started_s = self._now_s()

@@ -87,7 +87,7 @@ class Collector:
         return Collected(acked_lists=acked, unnamed_lists=unnamed, segments=segments)
 
     async def _observe(self, lane: Lane) -> LaneSnapshot:
-        """Record the lists that the register names, and those that are acknowledged now."""
+        """Record which lists the register names, and which are acknowledged now."""
         view = await read_lane(self._store, lane.queue, lane.lane)
         named = self._named.setdefault(lane, {})
         for sequence in [one for one in named if one <= view.state.acked_through]:

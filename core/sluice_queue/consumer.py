@@ -54,7 +54,6 @@ class FetchHandle:
 
         Raises:
             WorkListMissing: The list does not exist: stop the lane, never skip the list.
-            InvalidRecord: It is not the list that the entry describes.
         """
         return await read_work_list(self.store, self.lane, descriptor)
 
@@ -249,7 +248,6 @@ class Consumer:
         return False
 
     async def _read(self) -> RegisterRead:
-        """Read the register and check the fence."""
         lane = self._client.lane
         seen = await self._client.read()
         if seen is None or not owns_epoch(seen.state, self._holder):

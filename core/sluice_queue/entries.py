@@ -22,7 +22,6 @@ class Draft:
     """An entry before a swap assigns its sequence.
 
     Attributes:
-        frame_bytes: Sum of the sizes of their frames.
         ingested_at_ns: The store's clock shortly before the append.
         metadata: The caller's bytes, at most 512.
     """

@@ -26,11 +26,8 @@ _REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})
 class LaneSnapshot:
     """The state of a lane at one moment.
 
-    Attributes:
-        state: The register; an empty one if none exists yet.
-        descriptors: Entries in order, without gaps, from the first that was requested.
-        date_ns: The store's clock in the response.
-        register_bytes: Size of the register, 0 if none exists.
+    The register is empty, with size 0, if none exists yet. `descriptors` has no gaps and starts
+    with the first that was requested. `date_ns` is the store's clock in the response.
     """
 
     lane: Lane
@@ -161,9 +158,7 @@ class OwnerName:
     """One reconciler, as its claim or its member record names it.
 
     Attributes:
-        member: Its id.
         url: Where its operator API is reached; empty if it is unknown.
-        host: The name of its machine; empty if it is unknown.
         pid: Its process id on that machine; 0 if it is unknown.
         since_unix_ns: When it claimed the lane, by the store's clock; None if that is unknown, or
             if it claims the lane with its next batch.
@@ -183,7 +178,6 @@ class LaneOwnership:
     """Who owns a lane.
 
     Attributes:
-        state: Whether it has one owner.
         owners: The processes that report the lane; the last known one of a lapsed lane.
         detail: What is unusual and what to do; empty if nothing is.
         unchanged_s: Time since an owner wrote the lane state, or a reconciler started, stopped or
@@ -203,18 +197,12 @@ class LaneStatus:
     The numbers of a lane whose register cannot be read are 0.
 
     Attributes:
-        queue: Name of the queue.
-        lane: Number of the lane.
         latest: Highest sequence assigned so far, 0 for none.
         acked_through: Highest sequence acknowledged.
         waiting: Number of pending entries, which are not acknowledged.
-        waiting_batches: Number of batches in them.
         oldest_waiting_s: Time since the acceptance of the oldest pending batch, seconds, or None.
         epoch: Epoch of the consumer, 0 before the first.
         consumer_id: The id of that consumer in the register, 32 hex digits; empty before the first.
-        segments: Number of segments that the register names.
-        register_bytes: Size of the register.
-        condition: Whether the lane works.
         problem: What is wrong and what to do; empty for a sound lane.
         ownership: Which reconciler appends to the lane; None if that was not read.
         clock_ahead_s: How far the store's clock is ahead of this machine's, seconds.

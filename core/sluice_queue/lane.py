@@ -38,11 +38,8 @@ _HEADER: Final = struct.Struct("<4sHHQQ")
 class Spill:
     """The older half of a full register, to be moved into a segment.
 
-    Attributes:
-        ref: The segment, as the header will name it.
-        body: Its bytes; the same state results in the same bytes.
-        after: The register without those entries. It still has the old revision and nonce, because
-            it is never written alone: the append that follows is the same swap.
+    The same state results in the same bytes. `after` still has the old revision and nonce, because
+    it is never written alone: the append that follows is the same swap.
     """
 
     ref: SegmentRef
@@ -51,11 +48,7 @@ class Spill:
 
 
 def spill(key: str, state: Register) -> Spill:
-    """Move the older half of the entries out of the register.
-
-    Raises:
-        InvariantViolated: The register has fewer than two entries.
-    """
+    """Move the older half of the entries out of the register."""
     half = state.count // 2
     if half == 0:
         raise InvariantViolated("register has too few entries to move to a segment")
@@ -73,12 +66,7 @@ def spill(key: str, state: Register) -> Spill:
 
 
 def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
-    """Decode a segment and all of its entries.
-
-    Raises:
-        LaneDamaged: The bytes are not a segment, or do not contain what the header states.
-        UnsupportedVersion: The segment has another version than this build's.
-    """
+    """Decode a segment and all of its entries."""
     what, size = "queue segment", _HEADER.size
     check_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
     _, _, reserved, first, last = _HEADER.unpack_from(body)

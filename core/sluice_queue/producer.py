@@ -2,7 +2,8 @@
 
 `produce` returns immediately with a handle. The batches become durable with the next flush, which
 starts after an interval, at a size, or on request. While a flush writes its list and waits for its
-swap, the next one collects: everything that was collected during a swap is in the one after it.
+swap, the next flush collects. So one swap contains everything that was collected during the swap
+before.
 """
 
 import asyncio
@@ -34,19 +35,11 @@ class WriteHandle:
         self._done.set()
 
     async def await_durable(self) -> None:
-        """Wait until the batches are durable in the queue.
-
-        Raises:
-            OutcomeUnknown: Whether the queue contains them is unknown.
-        """
+        """Wait until the batches are durable in the queue."""
         await self.result()
 
     async def result(self) -> int:
-        """Wait, then return the sequence of the entry with the batches.
-
-        Raises:
-            OutcomeUnknown: Whether the queue contains them is unknown.
-        """
+        """Wait, then return the sequence of the entry with the batches."""
         await self._done.wait()
         if self._error is not None:
             raise self._error

@@ -82,11 +82,7 @@ class Register:
 
 
 def encode_register(state: Register) -> bytes:
-    """Encode a state.
-
-    Raises:
-        InvariantViolated: The state breaks a bound of the format.
-    """
+    """Encode a state."""
     _check(state)
     header = _HEADER.pack(
         MAGIC,

@@ -42,7 +42,6 @@ async def write_work_list(
 
     Raises:
         OutcomeUnknown: No tries are left; the list is garbage at worst.
-        InvariantViolated: There are no batches.
     """
     lane = client.lane
     if not batches:
@@ -137,10 +136,6 @@ def pending_batches(
 async def read_pending_batches(
     store: ObjectStore, lane: Lane, entry: Descriptor
 ) -> list[PendingBatch]:
-    """Read the work list of one queue entry and return its batches.
-
-    Raises:
-        InvalidRecord: The work list is malformed or is not the one that the entry names.
-    """
+    """Read the work list of one queue entry and return its batches."""
     found = await read_work_list(store, lane, entry)
     return pending_batches(lane.lane, entry.sequence, found.batches)

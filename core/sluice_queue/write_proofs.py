@@ -1,8 +1,8 @@
 """What a read of the register proves about a write whose response was lost or was "mismatch".
 
 All decisions follow from one rule. A swap names the ETag that it replaces, and no ETag ever recurs,
-because no two bodies are ever equal (revision and nonce). If a read returns another ETag than the
-one that a write replaces, then the write has been applied already or never will be.
+because no two bodies are ever equal (revision and nonce). If a read returns another ETag than a
+write replaces, the write was applied already or never will be.
 
 Producers. The `writers` of the register distinguish a write from a rival's by id and write counter.
 The list contains the 64 latest producers and survives dequeues. A producer is evicted from it only
@@ -38,7 +38,7 @@ def writes_of(counter: int) -> int:
 
 
 def is_other_register(state: Register | None, producer_id: bytes, counter: int) -> bool:
-    """Return True if a register is not the one that a producer's writes were applied to.
+    """Return True if a producer's writes were applied to another register.
 
     Such a register is missing, new or an old copy. A new one has room in its list of writers, which
     never shrinks, and does not list the producer. An old copy has fewer writes. A producer that

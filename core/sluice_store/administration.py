@@ -40,10 +40,8 @@ def sdk_errors(operation: str, key: str) -> AbstractContextManager[None]:
 class _Call:
     """The calls that read and write one part.
 
-    Attributes:
-        field: The field of the response that contains it; empty when the response itself is the
-            value.
-        absent: The error code of a bucket without this part.
+    `field` of the response contains the part; it is empty when the response itself does. A bucket
+    without this part responds with the error code `absent`.
     """
 
     read: str

@@ -129,11 +129,7 @@ async def read_history(store: ObjectStore) -> AuthorityHistory:
 
 
 async def read_authority(store: ObjectStore) -> Authority:
-    """Read the settings that every part must share, as of the last mode switch.
-
-    Raises:
-        NoStore: The store has no settings: `sluice init` was not run.
-    """
+    """Read the settings that every part must share, as of the last mode switch."""
     return (await read_history(store)).current
 
 
@@ -144,9 +140,6 @@ async def open_deployment(
     """Open the store that a URL names, after a check that this version can read its settings.
 
     `sluice doctor` opens a bucket before `sluice init`, with `initialised=False`.
-
-    Raises:
-        NoStore: The place contains no store, or no settings.
     """
     async with open_store(url, mode) as store:
         if initialised or isinstance(await store.get(AUTHORITY_SETTINGS), Found):

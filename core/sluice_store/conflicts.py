@@ -143,7 +143,6 @@ def _compare(accepted: bytes, submitted: bytes) -> Difference | None:
 
 
 def _decode(blob: bytes) -> Frame | str:
-    """Return the frame, or why it cannot be read."""
     try:
         return decode_frame(blob)
     except (InvalidFrame, UnsupportedVersion) as error:

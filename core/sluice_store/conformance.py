@@ -226,7 +226,7 @@ async def check_list_order(store: ObjectStore, place: str) -> None:
 
 
 async def check_odd_keys(store: ObjectStore, place: str) -> None:
-    """A key with spaces, marks, quotes or letters of any script is that of one object everywhere.
+    """A key with spaces, marks, quotes or letters of any script names one object everywhere.
 
     URLs, XML and signatures encode such characters in different ways.
     """
@@ -308,7 +308,7 @@ async def check_delete_then_create(store: ObjectStore, place: str) -> None:
 
 
 async def check_delete_restores_previous_version(store: ObjectStore, place: str) -> None:
-    """A delete of the current object version makes the one before it current again."""
+    """Deleting the current object version makes the version before it current again."""
     key = ObjectKey(f"{place}back")
     await _create(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)

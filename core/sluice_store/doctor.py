@@ -72,8 +72,8 @@ class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
 class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one run of the doctor, with the findings in the order of the probes.
 
-    `result_id` is a ULID. `endpoints` are the store URLs that took part in the races, of which each
-    kind ran `rounds` times with `racers` writers. Times are those of the store.
+    `result_id` is a ULID. `endpoints` are the store URLs that took part in the races. Each kind of
+    race ran `rounds` times with `racers` writers. Times are those of the store.
     """
 
     schema: Literal["sluice.doctor.v1"] = "sluice.doctor.v1"

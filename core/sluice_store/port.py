@@ -195,11 +195,7 @@ class ObjectStore(Protocol):
     def list_incarnations(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[IncarnationPage]:
-        """List every object version and delete marker under `prefix`, as `list` does.
-
-        Raises:
-            StoreError: The store could not be read; earlier pages are valid.
-        """
+        """List every object version and delete marker under `prefix`, as `list` does."""
         ...
 
     async def read_versioning(self) -> Versioning:

@@ -70,12 +70,10 @@ class _Tally:
 
 @dataclass(slots=True)
 class _KeyState:
-    """What is known of the key whose versions are being listed, newest first.
+    """What is known about the key whose versions are being listed, newest first.
 
-    Attributes:
-        newer_ns: When the version that was listed before was written.
-        remains: Whether a version below the newest one was kept.
-        confirmed: Whether a read agreed with the listing; None before that read.
+    `remains` is True if a version below the newest one was kept. `confirmed` is whether a read
+    agreed with the listing; None before that read.
     """
 
     key: ObjectKey
@@ -115,7 +113,7 @@ class _Expiry:
         return self._report(None)
 
     def _over(self, *, finished: bool) -> bool:
-        """Return True at a bound; a key with more versions than `listed_max` is not left half."""
+        """Return True at a bound; `listed_max` never ends a run between two versions of a key."""
         tally, settings = self._tally, self._settings
         listed = tally.listed >= settings.listed_max and finished
         return listed or tally.deleted.total() >= settings.deletes_max
@@ -166,7 +164,7 @@ class _Expiry:
         self._tally.deleted_bytes += one.size_bytes
 
     async def _finish(self, states: Sequence[_KeyState], now_ns: int) -> None:
-        """Delete the marker of each key of which nothing else is left."""
+        """Delete the marker of each key that has no other version."""
         doomed: list[tuple[_KeyState, ListedIncarnation]] = []
         for state in states:
             marker = _facts(state.newest, newer_ns=None, hides=state.remains)

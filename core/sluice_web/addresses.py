@@ -35,10 +35,6 @@ def check_distinct(addresses: Iterable[tuple[str, str]]) -> None:
     Two sockets of one process may share a port (SO_REUSEPORT): the kernel would send each
     connection to one of them, at random. `addresses` are pairs of a setting and its `HOST:PORT`;
     empty ones and port 0 are ignored.
-
-    Raises:
-        BadUsage: Two are equal, or one of them is every address of the machine, or an address has
-            another form.
     """
     known: list[tuple[str, str, str, int]] = []
     for name, listen in addresses:
@@ -56,11 +52,7 @@ def check_distinct(addresses: Iterable[tuple[str, str]]) -> None:
 
 
 def parse_allowed_hosts(text: str) -> frozenset[str]:
-    """Return the names and addresses of a setting, separated by commas.
-
-    Raises:
-        BadUsage: One of them is neither a name nor an address, for example because it has a port.
-    """
+    """Return the names and addresses of a setting, separated by commas and without ports."""
     return frozenset(_allowed(one.strip()) for one in text.split(",") if one.strip())
 
 

@@ -40,7 +40,6 @@ def openapi_document(title: str, endpoints: Sequence[Endpoint]) -> dict[str, Any
 
 
 def _types(endpoints: Iterable[Endpoint]) -> list[Any]:
-    """Return every JSON type that the endpoints use, each once."""
     used: dict[Any, None] = {Problem: None}
     for endpoint in endpoints:
         for kind in (endpoint.body, endpoint.result, *endpoint.problem_types.values()):

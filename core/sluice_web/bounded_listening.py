@@ -2,8 +2,8 @@
 
 Every HTTP server of sluice bounds its connections: `listening_on` those of the gateway's port,
 `BoundedAccepts` those of all others. A connection that sends no request, or is idle, is closed
-after a time. While all places of a service are taken, the one that has been idle for the longest
-time is closed for each client that waits, so clients which keep connections open never lock others
+after a time. While all places of a service are taken, each waiting client causes the connection
+with the longest idle time to be closed. So clients that keep connections open never lock others
 out.
 """
 
@@ -193,7 +193,6 @@ def _new_guard(runner: web.AppRunner, limits: ConnectionLimits) -> NewGuard:
 
 
 async def _bound(listen: str) -> list[socket.socket]:
-    """Return a bound socket for each address of the host."""
     host, port = parse_listen(listen)
     loop = asyncio.get_running_loop()
     try:

@@ -1,4 +1,4 @@
-"""The conflicts API: list, show and resolve, the same in every service that serves it.
+"""The conflicts API, equal in every service: list, show and resolve.
 
 Where conflicts are stored is behind `ConflictsPort`; who may see them is the service's decision.
 """

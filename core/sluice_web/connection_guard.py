@@ -1,9 +1,9 @@
 """Limits between a socket and a server: number of connections, slow heads, idle time.
 
-aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The
-guard is a protocol that passes every byte on. It closes connections with a slow head, or idle for
-too long. For a connection above the limits it closes the one that has been idle for the longest
-time; if none is idle, the new one. Who reads a body enforces its pace.
+aiohttp does not limit the time of a request head, and keeps idle connections for an hour. The guard
+is a protocol that passes every byte on. It closes connections with a slow head, or idle for too
+long. Above the limits it closes the connection with the longest idle time; if none is idle, the new
+one. The reader of a body enforces its pace.
 
 A guard sees a connection of TLS only after its handshake, so a port with TLS accepts its
 connections through `BoundedAccepts`, which counts them from the start. Further clients wait in the
@@ -311,12 +311,8 @@ async def serving_guarded(
 ) -> AsyncIterator[None]:
     """Serve the connections of a bound socket until the block ends.
 
-    Args:
-        sock: The socket; it is closed at the end, before `end`.
-        new_guard: Makes the protocol of a connection.
-        limits: Those of the guards; the head timeout is also that of a handshake.
-        tls: The TLS context, or None for none.
-        end: Called when no further connection is accepted.
+    The socket is closed before `end`, which is called when no further connection is accepted. The
+    head timeout of `limits` is also that of a handshake.
     """
     if tls is not None:
         accepts = _guarded_accepts(sock, limits)
@@ -344,15 +340,8 @@ async def serving_accepted(
 ) -> AsyncIterator[None]:
     """Serve the connections that `accepts` accepts until the block ends.
 
-    An error of the block is raised as it is, not in a group.
-
-    Args:
-        sockets: Bound sockets; they are closed at the end, before `end`.
-        accepts: Accepts their connections.
-        new_guard: Makes the protocol of a connection.
-        limits: Those of the guards; the head timeout is also that of a handshake.
-        tls: The TLS context, or None for none.
-        end: Called when no further connection is accepted. What is left after it is closed.
+    An error of the block is raised as it is, not in a group. The sockets are closed before `end`,
+    and what is left after it is closed. The head timeout of `limits` is also that of a handshake.
     """
     failure: Exception | None = None
     serve = partial(_serve, new_guard, tls, limits.head_timeout_s)
@@ -408,7 +397,7 @@ async def _serve(
 
 
 def _guarded_accepts(sock: socket.socket, limits: ConnectionLimits) -> BoundedAccepts:
-    """Return the accepts of a port; for a client that waits, its longest idle one is closed."""
+    """Return the accepts of a port; for a waiting client the longest idle connection is closed."""
     host, port = sock.getsockname()[:2]
     return BoundedAccepts(
         limits.connections_max,

@@ -15,7 +15,6 @@ class Endpoint:
 
     Attributes:
         path: The path; a segment in braces is a path parameter.
-        summary: One line for the OpenAPI description.
         body: The type of the request body, `bytes` for another media type than JSON, or None.
         result: The type of the 200 body, or None where it is not JSON.
         result_summary: What a 200 means; the summary where it is empty.
@@ -27,7 +26,6 @@ class Endpoint:
             is authenticated by something that a browser cannot send, or learns nothing.
         linked: Whether links on pages of other origins may open this path in a window: the request
             changes nothing that its user did not begin.
-        described: Whether the OpenAPI description contains it.
     """
 
     method: Literal["GET", "POST", "PUT"]

@@ -154,11 +154,7 @@ ServeConnection = Callable[[socket.socket], Coroutine[None, None, None]]
 
 
 class BoundedAccepts:
-    """The open connections of one or several sockets.
-
-    Attributes:
-        connections_max: Most open connections.
-    """
+    """The open connections of one or several sockets."""
 
     def __init__(
         self,
@@ -170,11 +166,8 @@ class BoundedAccepts:
     ) -> None:
         """Create it without a connection.
 
-        Args:
-            connections_max: Most open connections, handshakes of TLS included.
-            clock: Waits before a retry.
-            on_full: Called with a socket while a client waits for a place.
-            on_failed: Called with the reason why a connection could not be accepted.
+        `connections_max` includes handshakes of TLS. `on_full` is called with a socket while a
+        client waits for a place.
         """
         self.connections_max = connections_max
         self._clock = clock
@@ -189,10 +182,7 @@ class BoundedAccepts:
     ) -> None:
         """Accept connections of a bound socket until the task is cancelled.
 
-        Args:
-            sock: The socket.
-            serve: Serves a connection; its end frees the place.
-            group: Runs `serve` for each connection.
+        The end of `serve` frees the place.
         """
         sock.listen(BACKLOG)
         while True:

@@ -56,7 +56,6 @@ class LogOutput:
     """A text stream for loggers; its methods raise no error of the system."""
 
     def __init__(self, stream: TextIO) -> None:
-        """Bind a stream."""
         self._stream = stream
 
     def write(self, text: str) -> None:

@@ -154,11 +154,7 @@ Parameter = TextParameter | AgentParameter | IntegerParameter | FlagParameter | 
 
 
 def check_names(query: MultiMapping[str], parameters: Iterable[Parameter]) -> None:
-    """Check that a query contains known parameters only, each as often as it may.
-
-    Raises:
-        BadUsage: A parameter is unknown, or is repeated where it may not be.
-    """
+    """Check that a query contains known parameters only, each as often as it may."""
     known = {parameter.name: parameter for parameter in parameters}
     for name in query:
         shown = name[:_SHOWN_CHARS_MAX]
@@ -182,15 +178,7 @@ class Page(msgspec.Struct, Generic[_Item], frozen=True, kw_only=True):
 
 
 def read_cursor(query: Mapping[str, str], prefix: str) -> str:
-    """Return the cursor of a query, empty for the first page.
-
-    Args:
-        query: The query parameters.
-        prefix: The prefix of every key of the list.
-
-    Raises:
-        BadUsage: The cursor is not a key of the list.
-    """
+    """Return the cursor of a query, which must have `prefix`; empty for the first page."""
     after = AFTER.read(query) or ""
     if after and not after.startswith(prefix):
         raise BadUsage(f"after must be the `next` of an earlier page, after=`{after[:80]}`")

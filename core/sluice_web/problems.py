@@ -300,7 +300,7 @@ def _log_unknown_path(error: web.HTTPException, path: str, peer: str | None) -> 
 
 
 def _framework_problem(error: web.HTTPException, path: str) -> Problem:
-    """Return the problem of what aiohttp refuses: an unknown path or method, a large body."""
+    """Return the problem for a request that aiohttp refuses: unknown path or method, large body."""
     code = _FRAMEWORK_CODES.get(error.status, ErrorCode.BAD_REQUEST)
     return Problem(
         title=error.reason,

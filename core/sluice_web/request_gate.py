@@ -50,10 +50,9 @@ _SHOWN_CHARS_MAX: Final = 80
 class RequestHead:
     """What the gate reads of a request.
 
-    Attributes:
-        local_address: The address that the connection arrived at; empty where it is unknown.
-        open_host: Whether the path accepts any `Host` and any media type, because each of its
-            requests is authenticated and covers `Host`.
+    `local_address` is the one that the connection arrived at; empty where it is unknown. With
+    `open_host` the path accepts any `Host` and any media type, because each of its requests is
+    authenticated and covers `Host`.
     """
 
     method: str

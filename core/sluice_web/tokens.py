@@ -3,8 +3,8 @@
 A service with a token accepts requests that contain it. A service without one accepts every
 request, and may therefore listen on a loopback address only.
 
-A service may also know operators, each by a token of their own, of which it knows the sha256 only.
-The name of the operator is recorded with what the request changes.
+A service may also know operators. Each has a separate token, of which the service has only the
+sha256. The name of the operator is recorded with what the request changes.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ def operator_of(authorization: str, operators: Sequence[Operator]) -> str | None
 
 
 def name_of_token(token: str, known: Sequence[Operator]) -> str | None:
-    """Return whose token it is, or None; the digests are compared in constant time, all of them."""
+    """Return the owner of a token, or None. All digests are compared, in constant time."""
     sent = token_sha256(token)
     names = [one.name for one in known if hmac.compare_digest(one.token_sha256, sent)]
     return names[0] if names else None

@@ -87,8 +87,6 @@ class JournalBook:
         process: The name of the process; empty before the first registration.
         durable_from: When the write of the newest durable object began, the registration included.
         begun: When the write of the newest object began, durable or not.
-        pending: The object that is not known to be durable.
-        closed: Whether the last object is durable.
         resumed: Whether an earlier process began this journal, and this one has not written yet: a
             number may be taken.
     """
@@ -251,7 +249,7 @@ class JournalOwner:
 
 
 class UploadJournal(Protocol):
-    """What a worker needs of its journal, in either acceptance mode."""
+    """The journal of a worker, in either acceptance mode."""
 
     async def open(self) -> None:
         """Register before the worker accepts connections; it must not serve after an error."""
@@ -298,7 +296,7 @@ class ProcessStart:
 
 
 class JournalRules(Protocol):
-    """What differs between the journal of a worker and that of a spool."""
+    """The differences between the journals of a worker and of a spool."""
 
     async def start(self, now_ns: UnixNs) -> ProcessStart:
         """Return the name and time of a registration that is written after `now_ns`."""

@@ -191,7 +191,7 @@ class GatewayMetrics:
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
-        """Observe the times of an upload, or of what several uploads of one request share."""
+        """Observe the times of an upload, or those that the uploads of one request share."""
         for name, spent_s in phases.seconds.items():
             self.phase_of(name).observe(spent_s)
 
@@ -258,9 +258,8 @@ _READS: Final = frozenset({"get", "head", "versioning"})
 class StoreHealth:
     """The newest results of reads and writes.
 
-    Attributes:
-        write_problem: Why writes fail; empty while they succeed.
-        probe_bytes: The size of a write that shows that the store accepts uploads.
+    `write_problem` is why writes fail; empty while they succeed. A write of `probe_bytes` shows
+    that the store accepts uploads.
     """
 
     def __init__(self) -> None:
@@ -327,8 +326,7 @@ def _age_s(at_ns: int, now_ns: int) -> float:
 class ObservedStore(WrappedStore):
     """A store whose calls are counted and timed.
 
-    Attributes:
-        answered_ns: The store's clock in the newest response; 0 before the first.
+    `answered_ns` is the store's clock in the newest response; 0 before the first.
     """
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:

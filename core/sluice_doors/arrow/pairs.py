@@ -1,7 +1,7 @@
 """Attributes of many records from several sources, joined over whole arrays.
 
-The result is that of `otlp_attributes.merged` for each record, with the pairs of each record sorted
-by key. Only records with a key twice are visited one by one.
+The result equals `attributes.merged` for each record, with the pairs of each record sorted by key.
+Only records with a key twice are visited one by one.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def field_source(number: int, stated: npt.NDArray[np.bool_], values: ArrowArray)
 def shared_source(
     prefix: str, rows: Sequence[dict[str, str]], owner: I64, names: Names
 ) -> PairSource:
-    """Return a source of which many records have the same row."""
+    """Return a source whose rows are shared by many records."""
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     try:
@@ -194,14 +194,13 @@ def _same_order(table: npt.NDArray[np.uint32]) -> tuple[I64 | None, I64 | None]:
 
 
 def _prefixes(sources: Sequence[PairSource], chosen: I64) -> list[str]:
-    """Return the prefix of each pair's source."""
     ends = np.cumsum([len(source.keys) for source in sources])
     listed = [source.prefix for source in sources]
     return [listed[place] for place in np.searchsorted(ends, chosen, side="right").tolist()]
 
 
 def _renamed(numbers: U32, prefixes: list[str], offsets: I64, records: I64, names: Names) -> U32:
-    """Return the numbers with other names for what these records have twice."""
+    """Return the numbers, with new names for duplicate keys of these records."""
     listed = list(names.numbers)
     changed = numbers.copy()
     for record in records.tolist():

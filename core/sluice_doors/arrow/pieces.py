@@ -1,9 +1,9 @@
 """Cut a large request in protobuf into requests with few records, without parsing these.
 
-Arrow takes seven times the memory of a request. Each piece repeats what is around its records, so
-its records are those of the whole. OTLP logs and metrics have the same fields around records, and
-the streams of Loki those of a scope. Only field numbers and lengths are read. A request with a
-field that is not known here, or that is damaged, is not cut.
+Arrow takes seven times the memory of a request. Each piece repeats the fields around its records,
+so the records of all pieces are those of the request. OTLP logs and metrics have the same fields
+around records, and the streams of Loki those of a scope. Only field numbers and lengths are read. A
+request with a field that is not known here, or that is damaged, is not cut.
 """
 
 from collections.abc import Iterator
@@ -150,7 +150,6 @@ def _scope(body: bytes, at: int, end: int, piece_bytes: int, *, tag: int = _SECO
 
 
 def _field_end(body: bytes, at: int) -> int:
-    """Return the end of the field at a place."""
     if body[at] not in _TAGS:
         raise NotCut
     size, inner = _varint(body, at + 1)

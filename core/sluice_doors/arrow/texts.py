@@ -22,7 +22,7 @@ _NO_VALUE: Final = b"null"
 
 
 class NotPlain(Exception):
-    """The request has a part that this road leaves to the mapping record by record."""
+    """The request has a part that has to be mapped record by record."""
 
 
 def list_offsets(array: ArrowArray) -> I32:

@@ -130,10 +130,9 @@ log = structlog.get_logger()
 class ForwardRules:
     """How connections are treated.
 
-    Attributes:
-        message_bytes_max: Largest message, and largest entries of one after decompression.
-        retry_s_max: Time for which messages without a name are tried again; after it they are lost.
-        end_s: Time to accept what was read when the server stops.
+    `message_bytes_max` also limits the entries of a message after decompression. Messages without a
+    name are tried again for `retry_s_max`, and are then lost. When the server stops, it has `end_s`
+    to accept what was read.
     """
 
     hostname: str
@@ -249,7 +248,6 @@ class ForwardServer(Generic[Sender]):
         raise _HandshakeFailed(ClientRefusal.NO_KEY, reason)
 
     async def _accept_all(self, stream: ForwardStream, identity: ForwardIdentity) -> None:
-        """Accept messages until the end of the stream."""
         async with RunningChunks(stream) as running:
             while True:
                 await running.room()

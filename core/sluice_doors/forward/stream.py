@@ -133,8 +133,8 @@ class ForwardStream(asyncio.Protocol):
     async def next_group(self) -> tuple[list[bytes], Chunk | None] | None:
         """Return messages to accept together, and the name of the only one.
 
-        A message with a name is alone, as is one that would make the group too large. None is
-        returned at the end of the stream.
+        A message with a name is returned alone; so is a message that would make the group too
+        large. None is returned at the end of the stream.
         """
         self._check()
         if not self._queue and not await self._fill():
@@ -168,7 +168,7 @@ class ForwardStream(asyncio.Protocol):
             self._check()
 
     async def _wait(self) -> None:
-        """Wait for bytes: at the pace of a body inside a message, else as long as one may idle."""
+        """Wait for bytes: inside a message at the pace of a body, else for the idle time."""
         pending_bytes = self._splitter.pending_bytes
         self._waiting = True
         self._resume()

@@ -62,10 +62,8 @@ NO_UPDATE: Final = "documents cannot be changed here; the change is kept as a re
 class BulkItem:
     """What the answer of one action needs.
 
-    Attributes:
-        index: The index that it names, or that of the path; empty if neither does.
-        id: The id of the document; empty if the client leaves it to the server.
-        error: The type of the error; empty if the document is accepted as the client meant it.
+    `index` may be that of the path; empty if there is neither. `id` is empty if the client leaves
+    it to the server, and `error` if the document is accepted as the client meant it.
     """
 
     action: Action
@@ -87,8 +85,8 @@ class BulkRequest:
 def decode_bulk(body: bytes, *, index: str = "", received_ns: int) -> BulkRequest:
     """Return the records and items of a bulk request; both empty if it has no line.
 
-    What is not an action with a document is kept as text, and its item has the error that
-    Elasticsearch would respond. `index` is that of the path, for actions that name none.
+    Anything but an action with a document is kept as text, and its item has the error that
+    Elasticsearch would return. `index` is that of the path, for actions that name none.
     `received_ns` is the time of documents that contain none.
     """
     check_lines(body, per_record=2)
@@ -124,7 +122,6 @@ class _Bulk:
         self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
 
     def request(self, *, is_foreign: Callable[[], bool]) -> BulkRequest:
-        """Return the records and items."""
         rows = log_pieces(self.tally)
         for row in self._rows():
             self.tally.add(row.attributes, str(row.body))
@@ -225,10 +222,9 @@ class _Bulk:
 
 
 class Peekable(Iterator[bytes]):
-    """The lines of a body, of which the next one can be checked before it is used."""
+    """The lines of a body; the next line can be checked before it is used."""
 
     def __init__(self, lines: Sequence[bytes]) -> None:
-        """Start at the first line."""
         self._lines = lines
         self._at = 0
 

@@ -236,7 +236,6 @@ def _text_row(text: str, error: str, pairs: Pairs, received_ns: int, tally: Tall
 def _log_event(
     event: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
 ) -> LogRecord:
-    """Return the record of an event of CloudWatch Logs."""
     ts_ns, fields = _time(event, ("timestamp",), received_ns, tally)
     extracted = event.get("extractedFields")
     own = [

@@ -90,7 +90,7 @@ def _objects(body: bytes) -> list[Any]:
 
 
 def _goodness(values: list[Any]) -> tuple[int, int]:
-    """Return by what the better of two ways to divide a body is found."""
+    """Return the sort key of a way to divide a body; the better way has the higher key."""
     return sum(isinstance(one, dict) for one in values), -len(values)
 
 
@@ -115,7 +115,7 @@ class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=QUERIES_MAX)
 def _readers(query: str) -> tuple[Decode, Callable[[bytes], TimedLines | None]]:
-    """Return what reads a body, for the query of its request; most clients always send the same."""
+    """Return the readers of a body for the query of its request; most clients repeat one query."""
     named = URL.build(query_string=query, encoded=True).query
     time_field = named.get("time", "time")
     message_field = named.get("message", "message")

@@ -252,11 +252,7 @@ class _Built:
         self._parts[place] = shape.values(dict(record.attributes))
 
     def columns(self) -> LogColumns:
-        """Return the columns.
-
-        Raises:
-            InvalidFrame: Text is not UTF-8.
-        """
+        """Return the columns; raise `InvalidFrame` if text is not UTF-8."""
         values = list(chain.from_iterable(self._parts))
         self._tally.add_sizes(len(values), 0)
         received_ns = self._fields.received_ns

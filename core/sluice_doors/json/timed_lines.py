@@ -81,7 +81,7 @@ def _form_head(fields: tuple[str, str]) -> bytes:
 
 
 def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns:
-    """Return the records of requests, one behind the other.
+    """Return the records of requests, one after another.
 
     All of them have the same fields.
     """

@@ -1,4 +1,4 @@
-"""The one reader of JSON of all doors, and what is left of JSON that is damaged.
+"""The JSON reader of all doors, which also reads what is left of damaged JSON.
 
 Numbers follow JSON's grammar, and keep their digits: a number that a double would change is a
 `Decimal`, and one that no double can hold is unreadable. A byte order mark is skipped. In damaged
@@ -83,7 +83,7 @@ def unread(data: bytes, reason: str) -> Unread:
 
 
 def read_tolerantly(data: bytes, levels: int) -> Any:  # noqa: ANN401 - any JSON value
-    """Return the value of a text of which parts may be damaged.
+    """Return the value of a text that may be damaged in parts.
 
     `levels` is how deep objects and arrays are divided if they cannot be read as a whole. What is
     unreadable there is an `Unread`.
@@ -136,7 +136,7 @@ def _parts(data: bytes) -> list[tuple[bytes, bytes]] | None:
 
 
 def _marks(data: bytes) -> "list[re.Match[bytes]]":
-    """Return what separates the members of an object or array, and its end."""
+    """Return the separators between the members of an object or array, and its end."""
     found: list[re.Match[bytes]] = []
     depth = 0
     for count, token in enumerate(_TOKEN.finditer(data)):
@@ -156,8 +156,8 @@ def _marks(data: bytes) -> "list[re.Match[bytes]]":
 def value_texts(data: bytes) -> Iterator[bytes]:
     """Yield the texts of values that follow each other, with or without white space between them.
 
-    What does not begin like an object or array is a value up to the end of its line, and what is
-    not closed up to the end of the data.
+    Text that does not begin like an object or array is a value up to the end of its line. A value
+    that is not closed ends with the data.
     """
     data = without_bom(data)
     end = 0

@@ -1,7 +1,8 @@
 """Read push requests of Loki in protobuf through Arrow, without a Python loop over lines.
 
-The result is the same as that of `loki`, which also decodes every request that this road leaves to
-it: one with labels that cannot be parsed, text that is not UTF-8, or a time that is out of range.
+The result is the same as that of `push`, which also decodes the requests that this module cannot
+map: a request with labels that cannot be parsed, text that is not UTF-8, or a time that is out of
+range.
 """
 
 from collections.abc import Iterable
@@ -59,7 +60,7 @@ def _pieces_of(body: bytes, cut_bytes: int, piece_bytes: int) -> Pieces:
 
 
 def _mapped(body: bytes, shared: Resource | None, tally: Tally) -> MappedRecords | None:
-    """Return the records of a request or a piece of one, of which `shared` is known."""
+    """Return the records of a request or a piece of one; None if there are none."""
     streams = parse_list(push_classes()["PushRequest"].DESCRIPTOR, body)
     listed = streams.field("entries")
     counts = np.diff(list_offsets(listed))
@@ -118,7 +119,6 @@ def _times(stamps: ArrowArray) -> I64:
 
 
 def _metadata(listed: ArrowArray, names: Names) -> PairSource:
-    """Return the pairs of each entry."""
     pairs = listed.flatten()
     return PairSource(
         prefix=OWN,

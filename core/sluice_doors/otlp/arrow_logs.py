@@ -1,8 +1,8 @@
 """Read OTLP logs in protobuf through Arrow, without a Python loop over records.
 
-numpy maps the Arrow arrays to columns. The result is the same as that of `otlp_protobuf` and
-`otlp_logs`, which also decode every request that this road leaves to them: one with text that is
-not UTF-8, or with a time that is out of range.
+numpy maps the Arrow arrays to columns. The result is the same as that of `protobuf` and `logs`,
+which also decode the requests that this module cannot map: a request with text that is not UTF-8,
+or with a time that is out of range.
 """
 
 from functools import partial
@@ -58,7 +58,7 @@ def decode_logs(
 def _mapped(
     body: bytes, shared: Resource | None, tally: Tally, *, received_ns: int
 ) -> MappedRecords | None:
-    """Return the records of a request or a piece of one, of which `shared` is known."""
+    """Return the records of a request or a piece of one; None if there are none."""
     resources = parse_list(message_type(LOGS_REQUEST), body)
     scoped = ScopedRecords(resources, "scope_logs", "log_records")
     records = scoped.records
@@ -98,7 +98,7 @@ def _mapped(
 def _times(
     records: ArrowArray, received_ns: int
 ) -> tuple[I64, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Return the times, where the observed time is an attribute, and where a time is set."""
+    """Return the times, and two masks: the observed time is an attribute, and a time is set."""
     time = integers(records.field("time_unix_nano"))
     observed = integers(records.field("observed_time_unix_nano"))
     if int(time.max()) >= TS_END or int(observed.max()) >= TS_END:

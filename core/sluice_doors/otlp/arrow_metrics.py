@@ -95,7 +95,6 @@ class NumberPoints:
     """
 
     def __init__(self, metrics: ArrowArray) -> None:
-        """Bind the metrics of a request."""
         self._metrics = metrics
         gauges, sums = (point_counts(metrics, kind) for kind in ("gauge", "sum"))
         flat = [metrics.field(kind).field("data_points").flatten() for kind in ("gauge", "sum")]
@@ -271,7 +270,6 @@ def _texts(values: ArrowArray, plain: Flags) -> list[str]:
 
 
 def _metadata(listed: ArrowArray, plain: Flags) -> list[tuple[tuple[str, str], ...]]:
-    """Return the metadata of each of these metrics."""
     pairs = listed.flatten()
     if not len(pairs):
         return [()] * int(plain.sum())
@@ -330,7 +328,7 @@ def decode_metrics(
 def _mapped(
     body: bytes, shared: Resource | None, tally: Tally, *, received_ns: int
 ) -> MappedRecords | None:
-    """Return the points of a request or a piece of one, of which `shared` is known."""
+    """Return the points of a request or a piece of one; None if there are none."""
     resources = parse_list(message_type(METRICS_REQUEST), body)
     scoped = ScopedRecords(resources, "scope_metrics", "metrics")
     numbers = NumberPoints(scoped.records)

@@ -3,7 +3,7 @@
 A record of the wrong form is kept as text, together with the reason. Only a body that is not a
 request at all is refused. A field has two names, `timeUnixNano` and `time_unix_nano`. A null is a
 field that is not set. An integer may be a text, or a number such as `5.0` or `5e0`. Unknown fields
-are ignored, and reported, so that the record is kept as it came.
+are ignored and reported, so that the record is also kept as text.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -129,7 +129,7 @@ def _fit_double(plain: object) -> object:
 
 
 def _fit_integer(plain: object, *, is_text_known: bool) -> object:
-    """Return an integer; a text that is none remains, for example the name of an enumeration."""
+    """Return an integer; other text remains, for example the name of an enumeration."""
     if isinstance(plain, str) and (is_text_known and decimal_of(plain) is None):
         return plain
     found = integer_of(plain)
@@ -202,7 +202,7 @@ def _tolerant(
     names: tuple[str, str, str],
     read: Callable[[object], Iterator[_Message | RawRecord]],
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
-    """Yield the groups of a body of which some part has another form, or is damaged."""
+    """Yield the groups of a body that is damaged or has another form in some part."""
     request = read_tolerantly(body, _RECORD_LEVEL)
     listed = either(request, names[0]) if isinstance(request, dict) else None
     if not isinstance(listed, list):
@@ -260,7 +260,7 @@ def _read_or_raw(
 
 
 def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
-    """Yield a log record; one with fields that are not known is kept as text in addition."""
+    """Yield a log record; if it has unknown fields, it is also kept as text."""
     found = fitted(plain, OtlpLog)
     if not found.unknown:
         yield msgspec.convert(found.plain, OtlpLog)
@@ -272,7 +272,7 @@ def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
 
 
 def _metric(plain: object) -> Iterator[Metric | RawRecord]:
-    """Yield a metric; one with fields that are not known is kept as text in addition."""
+    """Yield a metric; if it has unknown fields, it is also kept as text."""
     found = fitted(plain, Metric)
     stated = found.plain
     name = stated.get("name") if isinstance(stated, dict) else ""
@@ -303,7 +303,7 @@ def _metric(plain: object) -> Iterator[Metric | RawRecord]:
 
 
 def _points(points: Points, plain: dict[str, Any], kind: str) -> Points:
-    """Return the points of a kind, with the text of those that have fields that are not known."""
+    """Return the points of a kind; a point with unknown fields also has its text."""
     name = "exponentialHistogram" if kind == "exponential_histogram" else kind
     listed = either(either(plain, name), "dataPoints")
     marked: list[DataPoint] = []
@@ -338,7 +338,7 @@ def _not_known(names: Iterable[str]) -> str:
 def _not_read(
     plain: dict[str, Any], known: tuple[str, ...], part: "_Part[Any]"
 ) -> Iterator[ScopeGroup[RawRecord]]:
-    """Yield what is not known of the parts around records, as a raw record."""
+    """Yield the parts around records that have unknown fields, as raw records."""
     rest = plain
     for name in known:
         rest = without_either(rest, name)

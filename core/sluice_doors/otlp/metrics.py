@@ -351,7 +351,7 @@ def has_points(metric: Metric | RawRecord) -> bool:
 
 
 def _points_in(metric: Metric | RawRecord) -> int:
-    """Return a number of points that a metric becomes at least."""
+    """Return the least number of points that a metric becomes."""
     if isinstance(metric, RawRecord):
         return 1
     return sum(len(kind.points.data_points) for kind in _kinds(metric))
@@ -430,7 +430,7 @@ class _Series:
         yield self._metadata(last_ns)
 
     def _read(self, point: DataPoint) -> tuple[list[Value], RawRecord | None]:
-        """Return the values of a point, and the point as it came if a part cannot be read."""
+        """Return the values of a point, and the raw point if a part cannot be read."""
         reasons: list[str] = []
         values: list[Value] = []
         try:
@@ -445,7 +445,6 @@ class _Series:
         return values, None
 
     def _place(self, point: DataPoint) -> tuple[int, dict[str, str]]:
-        """Return the time and the attributes of a point."""
         time = choose_time(point.time_unix_nano, 0, received_ns=self.received_ns)
         self.tally.timed = self.tally.timed and time.timed
         fields = list(time.fields)
@@ -457,7 +456,6 @@ class _Series:
         return time.ts_ns, merged([(OWN, pairs_of(point.attributes)), (FIELD, fields), *self.outer])
 
     def _values(self, point: DataPoint) -> Iterator[Value]:
-        """Yield the values of a point."""
         stale = bool(point.flags & NO_RECORDED_VALUE)
         found: Iterable[Value]
         match self.kind.name:

@@ -157,7 +157,6 @@ def _groups(
     scopes: Iterable[_Proto],
     read: Callable[[_Proto], LazyMessages[_Message | RawRecord]],
 ) -> Iterator[ScopeGroup[_Message | RawRecord]]:
-    """Yield the groups of one resource."""
     resource = read_resource(each.resource)
     for scoped in scopes:
         yield ScopeGroup(
@@ -272,7 +271,7 @@ def _any(value: _Proto, depth: int = 0) -> AnyValue:
 
 
 def _raw(message: _Proto, error: BodyUnreadable | None, name: str = "") -> RawRecord:
-    """Return a message that cannot be read, or is of another kind, as it came."""
+    """Return a raw record of a message that cannot be read or is of another kind."""
     return RawRecord(
         text="",
         reason=FOREIGN if error is None else error.reason[:REASON_CHARACTERS_MAX],
@@ -354,7 +353,7 @@ _LIST_FIELDS: Final = ("bucket_counts", "explicit_bounds")
 
 
 def _point(point: _Proto) -> DataPoint:
-    """Return a data point; one that cannot be read, or is of another kind, as it came."""
+    """Return a data point, raw if it cannot be read or is of another kind."""
     try:
         if not is_foreign(point):
             return _read_point(point)

@@ -1,8 +1,8 @@
 """Read remote write 1.0 through Arrow, without a Python loop over samples.
 
-The result is the same as that of `prometheus`, which also decodes every request that this road
-leaves to it: one with histograms or exemplars, a series without samples or one name, text that is
-not UTF-8, or a time that is 0 or out of range.
+The result is the same as that of `write`, which also decodes the requests that this module cannot
+map: a request with histograms or exemplars, a series without samples or one name, text that is not
+UTF-8, or a time that is 0 or out of range.
 """
 
 from contextlib import suppress
@@ -131,7 +131,7 @@ def _times(samples: ArrowArray) -> I64:
 
 
 def _names(texts: ArrowArray, owner: I64) -> tuple[tuple[str, ...], U32]:
-    """Return the distinct names of the series with samples, and that of each sample."""
+    """Return the distinct names of the series with samples, and the name of each sample."""
     coded = texts.dictionary_encode()
     used, places = np.unique(integers(coded.indices)[owner], return_inverse=True)
     listed = coded.dictionary.to_pylist()

@@ -142,9 +142,6 @@ class LogicalClock:
         """Open or create the file; after a reboot, start from the durable bound.
 
         `newest` reads the highest timestamp of the store's files; None for a new store.
-
-        Raises:
-            StoreMisconfigured: The file has another version than this build's.
         """
         self._path = path
         self._clock = clock
@@ -304,7 +301,7 @@ def fsync_directory(directory: Path | str) -> None:
 
 
 def _fsync_existing(directory: str) -> None:
-    """Sync a directory; of one that another caller removed, the nearest one above it."""
+    """Sync a directory; if another caller removed it, sync the nearest directory above it."""
     while True:
         try:
             fsync_directory(directory)
@@ -440,7 +437,7 @@ class DurableNames:
         return unknown
 
     def add_folders(self, folders: list[str]) -> None:
-        """Record folders whose names were synced; partitions may be others at any time."""
+        """Record folders whose names were synced, except partitions: they may be replaced."""
         permanent = [one for one in folders if not is_partition(one)]
         with self._lock:
             if len(self._folders) + len(permanent) > _FOLDERS_MAX:

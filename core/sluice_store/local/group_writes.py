@@ -63,7 +63,6 @@ class HiddenFiles:
     """Writes the files of new states. Every method may be called from any thread."""
 
     def __init__(self, folder: str, stamps: StoreTimes, ids: IdSource) -> None:
-        """Use a folder in the file system of the store."""
         self._prefix = f"{folder}/{ids.ulid()}-"
         self._numbers = itertools.count()
         self._stamps = stamps
@@ -130,7 +129,6 @@ class _Create:
         dated: Its timestamp before it was named.
         made: Folders on its path that are not known to be durable.
         stamp: Its timestamp, once it was checked after the naming.
-        found: Whether the name existed.
     """
 
     new: NewObject
@@ -241,7 +239,7 @@ class GroupWrites:
         return state is not None
 
     def _report(self, one: _Create) -> GroupOutcome:
-        """Return the outcome that is decided, or that of a create whose name is durable."""
+        """Return the decided outcome, or the outcome of a create whose name is durable."""
         if one.outcome is not None:
             return one.outcome
         if one.stamp is None:

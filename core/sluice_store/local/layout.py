@@ -243,19 +243,11 @@ class Layout:
         return self.locks / f"{zlib.crc32(key.encode()) % LOCK_STRIPES:02d}"
 
     def object_of(self, key: ObjectKey) -> Path:
-        """Return the file of a current object.
-
-        Raises:
-            StoreError: A file cannot have this name.
-        """
+        """Return the file of a current object."""
         return Path(self.file_of(key))
 
     def file_of(self, key: ObjectKey) -> str:
-        """Return the path of `object_of` as a string, which costs a tenth of a `Path`.
-
-        Raises:
-            StoreError: A file cannot have this name.
-        """
+        """Return the path of `object_of` as a string, which costs a tenth of a `Path`."""
         check_key(key)
         return f"{self.root}/{key}"
 
@@ -369,8 +361,8 @@ def walk_objects(
 def newest_timestamp(layout: Layout) -> int | None:
     """Return the highest timestamp of a file of the store, or None for a store without files.
 
-    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files,
-    that of a spool included, the clock file and probes have no timestamps of the store.
+    Noncurrent states count, and so do hidden files, which their writers may still link. Lock files
+    (also of a spool), the clock file and probes have no timestamps of the store.
     """
     newest: int | None = None
     pending = [layout.root]

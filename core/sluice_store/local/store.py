@@ -209,7 +209,7 @@ class CreateQueue:
             self._separate_up_to(len(self._waiting))
 
     def _start_soon(self) -> None:
-        """Start creates after every task that is ready now had its turn, so that they share."""
+        """Start creates after all ready tasks have run, so that their creates share a group."""
         if not self._due:
             self._due = True
             self._loop.call_soon(self._start)
@@ -446,7 +446,6 @@ def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:
 
 
 def _sweep(layout: Layout, now_ns: int) -> None:
-    """Remove the hidden files of processes that died."""
     for path in layout.temporary.iterdir():
         with suppress(FileNotFoundError):  # other processes sweep and write concurrently
             if path.stat().st_mtime_ns < now_ns - _LEFT_OVER_NS:

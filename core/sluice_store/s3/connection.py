@@ -143,7 +143,7 @@ class Channel:
         return response
 
     def _reused(self) -> Connection | None:
-        """Return the connection that was kept last and can be used; None if there is none."""
+        """Return the newest kept connection that is still usable, or None."""
         while self._idle:
             connection, since_s = self._idle.pop()
             if _is_clean(connection) and self._clock() - since_s <= KEEP_ALIVE_S:
@@ -391,7 +391,7 @@ class SigningTransport:
 
 
 def _sender_hint(response: RawResponse) -> str:
-    """Return what may show which program responded."""
+    """Return a hint about the program that responded."""
     names = ("Content-Type", "Server", "Via", "Location")
     found = [(name, response.headers.get(name, "")[:100]) for name in names]
     return "".join(f", {name.lower()}=`{text}`" for name, text in found if text)

@@ -1,8 +1,8 @@
 """One source of credentials and connection settings for every client of a bucket.
 
-The adapter, the AWS SDK, and the libraries that read and write the tables of the lake get
-them here. So whatever one half of sluice can use, the other can: keys in the environment or in the
-shared files, a profile, a program (`credential_process`), SSO, a web identity, or the metadata of a
+The adapter, the AWS SDK, and the libraries that read and write the tables of the lake get them
+here. So both halves of sluice can use the same sources: keys in the environment or in the shared
+files, a profile, a program (`credential_process`), SSO, a web identity, or the metadata of a
 container or a machine.
 
 Credentials with an end are renewed before it. Others may be rotated or revoked at any time: after a
@@ -29,7 +29,7 @@ from sluice_store.s3.settings import S3Settings
 
 REGION_DEFAULT: Final = "us-east-1"
 AGE_S: Final = 15.0
-"""Longest use of keys without an end by the libraries of the lake, before they are read again."""
+"""How long the libraries of the lake use keys without an expiry before they are read again."""
 REREAD_S: Final = 3.0
 """Least time between two readings of credentials that a store refused."""
 _NO_CREDENTIALS: Final = (
@@ -47,7 +47,6 @@ class FrozenCredentials(msgspec.Struct, frozen=True):
 
 @contextmanager
 def _errors_named(profile: str | None) -> Iterator[None]:
-    """Translate the errors of the SDK's sources of credentials."""
     from botocore import exceptions  # noqa: PLC0415 - the SDK is an extra
 
     name = profile or "default"
@@ -109,7 +108,7 @@ class CredentialSource:
         """Read credentials again that a store refused; return True if they are others now.
 
         Several requests may be refused concurrently. Only one of them reads, at most every
-        `REREAD_S`, and the others find what it read. Credentials that cannot be read now, as in the
+        `REREAD_S`, and the others use its result. Credentials that cannot be read now, as in the
         middle of a rotation, stay until the next refusal.
         """
         with self._lock:
@@ -131,7 +130,7 @@ class CredentialSource:
             return True
 
     def _load(self) -> Any:  # noqa: ANN401 - the SDK has no types
-        """Return what a new session finds: a session keeps what it found first."""
+        """Return the credentials of a new session, because a session keeps its first ones."""
         return _new_session(self._profile).get_credentials()
 
 

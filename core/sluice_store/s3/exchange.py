@@ -1,13 +1,13 @@
 """One request on S3 and its response: values, header parsing, and refusals as errors of the port.
 
-Independent of what sends the request, so that tests can send it to a model of a bucket. A captive
+The transport is separate, so that tests can send a request to a model of a bucket. A captive
 portal, a firewall, a load balancer or a cache can respond to any request, and a write that it
 accepted exists nowhere. So a response counts only with the marks that S3 and its implementations
 send. Everything else proves nothing: a write stays unknown, a 412 or 404 shows neither an object
 nor its absence, and a read is repeated.
 
-Each mark is one that every server with conditional writes sends, in each of its documented modes
-(sources in `docs/store.md`, "What a response must contain"):
+Every server with conditional writes sends these marks, in each of its documented modes (sources in
+`docs/store.md`, "What a response must contain"):
 
 - PUT of an object: 200, 201 or 204 with an ETag and no body. A checksum that is returned is the one
   that was sent. Without one, an ETag that is the MD5 of the body proves the write. Some servers
@@ -68,9 +68,7 @@ class S3Request(msgspec.Struct, frozen=True, kw_only=True):
 class S3Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """One request and its result.
 
-    Attributes:
-        body: Body of a success.
-        detail: What the store or the network reported about a failure.
+    `body` is that of a success. `detail` is what the store or the network reported about a failure.
     """
 
     seen: ExchangeResult
@@ -260,9 +258,9 @@ _INLINE_BYTES_MAX: Final = 128 * 1024
 class PutMarks:
     """Which of the optional marks this store sends in response to a PUT.
 
-    A response without them is in doubt: it may be that of another program, or that of a server of
-    another version behind the same address. Reading the object decides, and `learn` keeps the
-    result, so that a store is not read for every write.
+    A response without them is in doubt: another program may have sent it, or another version of the
+    server behind the same address. Reading the object decides, and `learn` keeps the result, so
+    that a store is not read for every write.
     """
 
     def __init__(self) -> None:
@@ -270,7 +268,7 @@ class PutMarks:
         self._etag_is_md5 = True
 
     async def describe_doubt(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return why a success may be that of another program; empty if it is the store's.
+        """Return why another program may have sent a success; empty if the store did.
 
         `body` is the body that was sent.
         """
@@ -297,7 +295,7 @@ def _md5(body: bytes) -> str:
 def describe_foreign(  # noqa: C901, PLR0911 - a line per mark
     request: S3Request, status: int, headers: Mapping[str, str], body: bytes
 ) -> str:
-    """Return why a response is not the store's; empty if it has the marks of one.
+    """Return why a response is not from a store; empty if it has the marks of a store.
 
     The body of a listing is checked by its parser.
     """
@@ -337,7 +335,7 @@ def _describe_other_put(
 
 
 def _describe_other_object(request: S3Request, status: int, headers: Mapping[str, str]) -> str:
-    """Return how a read shows another version or other bytes than were requested."""
+    """Return why a read returned another version or other bytes than requested."""
     wanted, found = dict(request.query).get("versionId"), headers.get("x-amz-version-id")
     if wanted is not None and found is not None and wanted != found:
         return f"it is the version {found}"

@@ -95,7 +95,7 @@ def _check_place(
 
 
 def names_bucket(found: str | None, bucket: str) -> bool:
-    """Return False if a listing names another bucket than the one that was requested.
+    """Return False if a listing is of another bucket than requested.
 
     An access point has other names than its bucket, and Ceph omits the tenant of `tenant:bucket`.
     """

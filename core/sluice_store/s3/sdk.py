@@ -342,7 +342,7 @@ class SdkBucket:
     def _following(
         self, query: Mapping[str, str], response: Mapping[str, Any], prefix: str
     ) -> dict[str, str]:
-        """Return the query of the next page, whose place must differ."""
+        """Return the query of the next page, which must begin at another key."""
         names = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
         # A page may end between two keys; then the response names no version.
         place = {name: str(response[found]) for name, found in names.items() if response.get(found)}

@@ -71,7 +71,7 @@ class BucketAddress:
 
 
 def _pair(pair: tuple[str, str]) -> str:
-    """Return a parameter as it is sent; moto ignores `versioning=`, which is the same."""
+    """Return a query parameter as it is sent; moto ignores `versioning=` with an empty value."""
     name, text = pair
     return name if name in _SUBRESOURCES and not text else f"{name}={text}"
 

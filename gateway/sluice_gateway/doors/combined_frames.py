@@ -115,7 +115,7 @@ def combined_bytes(records: DecodedRecords) -> int:
 
 
 def check_records(records: DecodedRecords) -> None:
-    """Check that the records fit into a frame, so that they do not spoil that of others."""
+    """Check that the records fit into a frame, so that they do not spoil the frame of others."""
     check_columns(records.columns, len(records.columns))
     envelope = msgspec.structs.replace(_ANY_ENVELOPE, resource=records.resource)
     encode_envelope(envelope, _ANY_COLUMNS)
@@ -168,7 +168,6 @@ def _in_groups(
 
 
 def _shared_pairs(records: Sequence[DecodedRecords]) -> Resource:
-    """Return the pairs that the resources of all requests contain."""
     first = records[0].resource
     if all(one.resource == first for one in records):
         return first

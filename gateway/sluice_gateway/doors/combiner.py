@@ -294,7 +294,7 @@ class Combiner:
 
 
 def _stated(failure: SluiceError) -> SluiceError:
-    """Return what the sender of a request learns about its frame."""
+    """Return the error that the sender of a request gets for its frame."""
     if isinstance(failure, InvalidFrame):
         return failure  # never: the request itself breaks a rule
     return later(failure)

@@ -31,7 +31,7 @@ class DoorSenders:
         self._forward_principal = forward_principal
 
     def of_call(self, token: str | None, spiffe: str | None) -> VerifiedSender:
-        """Return the owner of the token; without one that of the client certificate."""
+        """Return the owner of the token, or of the client certificate if there is no token."""
         if token is not None:
             return self._current.token_sender(token, self._now_s())
         if spiffe is None:
@@ -41,7 +41,7 @@ class DoorSenders:
         return self._current.spiffe_sender(spiffe)
 
     def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
-        """Return the identity of the client certificate, else that of the port, if there is one."""
+        """Return the identity of the client certificate, or of the port; None without either."""
         if certificate:
             return ForwardIdentity(spiffe=spiffe_id(certificate))
         return ForwardIdentity(name=self._forward_principal) if self._forward_principal else None

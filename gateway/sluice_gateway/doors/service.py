@@ -1,9 +1,9 @@
 """The steps of one request to a door: authenticate, receive, decode, make frames, accept.
 
 The response is a success only after every record is accepted. A request that was accepted in part
-is answered "later"; its retry finds the accepted part as duplicates. Records exist as objects in
-one of two threads only, one for large bodies. A large body also reserves the memory that its
-records take, so the in-flight budget bounds all of it, whatever its compression.
+is answered "later"; its retry finds the accepted part as duplicates. Records are decoded in one of
+two threads, one of them for large bodies. A large body also reserves the memory that its records
+take, so the in-flight budget bounds all of it, whatever its compression.
 """
 
 import asyncio
@@ -177,7 +177,7 @@ class DoorService:
         return _result_of(made, unreadable, duplicates)
 
     async def _accept_small(self, small: Sequence[SmallRequest]) -> list[bool]:
-        """Accept the records of each kind; all of them are waited for, whatever becomes of one."""
+        """Accept the records of each kind; wait for all kinds, even if one fails."""
         if len(small) == 1:  # most requests have one kind
             return [await self._combiner.accept(small[0])]
         found = await asyncio.gather(*map(self._combiner.accept, small), return_exceptions=True)
@@ -249,7 +249,6 @@ class DoorService:
         return make(plain) if len(plain) <= LARGE_BYTES else plain
 
     def _make_large(self, make: Callable[[bytes], _Made], plain: bytes) -> _Made:
-        """Return the frames of a large body."""
         try:
             return make(plain)
         finally:

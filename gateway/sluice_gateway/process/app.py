@@ -68,7 +68,7 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Worker:
-    """What the parts of one worker share, and the parts that it creates more than once."""
+    """The shared arguments of the parts of one worker, and the parts that exist more than once."""
 
     authority: Authority
     settings: GatewaySettings

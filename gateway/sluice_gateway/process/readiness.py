@@ -50,7 +50,6 @@ class WriteProbe:
     """
 
     def __init__(self, store: ObjectStore, name: str) -> None:
-        """Use the key of the gateway `name`."""
         self._store = store
         self.key = ObjectKey(f"{PROBES}{digest_of(name.encode())}")
 

@@ -19,13 +19,11 @@ from sluice_web.problems import HttpRefusal
 class SpoolAcceptor:
     """Accepts uploads into one spool.
 
-    Attributes:
-        pending: The records that are known and not transferred, with how often each was added.
-        unsure: Records that an upload without a known outcome may have created.
+    `pending` has the known records that are not transferred, with how often each was added.
+    `unsure` has the records that an upload without a known outcome may have created.
     """
 
     def __init__(self, spool: SpoolStores, here: Acceptor, metrics: GatewayMetrics) -> None:
-        """Bind a spool and the acceptor into it."""
         self._spool = spool
         self._here = here
         self._metrics = metrics

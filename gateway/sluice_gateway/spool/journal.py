@@ -58,9 +58,8 @@ class _Answer:
 class LandedTime:
     """The batches of one spool that have not landed, in the order in which they were added.
 
-    Attributes:
-        through_ns: Every batch that was acknowledged before this time has landed.
-        scanned: Whether the batches of earlier processes were added; the time is fixed until then.
+    Every batch that was acknowledged before `through_ns` has landed. The time is fixed until the
+    batches of earlier processes were added (`scanned`).
     """
 
     def __init__(self) -> None:
@@ -103,11 +102,9 @@ class LandedTime:
 class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the journal of a spool.
 
-    Attributes:
-        status: The last step that may have begun.
-        number: The number of the last object that may exist.
-        complete_through_unix_ns: Every batch that the spool acknowledged before this time of the
-            authority has landed.
+    `status` is the last step that may have begun, and `number` that of the last object that may
+    exist. Every batch that the spool acknowledged before `complete_through_unix_ns`, a time of the
+    authority, has landed.
     """
 
     schema: Literal["sluice.spool_journal.v1"] = "sluice.spool_journal.v1"

@@ -148,8 +148,7 @@ async def has_landed(local: ObjectStore, owner: ObjectKey) -> bool:
 class SpoolBlobs:
     """Deletes blobs that no record of the spool needs.
 
-    Attributes:
-        swept: Whether every blob that is older than this process was checked.
+    `swept` is True once every blob that is older than this process was checked.
     """
 
     def __init__(self, local: ObjectStore, capacity: SpoolCapacity) -> None:

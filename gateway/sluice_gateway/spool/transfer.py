@@ -98,7 +98,6 @@ class RecordTransfer:
     """Transfers single records; each step is idempotent."""
 
     def __init__(self, spool: SpoolStores, blobs: SpoolBlobs) -> None:
-        """Bind a spool and its blobs."""
         self._spool = spool
         self._blobs = blobs
 

@@ -80,9 +80,7 @@ class AcceptanceRun:
     Attributes:
         phases_s: Seconds spent in store calls, by phase.
         unsure: Whether the outcome of a write is unknown, or time ran out during a call.
-        failure: The last definite failure of the store.
         own_write_met: Whether our own manifest was read after an unknown outcome.
-        healed: Whether a wrong blob was found and overwritten.
         manifest: The bytes of the identity's manifest, as created or read last.
         cacheable_ns: How long the verdict may be repeated from memory, from the store's last
             response about the blob.

@@ -42,9 +42,8 @@ THREADS: Final = 2
 class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
     """A body as it was sent, and its sha256.
 
-    Attributes:
-        sent_before: Whether the sender reports that it has sent these bytes before.
-        high_water: The highest sequence number that the sender reports; None if it reports none.
+    The sender reports `sent_before`, and `high_water`, its highest sequence number; None if it
+    reports none.
     """
 
     body: bytes

@@ -44,11 +44,8 @@ COPIES: Final = 2
 class FrameResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The result of one frame: the status and body that a single upload of it would get.
 
-    Attributes:
-        status: The HTTP status.
-        accepted: The body of a 200.
-        conflict: The body of a 409.
-        problem: The body of any other status.
+    One of the bodies is set: `accepted` for a 200, `conflict` for a 409, and `problem` for any
+    other status.
     """
 
     status: int
@@ -195,7 +192,6 @@ def _result_of(answer: AcceptedResponse | Problem) -> tuple[str, FrameResult]:
 
 
 async def _split(body: bytes) -> tuple[ReceivedBody, ...]:
-    """Return the frames of a list with their digests."""
     if len(body) <= INLINE_BYTES_MAX:
         return _split_now(body)
     return await asyncio.to_thread(_split_now, body)

@@ -68,7 +68,6 @@ class SenderKey:
     __slots__ = ("_key",)
 
     def __init__(self, raw: bytes) -> None:
-        """Take the 32 bytes of the key."""
         self._key = VerifyKey(raw)
 
     def has_signed(self, data: bytes, signature: bytes) -> bool:
@@ -371,7 +370,6 @@ class PrincipalsFile:
     """The file on disk and its last valid content, which is replaced as a whole."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file for the first time."""
         self._path = path
         self._file_state = self._seen_state = _file_state(path)
         self.current = read_principals(path)
@@ -380,10 +378,10 @@ class PrincipalsFile:
     def reload(self) -> bool:
         """Read the file again where it changed; keep the last content where it is not valid.
 
-        A program may write the file in several steps, and what is there between two of them can be
-        valid. So a change counts once two calls in a row see the same state of the file. A file
-        without any principal is not valid here: it was rather cut off than meant to refuse all.
-        Return True if new content is in effect.
+        A program may write the file in several steps, and the file can be valid between two of
+        them. So a change takes effect when two calls in a row see the same file. A file without any
+        principal is not valid here: it was probably cut off. Return True if new content is in
+        effect.
         """
         state = _file_state(self._path)
         is_settled, self._seen_state = state == self._seen_state, state

@@ -127,9 +127,8 @@ async def flush_guarded(marks: HighWaterMarks) -> None:
 class AcceptedFrame(msgspec.Struct, frozen=True, kw_only=True):
     """The identity that a frame owns, and how long this worker may respond for it.
 
-    Attributes:
-        accepted_at_ns: The acceptance time in its manifest.
-        lasts_ns: How long the entry is valid after it was added.
+    `accepted_at_ns` is the time in its manifest. The entry is valid for `lasts_ns` after it was
+    added.
     """
 
     identity: Identity
