@@ -68,7 +68,7 @@ def read_request(
 
 
 def cost_bytes(columns: SignalColumns) -> int:
-    """Return the approximate size of records in a frame before compression."""
+    """Return the approximate size of records in a frame before compression, bytes."""
     pairs = 0 if columns.attributes is None else len(columns.attributes.keys)
     return text_bytes(columns) + 8 * pairs + RECORD_COST_BYTES * len(columns)
 

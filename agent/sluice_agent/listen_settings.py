@@ -18,8 +18,7 @@ class DoorLimits:
     """What one client may use.
 
     Attributes:
-        body_bytes_max: Largest body, compressed and decompressed.
-        connections_max: Most open connections of each port of doors.
+        connections_max: For each port of doors.
     """
 
     body_bytes_max: int

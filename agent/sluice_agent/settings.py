@@ -377,12 +377,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def check_agent_settings(settings: AgentSettings) -> None:
-    """Check the settings before anything is opened.
-
-    Raises:
-        BadUsage: A setting has no effect because another one is missing, a number is out of range,
-            two listeners have one address, or a request to a door could never fit into the spool.
-    """
+    """Check the settings before anything is opened."""
     check_number("host_metrics_s", settings.host_metrics_s, 0)
     _check_effects(settings)
     doors = settings.for_doors()
