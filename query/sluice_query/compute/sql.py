@@ -269,7 +269,7 @@ def select_sql(query: Query, columns: SqlStatement, sources: RecordSources) -> S
 
 
 def record_time(kind: Kind) -> str:
-    """Return the time of a record; a record without one has the acceptance of its batch."""
+    """Return the expression for a record's time: without one, the acceptance of its batch."""
     return f"coalesce(ts_ns, {_ACCEPTED_NS})" if not KINDS[kind].has_every_time else "ts_ns"
 
 

@@ -90,11 +90,9 @@ class Coverage:
         open_processes: The gateway processes whose reports bound that time, the latest last; empty
             if journals were not read.
         in_other_spool: Whether batches are accepted in a spool that this query does not search.
-        held: Held batches that may match.
         named: Batches that may match and that journals name; the queue may contain them by now.
         new: Batches created since `discovered_ns`; None if they were not listed: journals name
             them, or they are too many.
-        problems: What could not be read, one sentence each.
         lanes: Lanes of the ingest queue that the reconciler gave batches to, three digits each.
     """
 

@@ -68,16 +68,11 @@ _Result = TypeVar("_Result")
 class SearchedStore:
     """One store to search, and how.
 
+    `store_url` opens the lake's files; `spool` is that of the store's gateway.
+
     Attributes:
-        store: The store, open.
-        store_url: Its URL, by which the lake's files are opened.
-        settings: Bounds of each query.
-        clock: Time.
-        spool: The spool of the store's gateway, or None.
         lists_accepted: Whether a query lists accepted manifests where gateways write no journals. A
             query that is repeated every second does not; a later one returns such a batch.
-        deletes: The register of deletes as last read.
-        work_lists: Work lists that were read before.
     """
 
     store: ObjectStore
