@@ -34,8 +34,7 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
     """Read the authority and every delete.
 
     Raises:
-        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
-        StoreError: The store is unreachable.
+        InvalidRecord: Skipping a delete that cannot be decoded would keep deleted rows.
     """
     authority = await read_authority(store)
     date_ns = (await store.head(ACTIVE_DELETES)).date_ns

@@ -3,10 +3,10 @@
 Rewritten files are ordered by time. The order in which an agent sent its records is still given by
 (agent, boot, seq), which never changes.
 
-Old files, source ranges and chunks are removed. A file goes if no state of the table of the last
-hours contains it. That covers files that a commit replaced, and files of a job that stopped before
-its commit. The hours are the retry horizon plus `vacuum_hours`: a query or a job that began before
-has ended.
+Old files, source ranges and chunks are removed. A file is removed if no state of the table of the
+last hours contains it. That covers files that a commit replaced, and files of a job that stopped
+before its commit. The hours are the retry horizon plus `vacuum_hours`: a query or a job that began
+before has ended.
 """
 
 import asyncio
@@ -81,14 +81,7 @@ DAY_S: Final = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacuum:
-    """Removes old files of one store.
-
-    Attributes:
-        store_url: The store.
-        settings: The settings of compaction.
-        input: What was read from the store at the start.
-        stop: Raises an error between two steps if the run must stop.
-    """
+    """Removes old files of one store."""
 
     store_url: str
     settings: CompactSettings
@@ -108,12 +101,7 @@ class Vacuum:
     def remove_files(self) -> int:
         """Remove uncommitted files of every table, and files that were replaced long ago.
 
-        Returns:
-            The number of files; with `dry_run`, of those that would be removed.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            TableRefused: A table has another schema or a refused feature.
+        Return their number, also with `dry_run`.
         """
         return sum(self._remove_files_of(table) for table in TABLES)
 
@@ -131,13 +119,7 @@ class Vacuum:
         return len(found)
 
     def remove_source_ranges(self) -> int:
-        """Remove the source ranges of rollups that are as old; return their number.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            TableRefused: The table `rollups` has another schema or a refused feature.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Remove the source ranges of rollups that are as old; return their number."""
         done = self._last_source_range()
         if done is None or self.settings.vacuum_hours < 0:
             return 0
@@ -152,11 +134,7 @@ class Vacuum:
         return asyncio.run(remove())
 
     def remove_applied_parts(self) -> int:
-        """Remove ids of applied deletes that are as old and that no record names.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Remove ids of applied deletes that are as old and that no record names."""
         if self.settings.dry_run or self.settings.vacuum_hours < 0:
             return 0
         before_ns = self._before_ns
@@ -171,13 +149,7 @@ class Vacuum:
         return asyncio.run(remove())
 
     def remove_chunks(self) -> int:
-        """Remove rollup chunks that are older than `chunk_days`; return their number.
-
-        Raises:
-            JobStopped: `stop` raised it.
-            TableRefused: The table `rollups` has another schema or a refused feature.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Remove rollup chunks that are older than `chunk_days`; return their number."""
         done, days = self._last_source_range(), self.settings.chunk_days
         if done is None or days <= 0:
             return 0
