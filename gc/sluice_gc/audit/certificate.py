@@ -423,8 +423,9 @@ class FindingKind(StrEnum):
     """The kind of a finding."""
 
     MISSING_BLOB = "missing_blob"
-    """A manifest names a blob that does not exist: the blob is lost, or the manifest is `unproved`
-    and caused no 200."""
+    """A manifest names a blob that does not exist: it is lost, or the manifest is `unproved` and
+    caused no 200.
+    """
     UNREADABLE_MANIFEST = "unreadable_manifest"
     MISNAMED = "misnamed"
     """A manifest under a wrong key; the blob that it names is kept."""
@@ -480,10 +481,7 @@ class SequenceChecker:
 class AuditTaskFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one audit task. The listed rows are in the evidence files.
 
-    Attributes:
-        ranges: Each listed range with its prefix.
-        files: The evidence files that the task wrote.
-        counts: What the task counted.
+    The ranges have their prefixes.
     """
 
     ranges: tuple[tuple[str, KeyRange], ...]
@@ -498,9 +496,8 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     """A certificate with the findings of its audit.
 
     Attributes:
-        certificate: The certificate.
-        findings: Kind, key and detail of at most `FINDINGS_SHOWN` findings.
-        removed: Whether the findings were removed by rule; the counts in the certificate remain.
+        findings: Kind, key and detail, at most `FINDINGS_SHOWN`.
+        removed: The findings were removed by rule; the counts in the certificate remain.
     """
 
     certificate: Certificate
@@ -514,12 +511,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_audit_report(store: ObjectStore, certificate: Certificate) -> AuditReport:
-    """Read the findings of an audit.
-
-    Raises:
-        GcRefused: The evidence of the findings was altered.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read the findings of an audit."""
     files = await read_files(store, certificate, "findings")
     if files is None:
         return AuditReport(certificate=certificate, findings=(), removed=True)

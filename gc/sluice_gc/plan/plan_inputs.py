@@ -177,23 +177,8 @@ async def approve_plan(
 ) -> PlanApproval | ApprovalRuling:
     """Approve a plan, as an operator; the same call may be repeated.
 
-    Args:
-        store: The store.
-        plan_id: The plan.
-        shown_sha256: The sha256 of the plan that the operator saw.
-        by: The operator.
-        note: Why.
-        backoff: Time, jitter and bounds of the write.
-
-    Returns:
-        The approval that is stored, which may be an earlier one; or why the plan cannot be
-        approved.
-
-    Raises:
-        BadUsage: The id is not the id of a plan.
-        InvalidRecord: The stored approval cannot be decoded.
-        OutcomeUnknown: The bounds on retries are spent; the same call may be repeated.
-        StoreError: The store is unreachable or refused a request.
+    `shown_sha256` is that of the plan that the operator saw. Return the stored approval, which may
+    be an earlier one, or why the plan cannot be approved. After `OutcomeUnknown`, call again.
     """
     check_plan_id(plan_id)
     read = await store.get(plan_key(plan_id))
@@ -218,11 +203,7 @@ async def approve_plan(
 
 
 async def read_state(store: ObjectStore, plan_id: str) -> PlanState:
-    """Return the state of a plan that exists.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the state of a plan that exists."""
     if isinstance(await store.get(stopped_key(plan_id)), Found):
         return PlanState.STOPPED
     return PlanState.FINISHED if await is_finished(store, plan_id) else PlanState.PLANNED
@@ -234,9 +215,6 @@ async def rule_execution(
     """Read the approval of a plan, if one is required, and decide whether it may be executed.
 
     An approval that cannot be decoded counts as one of other bytes.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     try:
         approval = await read_approval(store, plan_id) if required else None
@@ -250,12 +228,7 @@ async def rule_execution(
 async def check_approved(
     store: ObjectStore, plan_id: str, plan_sha256: Digest, *, required: bool
 ) -> None:
-    """Refuse a plan without the approval that a run requires.
-
-    Raises:
-        GcRefused: The plan is not approved, or the approval is of other bytes.
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Refuse a plan without the approval that a run requires."""
     match await rule_execution(store, plan_id, plan_sha256, required=required):
         case ExecutionRuling.ALLOWED:
             return
