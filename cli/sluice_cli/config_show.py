@@ -51,11 +51,7 @@ def show(command: str | None = None, *, json: Json = False) -> None:
 
 
 def read_settings(command: str | None = None) -> list[Setting]:
-    """Return every setting of every command, or of one command.
-
-    Raises:
-        BadUsage: A value or a variable is malformed or unknown.
-    """
+    """Return every setting of every command, or of one command."""
     root = build()
     names = [command] if command else [name for name in COMMANDS if name != "config"]
     check_settings(root, names)

@@ -120,11 +120,7 @@ class CostRow(NamedTuple):
 
 
 class Load:
-    """A plan with every setting, and what follows from them. Rates are per second.
-
-    Raises:
-        BadUsage: An option is malformed or out of range.
-    """
+    """A plan with every setting, and what follows from them. Rates are per second."""
 
     def __init__(self, plan: CostPlan) -> None:
         """Check the options, and fill those that follow from the freshness.
@@ -210,7 +206,7 @@ def _or(value: float | None, default: float) -> float:
 
 
 def hit_lanes(lanes: float, batches: float) -> float:
-    """Return how many lanes some batches are in, on average."""
+    """Return how many lanes a number of batches is in, on average."""
     return min(1.0, lanes) if lanes <= 1 else lanes * (1 - (1 - 1 / lanes) ** batches)
 
 
@@ -349,10 +345,8 @@ class StoredPart:
 class CostReport:
     """The cost of a month, as `--json` prints it.
 
-    Attributes:
-        settings: The plan with the settings that follow from the freshness.
-        requests: The most expensive first.
-        total: All requests.
+    The most expensive requests come first; `settings` is the plan with the values that follow from
+    the freshness.
     """
 
     prices: PriceTable
@@ -369,11 +363,7 @@ class CostReport:
 
 
 def compute_cost(plan: CostPlan, prices: PriceTable) -> CostReport:
-    """Return the cost of a month.
-
-    Raises:
-        BadUsage: An option is malformed or out of range.
-    """
+    """Return the cost of a month."""
     load = Load(plan)
     rows = cost_rows(load)
     every = CostRow("all requests", "", sum((one.per_s for one in rows), RequestCounts()))

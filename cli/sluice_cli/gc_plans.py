@@ -41,13 +41,12 @@ class ListedPlan:
     """One plan.
 
     Attributes:
-        plan_id: ULID of the plan.
         made_at_unix_ns: The store's clock when it was made; None if the plan cannot be read.
         state: `planned`, `approved`, `finished`, `stopped`, `expired` (its evidence is no longer
             kept), or `unreadable` (damaged, or not completed).
         blobs: Object versions that it names.
         size_bytes: Their size.
-        approved_by: The operator who approved it; empty if there is none.
+        approved_by: Empty if no operator approved it.
         note: Why it was stopped, why its approval does not count, or why it cannot be read.
     """
 
@@ -89,12 +88,7 @@ async def _read_plans(url: str, limit: int) -> tuple[ListedPlan, ...]:
 
 
 def describe_plan(plan: "PlanOverview | UnreadableRecord", open_since_ns: UnixNs) -> ListedPlan:
-    """Return the row of a plan.
-
-    Args:
-        plan: What is stored.
-        open_since_ns: The evidence of plans that were made earlier is no longer kept.
-    """
+    """Return the row of a plan; the evidence of plans made before `open_since_ns` is gone."""
     from sluice_reconciler.audit_summaries import UnreadableRecord  # noqa: PLC0415 - quick help
 
     if isinstance(plan, UnreadableRecord):

@@ -11,11 +11,7 @@ if TYPE_CHECKING:
 
 
 def read_prices(path: Path | None) -> "PriceTable":
-    """Return the prices of a TOML file; what it does not name keeps its default.
-
-    Raises:
-        BadUsage: The file cannot be read, or a price is invalid.
-    """
+    """Return the prices of a TOML file; what it does not name keeps its default."""
     from sluice_protocol.prices import S3_US_EAST_1, parse_prices  # noqa: PLC0415 - quick help
 
     if path is None:

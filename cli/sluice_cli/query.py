@@ -134,11 +134,7 @@ _SERVING = ServeSettings()
 
 
 def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
-    """Return the query that the options describe.
-
-    Raises:
-        BadUsage: An option is malformed, or the options do not fit together.
-    """
+    """Return the query that the options describe."""
     given: dict[str, list[str]] = {}
     viewed = options.histogram or options.top is not None
     _refuse_bare_numbers(options)
@@ -171,11 +167,7 @@ _NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "by_agent", "raw", "lim
 
 
 def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
-    """Refuse options that do not fit together.
-
-    Raises:
-        BadUsage: Two of them exclude each other, or one needs another.
-    """
+    """Refuse options that do not fit together."""
     views = [
         name for name in ("histogram", "top", "tail") if getattr(options, name) not in (None, False)
     ]
@@ -199,11 +191,7 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
 
 
 def _refuse_bare_numbers(options: QueryOptions) -> None:
-    """Refuse a Unix time of a few days, which is a duration whose unit was forgotten.
-
-    Raises:
-        BadUsage: There is one.
-    """
+    """Refuse a Unix time of a few days, which is a duration whose unit was forgotten."""
     for flag, text in (("--from", options.since), ("--to", options.until)):
         if text is not None and _DAYS_OF_1970.fullmatch(text):
             raise BadUsage(
@@ -213,11 +201,7 @@ def _refuse_bare_numbers(options: QueryOptions) -> None:
 
 
 def _require_start(until: str, now_ns: UnixNs) -> None:
-    """Refuse an end that is before the start by default, which the command line does not show.
-
-    Raises:
-        BadUsage: It is.
-    """
+    """Refuse an `--until` before the default start, which the command line does not show."""
     try:
         to_ns = parse_instant(until, now_ns)
     except BadUsage:

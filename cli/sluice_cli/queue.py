@@ -61,17 +61,9 @@ async def read_lanes(
     queue: str | None = None,
     members: LiveMembers | None = None,
 ) -> list[LaneStatus]:
-    """Read the status of every lane, and compare the queue of the lake with the lake.
+    """Read the status of every lane, or of one queue, and compare the lake's queue with the lake.
 
-    Args:
-        store: The open store.
-        url: Its URL, for the lake.
-        count: The number of lanes of the authority.
-        queue: Only this queue.
-        members: The live reconcilers, to tell the owners of lanes; None if they are not needed.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
+    `members` are the live reconcilers, which show the owners of lanes; None if not needed.
     """
     persisted = {}
     if queue in (None, INGEST_QUEUE):

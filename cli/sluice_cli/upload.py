@@ -45,11 +45,8 @@ class UploadReport:
     """The result of one upload.
 
     Attributes:
-        frame_sha256: The digest of the bytes that were sent.
         status: The HTTP status; 0 without a response.
-        reaction: What an agent would do: forget, park, drop, sendagain or stopsending.
-        problem: Why this is not the response of a gateway; empty if it is one.
-        answer: The body of the response, or why there was none.
+        problem: Why this is not the response of a gateway; empty if it is.
     """
 
     frame_sha256: str

@@ -112,13 +112,7 @@ CONFLICTS_MAX: Final = 100
 class DeploymentFacts:
     """What the store contains about the state of a deployment.
 
-    Attributes:
-        version: The version of this program.
-        authority: The settings.
-        overview: What the console shows too.
-        attention: What needs attention, errors first.
-        now_ns: The store's clock.
-        agent: What the agent whose spool is in this folder reports about its files.
+    `attention` has errors first; `agent` is the report of the agent whose spool is in this folder.
     """
 
     version: str
@@ -130,11 +124,7 @@ class DeploymentFacts:
 
 
 async def read_facts(url: str) -> DeploymentFacts:
-    """Read the state of the deployment.
-
-    Raises:
-        SluiceError: The store is unreachable, denied a request, or has no authority.
-    """
+    """Read the state of the deployment."""
     async with open_store(url, StoreMode.READ) as store:
         stored = StoredConflicts(
             store, DecisionsReader(store), clock=SystemClock(), ids=SystemIds()

@@ -30,12 +30,7 @@ def is_secret_option(name: str) -> bool:
 
 
 def remove_secrets(text: str, known: Iterable[str] = ()) -> str:
-    """Return the text without secrets.
-
-    Args:
-        text: Any text.
-        known: Values that are secrets; they are removed wherever they occur.
-    """
+    """Return the text without secrets: those of known forms, and each text of `known`."""
     for value in sorted(set(known), key=len, reverse=True):
         if len(value) >= _LENGTH_MIN:
             text = text.replace(value, HIDDEN)

@@ -29,11 +29,7 @@ from sluice_protocol.errors import BadUsage
 
 
 def build() -> App:
-    """Return the command-line application.
-
-    Raises:
-        BadUsage: The settings file cannot be read or contains an unknown key.
-    """
+    """Return the command-line application."""
     app = App(
         name="sluice",
         help=SUMMARY,
@@ -55,13 +51,9 @@ def _lazy_version() -> str:
 
 
 def parse_command(tokens: list[str]) -> Callable[[], int] | None:
-    """Parse a command line.
+    """Parse a command line; return the function that runs the command.
 
-    Returns:
-        What runs the command, or None if the library has printed a help text or the version.
-
-    Raises:
-        BadUsage: The command line, a variable or the settings file is wrong.
+    Return None if the library has printed a help text or the version.
     """
     app = build()
     command = tokens[0]
@@ -87,10 +79,8 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
 def check_settings(app: App, commands: list[str]) -> None:
     """Refuse settings that no command reads: variables, and keys of the settings file.
 
-    Those of other commands than `commands` are not checked: that would import them.
-
-    Raises:
-        BadUsage: A name is unknown; the error names the nearest known one.
+    The error names the nearest known name. Settings of other commands than `commands` are not
+    checked: that would import them.
     """
     check_variables(app, commands)
     refuse_unknown_tables(app, commands, *read_file())
@@ -111,7 +101,7 @@ class FromFile:
         self._values = values
 
     def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-        """Add the file's values to the options of the running command."""
+        """Add the file's values to the unset options of the running command."""
         section: Any = self._values
         for name in commands:
             section = section.get(name, {}) if isinstance(section, dict) else {}
@@ -154,11 +144,7 @@ class FromFile:
 
 
 def _refuse_fractions(arguments: ArgumentCollection) -> None:
-    """Refuse a fraction for a whole number: the library would round it.
-
-    Raises:
-        CoercionError: As for other text that is no whole number.
-    """
+    """Refuse a fraction for a whole number: the library would round it."""
     for argument in arguments:
         if int in (argument.hint, *get_args(argument.hint)):
             for token in argument.tokens:
@@ -167,10 +153,9 @@ def _refuse_fractions(arguments: ArgumentCollection) -> None:
 
 
 def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:
-    """Refuse a value of a group of options: the library would set the first option of the group.
+    """Refuse a value of a group of options that is no JSON object.
 
-    Raises:
-        BadUsage: A group has a value that is no JSON object.
+    The library would set the first option of the group.
     """
     for group in arguments:
         if not group.children and get_origin(group.hint) is not dict:
@@ -189,8 +174,7 @@ def refuse_unknown_tables(
 ) -> None:
     """Refuse a key of a command that has subcommands only, and none of this name.
 
-    Raises:
-        BadUsage: The file contains such a key; the error names the nearest known one.
+    The error names the nearest known key.
     """
     for command in commands:
         if command in values:
@@ -209,7 +193,7 @@ def _refuse_unknown(app: App, commands: tuple[str, ...], path: Path, section: ob
 
 
 def _key_of(commands: tuple[str, ...], option: str) -> str:
-    """Return the key of an option `--name` of a command, as the settings file has it."""
+    """Return the settings file's key of an option `--name` of a command."""
     return ".".join((*commands, option.removeprefix("--").replace("-", "_")))
 
 

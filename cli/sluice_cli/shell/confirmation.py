@@ -8,13 +8,7 @@ from sluice_protocol.errors import BadUsage
 def is_confirmed(question: str, *, yes: bool, refusal: str) -> bool:
     """Return True if an operator confirms a command.
 
-    Args:
-        question: What is done, as a question.
-        yes: Whether the command line has `--yes`, with which nothing is read.
-        refusal: The error without a terminal; it names `--yes`.
-
-    Raises:
-        BadUsage: There is no terminal, and no `--yes`.
+    With `yes`, nothing is read. `refusal` is the error without a terminal; it names `--yes`.
     """
     if yes:
         return True

@@ -44,9 +44,8 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 def describe_missing(error: ImportError, command: str) -> str | None:
     """Return one line that names the extra to install, or None for a package of no extra.
 
-    Args:
-        error: The failed import, or what another library raised because of it.
-        command: The running command; an extra of that name is preferred.
+    `error` may be what another library raised because of the failed import. An extra with the name
+    of the running command is preferred.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModuleNotFoundError):
@@ -99,11 +98,7 @@ def run_command(tokens: list[str]) -> int:
 
 
 def _require_address_space(tokens: list[str]) -> None:
-    """Refuse a query in a process whose address space is too small.
-
-    Raises:
-        BadUsage: The limit is too low.
-    """
+    """Refuse a query in a process whose address space is too small."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
     if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:

@@ -31,8 +31,7 @@ TEST_NAMES: Final = frozenset({"SLUICE_GOLDEN", "SLUICE_UPDATE_GOLDEN", "SLUICE_
 def check_variables(app: "App", loaded: Iterable[str]) -> None:
     """Refuse a variable that names no command, or no option of one of the `loaded` commands.
 
-    Raises:
-        BadUsage: A variable is unknown; the error names the nearest known one.
+    The error names the nearest known variable.
     """
     if not any(map(_is_checked, os.environ)):
         return
@@ -44,8 +43,7 @@ def check_variables(app: "App", loaded: Iterable[str]) -> None:
 def refuse_unknown_variables(known: Collection[str] = (), commands: tuple[str, ...] = ()) -> None:
     """Refuse a variable of one of the `commands` that is not `known`, or that names no command.
 
-    Raises:
-        BadUsage: A variable is unknown; the error names the nearest known one.
+    The error names the nearest known variable.
     """
     for name in _unknown_variables(known, commands):
         others = (_prefix((one,)) for one in COMMANDS if one not in commands)

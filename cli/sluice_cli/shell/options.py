@@ -26,12 +26,7 @@ class ExistingDirectory:
     absence: str = ""
 
     def check(self, url: object) -> None:
-        """Check the value of the option.
-
-        Raises:
-            BadUsage: The URL is malformed, or the folder is none of `absence`.
-            NoStore: There is no store; the error names a store in this folder or above it.
-        """
+        """Check the value of the option; the error names a store in this folder or above it."""
         if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
         from sluice_store.mode import require_store  # noqa: PLC0415 - quick help

@@ -34,10 +34,7 @@ _COLUMN_CHARS_MAX: Final = 80
 def emit(value: object, *, as_json: bool, human: Callable[["Console"], None]) -> None:
     """Print a result on standard output: one JSON document, or text.
 
-    Args:
-        value: A struct, dataclass, mapping or sequence that msgspec can encode.
-        as_json: Whether to print JSON.
-        human: Prints the result as text on a console.
+    `value` is anything that msgspec can encode.
     """
     if as_json:
         write_json(value, sys.stdout)
@@ -89,10 +86,7 @@ def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
     """Print rows in aligned columns. No value is cut: an id is copied from one command to the next.
 
     A value longer than `_COLUMN_CHARS_MAX` does not widen its column: the rest of its row follows.
-
-    Args:
-        console: Where to print.
-        rows: The texts by row; the first row contains the names of the columns.
+    The first row contains the names of the columns.
     """
     widths = [
         max((len(cell) for cell in column if len(cell) <= _COLUMN_CHARS_MAX), default=0)

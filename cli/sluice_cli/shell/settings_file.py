@@ -27,12 +27,7 @@ REFERENCE: Final = "docs/reference/commands.md"
 
 
 def read_file() -> tuple[Path, dict[str, Any]]:
-    """Read the settings file; a missing default file is empty.
-
-    Raises:
-        BadUsage: The file that `SLUICE_CONFIG` names does not exist, the file is not TOML, or it
-            has a top-level key that is neither shared nor a command.
-    """
+    """Read the settings file; a missing default file is empty."""
     named = os.environ.get("SLUICE_CONFIG")
     path = Path(named or FILE_DEFAULT)
     if not path.exists():
@@ -67,10 +62,7 @@ def read_file() -> tuple[Path, dict[str, Any]]:
 def unknown_key(key: str, known: Iterable[str], path: Path) -> BadUsage:
     """Return the error of a key that no command reads; it names the nearest known one.
 
-    Args:
-        key: The key, with the names of its tables.
-        known: The keys in its place, in the same form.
-        path: The settings file.
+    Keys contain the names of their tables.
     """
     return BadUsage(
         f"unknown key in settings: the nearest known name is {nearest(key, known)},"
@@ -145,11 +137,7 @@ _OTHER_WAYS_OF: Final = {
 
 
 def refuse_unknown_command(command: str) -> None:
-    """Refuse the name of a command that does not exist.
-
-    Raises:
-        BadUsage: There is no such command; the error names one that means the same or is similar.
-    """
+    """Refuse an unknown command; the error names one that means the same or is similar."""
     if command in COMMANDS:
         return
     near = COMMANDS_MEANT.get(command) or nearest(command, COMMANDS, similarity_min=0.6)
@@ -160,12 +148,8 @@ def refuse_unknown_command(command: str) -> None:
 def describe_unknown_option(option: str, known: Iterable[str], command: str) -> str:
     """Return the message about an option that a command does not have.
 
-    Meaning is before spelling: letters alone would suggest `--step` for `--since`.
-
-    Args:
-        option: The unknown option, without a value.
-        known: The options of the command.
-        command: The command, for the hint to its help.
+    Options that mean the same are suggested before similar ones: by letters alone, `--step` would
+    be suggested for `--since`.
     """
     offered = tuple(known)
     listed = f"`{command} --help` lists all, option=`{option}`"
@@ -199,10 +183,7 @@ def near_names(name: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str], *, similarity_min: float = 0.0) -> str:
     """Return the known name that is most similar to an unknown one.
 
-    Args:
-        name: The unknown name.
-        known: The known names, at least one.
-        similarity_min: From 0 to 1; the result is empty if no known name is that similar.
+    Empty if none has the similarity, from 0 to 1. There is at least one known name.
     """
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 

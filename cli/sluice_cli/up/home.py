@@ -33,11 +33,7 @@ AGENT_ID: Final = "local-agent"
 
 @dataclass(frozen=True, slots=True)
 class LocalHome:
-    """The folder of one deployment.
-
-    Attributes:
-        folder: The absolute path.
-    """
+    """The folder of one deployment."""
 
     folder: Path
 
@@ -73,11 +69,7 @@ class LocalHome:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Own the folder until the block ends; the lock ends with the process.
-
-        Raises:
-            BadUsage: Another process owns it.
-        """
+        """Own the folder until the block ends, or refuse; the lock ends with the process."""
         with (self.folder / "lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -107,11 +99,7 @@ class LocalHome:
 
 
 def write_settings(path: Path, store_url: str, auditor_key: Path) -> bool:
-    """Write a settings file with the store and the auditor's key, unless one exists.
-
-    Returns:
-        Whether it was written.
-    """
+    """Write a settings file with the store and the auditor's key; return False if one exists."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(
@@ -137,10 +125,7 @@ def _write_private(path: Path, text: str) -> None:
 async def prepare_store(url: str) -> Authority:
     """Create the settings of the authority unless the store has some, and examine a new bucket.
 
-    Raises:
-        BadUsage: The settings are damaged or of another version, or another acceptance mode needs
-            a spool.
-        SluiceError: The store is unreachable or refused a request.
+    Refuse an acceptance mode that needs a spool.
     """
     async with open_store(url, StoreMode.CREATE) as store:
         authority = await _read_or_create(store, url)

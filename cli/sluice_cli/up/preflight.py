@@ -28,11 +28,7 @@ def missing_requirement(service: LocalService) -> str | None:
 def select_services(
     services: Iterable[LocalService], without: Iterable[str]
 ) -> tuple[tuple[LocalService, ...], tuple[str, ...]]:
-    """Return the services to run, and a note on each one that cannot run here.
-
-    Raises:
-        BadUsage: A required service cannot run here, or `without` names no service.
-    """
+    """Return the services to run, and a note on each one that cannot run here."""
     offered = tuple(services)
     left_out = set(without)
     unknown = sorted(left_out - {one.name for one in offered})
@@ -54,14 +50,9 @@ def select_services(
 
 
 def check_ports(services: Iterable[LocalService], chosen: Mapping[str, int]) -> None:
-    """Check ports that were chosen by name.
+    """Check ports that were chosen by name, against those of every service.
 
-    Args:
-        services: Every service; a port of one that does not run here has no effect.
-        chosen: Ports by name, which replace the defaults.
-
-    Raises:
-        BadUsage: A name is unknown, a number is no port, or two services would share one.
+    The port of a service that does not run here has no effect.
     """
     wanted = {name: port for one in services for name, port in one.ports.items()}
     unknown = sorted(set(chosen) - set(wanted))
@@ -87,13 +78,7 @@ def choose_addresses(
 ) -> dict[str, str]:
     """Return the free address of each port of the services; port 0 selects a free one.
 
-    Args:
-        services: The services to run.
-        chosen: Ports by name, which replace the defaults; `check_ports` accepts them.
-        host: The address to listen on.
-
-    Raises:
-        BadUsage: A port is taken.
+    `chosen` ports, which `check_ports` accepts, replace the defaults.
     """
     wanted = {name: port for one in services for name, port in one.ports.items()}
     reserved: dict[str, socket.socket] = {}
@@ -128,11 +113,7 @@ def _reserve(name: str, host: str, port: int) -> socket.socket:
 
 
 def check_disk(folder: Path, free_bytes_min: int) -> None:
-    """Check that the disk of a folder has space.
-
-    Raises:
-        BadUsage: It has less than the minimum.
-    """
+    """Refuse a folder on a disk without `free_bytes_min`."""
     free_bytes = shutil.disk_usage(folder).free
     if free_bytes < free_bytes_min:
         raise BadUsage(
@@ -145,12 +126,7 @@ def check_disk(folder: Path, free_bytes_min: int) -> None:
 def check_writable(folder: Path, option: str) -> None:
     """Create a folder if it does not exist, and check that this user can write to it.
 
-    Args:
-        folder: The folder.
-        option: The option that names it.
-
-    Raises:
-        BadUsage: It cannot be created or written.
+    The error names the option.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

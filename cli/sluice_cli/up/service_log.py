@@ -23,16 +23,7 @@ class ServiceLog:
     """
 
     def __init__(self, path: Path, show: Callable[[str], None], *, verbose: bool) -> None:
-        """Open the file.
-
-        Args:
-            path: The file; the previous one has the suffix `.1`.
-            show: Prints a line on the terminal.
-            verbose: Whether to show every line.
-
-        Raises:
-            OSError: The file cannot be written.
-        """
+        """Open the file; the previous one has the suffix `.1`."""
         self.path = path
         self._show = show
         self._verbose = verbose

@@ -20,19 +20,16 @@ class LocalService:
     """One service, which runs as one process.
 
     Attributes:
-        name: Its name in messages, in the log, and in `--without`.
         words: The command line after `sluice`. `{store}`, `{home}` and the names of ports in
             braces are replaced; a port becomes `HOST:PORT`.
         ports: The ports that it listens on, by name, with their defaults. The first serves
             `ready_path`.
-        ready_path: The path that responds with 200 when the service is ready.
+        ready_path: Responds with 200 when the service is ready.
         peers: Ports of other services by the option that names their URL. A service that does not
             run here is not named.
-        modules: Packages that it cannot run without; the extra `up` installs them.
-        needs_java: Whether it runs Spark.
         optional: Whether the deployment starts without it, with a note, if something is missing.
         without: What does not happen without it; the note contains it.
-        page: The title of its web page at `/`; empty if it has none.
+        page: The title of its web page at `/`; empty without a page.
     """
 
     name: str

@@ -46,11 +46,8 @@ class SupervisedRun:
     """What the supervisor knows of one service.
 
     Attributes:
-        phase: Its state.
         ready_since_ns: The monotonic time of its readiness; None if it is not ready.
-        was_ready: Whether any process of the service was ready.
         failures: Ends since it was last stable.
-        starts: Processes that were started.
         pause_s: In `waiting`, the time to the next start.
     """
 
@@ -77,10 +74,7 @@ def after_ready(run: SupervisedRun, now_ns: int) -> SupervisedRun:
 def after_exit(run: SupervisedRun, exit_code: int, now_ns: int) -> SupervisedRun:
     """Return the state after the process ended without a request to stop.
 
-    Args:
-        run: The state before.
-        exit_code: The exit code; negative for a signal.
-        now_ns: The monotonic time.
+    `exit_code` is negative for a signal; `now_ns` is monotonic.
     """
     ready_ns = 0 if run.ready_since_ns is None else now_ns - run.ready_since_ns
     failures = 1 if ready_ns >= STABLE_S * NS_PER_S else run.failures + 1
@@ -126,14 +120,7 @@ class Supervisor:
     """All services of one deployment.
 
     Attributes:
-        services: The services to run.
         places: What the command lines contain: the store, the home, and each address.
-        environment: The environment of every service.
-        log: The common log.
-        show: Prints a line on the terminal.
-        clock: For pauses and times.
-        runs: The state of each service.
-        processes: The running process of each service.
         on_processes: Called when a process was started or has ended.
     """
 
@@ -157,18 +144,14 @@ class Supervisor:
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start to run every service."""
+        """Start running every service."""
         for service in self.services:
             self.runs[service.name] = SupervisedRun()
             task = asyncio.create_task(self._keep(service))
             self._tasks.add(task)
 
     async def wait_ready(self) -> None:
-        """Wait until every service that is not optional was ready, or a stop is requested.
-
-        Raises:
-            BadUsage: A service rejected its settings.
-        """
+        """Wait until every required service was ready, or a stop is requested."""
         needed = [one.name for one in self.services if not one.optional]
         while not self.stopping and not all(self.runs[name].was_ready for name in needed):
             self.check_refused()
@@ -177,18 +160,14 @@ class Supervisor:
         self.check_refused()
 
     def check_refused(self) -> None:
-        """Raise an error if a service rejected its settings.
-
-        Raises:
-            BadUsage: The error contains the last line of the service.
-        """
+        """Raise an error with the last line of a service that rejected its settings."""
         for name, run in self.runs.items():
             if run.phase is ServicePhase.REFUSED:
                 last = self.log.last_line(name).removeprefix("sluice: ")
                 raise BadUsage(f"{name} cannot start: {last}")
 
     def request_stop(self) -> None:
-        """Ask every service to end; a second request kills them."""
+        """Request every service to end; a second request kills them."""
         again = self._stopping.is_set()
         self._look_below()
         self._stopping.set()
@@ -198,11 +177,7 @@ class Supervisor:
             _signal(process, signal.SIGKILL if again else signal.SIGTERM)
 
     async def wait_stop(self) -> None:
-        """Wait for a request to stop.
-
-        Raises:
-            BadUsage: A service rejected its settings after a change of a file.
-        """
+        """Wait for a request to stop, or refuse settings that a service rejects after a change."""
         while not self._stopping.is_set():
             self.check_refused()
             self._changed.clear()
