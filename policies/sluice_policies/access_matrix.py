@@ -51,13 +51,9 @@ BUCKET_READS: Final = ("s3:GetBucketLocation", "s3:GetBucketVersioning")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rights:
-    """The rights of one role.
+    """The rights of one role: prefixes per verb, relative to the deployment.
 
-    Attributes:
-        purpose: What the role does, in one sentence.
-        prefixes: Per verb, the prefixes relative to the deployment.
-        inspect: Whether the role reads the bucket's configuration.
-        configure: Whether the role changes the bucket's configuration.
+    With `inspect` it reads, and with `configure` it changes, the bucket's configuration.
     """
 
     purpose: str

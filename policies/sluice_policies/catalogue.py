@@ -136,8 +136,6 @@ class Action:
 
     Attributes:
         name: With its service, for example `s3:PutObject`.
-        level: `Read`, `Write`, `List`, `Tagging` or `Permissions management`.
-        resource_type: What a statement names in its Resource.
         keys: Condition keys of this action, without the common and global ones, lower case; a
             trailing `*` represents a tag name.
     """
@@ -150,12 +148,9 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """Every action and condition key.
+    """Every action, by lower-case name because IAM ignores case, and every condition key.
 
-    Attributes:
-        actions: By lower-case name, because IAM ignores case in actions.
-        other_actions: Lower-case names of S3 actions on access points, jobs and the account.
-        bool_keys: The keys that are `true` or `false`, lower case.
+    `other_actions` are S3 actions on access points, jobs and the account.
     """
 
     actions: dict[str, Action]

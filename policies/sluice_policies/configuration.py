@@ -38,9 +38,7 @@ class LifecycleFault:
     """A rule of a lifecycle that would lose data.
 
     Attributes:
-        requirement: The name of the requirement in `RULES` that it violates.
-        rule: The id of the rule.
-        elements: The elements that do it.
+        requirement: The name of the violated requirement in `RULES`.
         prefixes: The prefixes of the deployment that it reaches.
         effect: What would happen, and the remedy.
     """
@@ -171,9 +169,7 @@ def _faults_of(settings: Settings, rule: Mapping[str, Json]) -> Iterator[Lifecyc
 def lifecycle_faults(settings: Settings, document: Json) -> tuple[LifecycleFault, ...]:
     """Return every rule of a lifecycle that would delete, lose or block objects of a deployment.
 
-    Args:
-        settings: The bucket and the deployment's prefix in it.
-        document: A lifecycle configuration in the form of the S3 calls; None for none.
+    `document` has the form of the S3 calls; None for none.
     """
     found = (fault for rule in _active_rules(document) for fault in _faults_of(settings, rule))
     return tuple(found)

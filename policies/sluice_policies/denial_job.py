@@ -20,15 +20,9 @@ from sluice_store.s3.settings import S3Settings
 
 
 class DenialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which documents are proved.
+    """Which documents are proved: those of the bucket (`live`), or those that sluice renders.
 
-    Attributes:
-        settings: The settings file of the policies.
-        target: The dialect.
-        live: Whether the documents of the bucket are read, or those that sluice renders.
-        endpoint: URL of the server; empty for AWS.
-        profile: AWS profile that may read the documents; empty for the default credentials.
-        ca_bundle: Certificate authorities to trust; empty for those of the machine.
+    Empty texts mean AWS as endpoint, the default credentials, and this machine's authorities.
     """
 
     settings: str
@@ -40,12 +34,7 @@ class DenialRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DenialAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The result.
-
-    Attributes:
-        report: The required denials; None after a problem.
-        problem: Why there is none, and what to do.
-    """
+    """The result: a report, or why there is none and what to do."""
 
     report: DenialReport | None = None
     problem: str = ""

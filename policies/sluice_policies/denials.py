@@ -40,13 +40,9 @@ class Requirement:
     """One requirement.
 
     Attributes:
-        name: Its short name; probes refer to it.
-        description: The requirement in one sentence.
         statements: Sids of the bucket policy, with a trailing `*` for a group; `roles` means the
             identity policies.
-        properties: Names of properties, with a leading `*` for those of every role.
-        parts: Parts of the configuration that contribute to it.
-        risk: The consequence of a violation.
+        properties: Names, with a leading `*` for those of every role.
     """
 
     name: str
@@ -448,11 +444,7 @@ OTHER_CALLERS: Final = "other"
 
 
 def check_role(name: str) -> str:
-    """Return the name of a role in a filter; an empty text is any.
-
-    Raises:
-        BadUsage: It is not a role.
-    """
+    """Return the name of a role in a filter; an empty text is any."""
     names = ("", *RoleName, OTHER_CALLERS)
     if name not in names:
         raise BadUsage(f"no such role: use one of {', '.join(names[1:])}, role=`{name[:40]}`")
@@ -473,12 +465,9 @@ def make_report(denials: tuple[Denial, ...]) -> DenialReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeniedCallers:
-    """Callers for whom the same requests must be denied.
+    """Callers for whom the same requests must be denied; with `others`, every other caller too.
 
-    Attributes:
-        roles: The roles.
-        others: Whether every other caller is one of them.
-        unless: The alternatives that they can meet; empty if every request must be denied.
+    `unless` has the alternatives that they can meet; empty if every request must be denied.
     """
 
     roles: tuple[RoleName, ...]

@@ -38,9 +38,7 @@ class BadDocument(BadUsage):
 class UnsupportedPolicy(BadUsage):
     """A valid element that this evaluator does not decide; it never guesses.
 
-    Attributes:
-        where: The statement, by Sid or index.
-        element: The operator, element or variable.
+    The statement is named by Sid or index.
     """
 
     def __init__(self, where: str, element: str) -> None:

@@ -66,11 +66,9 @@ class PolicyRequest:
     """One call, as a policy sees it.
 
     Attributes:
-        caller: The ARN of the caller's role or user (the user name on versitygw); None if it is
-            anonymous or an AWS service.
-        action: For example `s3:PutObject`.
-        resource: The ARN of the bucket or object.
-        context: Condition keys in lower case, except the caller's own ARN.
+        caller: The ARN of the role or user (the user name on versitygw); None if anonymous or an
+            AWS service.
+        context: In lower case, without the caller's own ARN.
     """
 
     caller: str | None
@@ -86,11 +84,7 @@ class PolicyRequest:
 
 
 def known_action(name: str) -> str:
-    """Return an action's name as the catalogue spells it.
-
-    Raises:
-        BadDocument: The catalogue has no such action on a bucket or object.
-    """
+    """Return an action's name as the catalogue spells it, or raise `BadDocument`."""
     found = catalogue().actions.get(name.lower())
     if found is None:
         raise BadDocument(name, "no such action on a bucket or object; see `sluice policies lint`")
@@ -136,16 +130,9 @@ def request_for(
 ) -> PolicyRequest:
     """Return the request for a principal and an action as an operator names them.
 
-    Args:
-        policies: The documents; they supply the bucket, the prefix and the principals of roles.
-        principal: A role (`gateway`), an ARN or user name, a service (`s3.amazonaws.com`), or
-            `anonymous`.
-        action: `s3:PutObject`, with or without `s3:`.
-        key: The object, relative to the deployment's prefix; None for the bucket.
-        headers: HTTP headers, or condition keys by their own names.
-
-    Raises:
-        BadDocument: The action is unknown.
+    A principal is a role (`gateway`), an ARN or user name, a service (`s3.amazonaws.com`), or
+    `anonymous`. The action may be without `s3:`. The key is relative to the deployment's prefix;
+    None for the bucket. Headers may also be condition keys by their own names.
     """
     name = known_action(action if ":" in action else f"s3:{action}")
     roles = {role.value: policies.principal_of(role) for role in RoleName}
@@ -168,13 +155,7 @@ def request_for(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The decision of the store.
-
-    Attributes:
-        allowed: Whether the request is allowed.
-        sid: The deciding statement, or a remark in brackets.
-        reason: The reason of that statement.
-    """
+    """The decision of the store, and the deciding statement or a remark in brackets."""
 
     allowed: bool
     sid: str
@@ -193,11 +174,10 @@ def glob_matches(glob: str, text: str, *, ignore_case: bool = False) -> bool:
 
 
 def check_supported(statement: PolicyStatement) -> None:
-    """Raise if a statement cannot be decided exactly.
+    """Raise `UnsupportedPolicy` if a statement cannot be decided exactly.
 
-    Raises:
-        UnsupportedPolicy: It has another operator, a policy variable, a principal pattern, or a
-            session of a role as its principal.
+    It has another operator, a policy variable, a principal pattern, or a session of a role as its
+    principal.
     """
     for condition in statement.conditions:
         if condition.operator not in OPERATORS:
@@ -217,12 +197,9 @@ def check_supported(statement: PolicyStatement) -> None:
 
 
 def check_principals(policies: PolicySet) -> None:
-    """Raise if a statement names the account of the bucket as its principal.
+    """Raise `UnsupportedPolicy` if a statement names the bucket's account as its principal.
 
     Such a grant takes effect only together with the policy of each caller.
-
-    Raises:
-        UnsupportedPolicy: A statement of the bucket policy has such a principal.
     """
     account = policies.settings.bucket.account
     for statement in policies.bucket.statements if policies.target is Target.AWS else ():
@@ -248,11 +225,7 @@ def _values_match(condition: Condition, value: str) -> bool:
 
 
 def condition_holds(condition: Condition, value: str | None) -> bool:
-    """Return True if a condition is met; an absent key meets negated operators and IfExists.
-
-    Raises:
-        UnsupportedPolicy: The operator is not one of `OPERATORS`.
-    """
+    """Return True if a condition is met; an absent key meets negated operators and IfExists."""
     if condition.operator == "Null":
         return ("true" if value is None else "false") in condition.values
     if condition.operator not in OPERATORS:
@@ -300,15 +273,8 @@ def evaluate(
 ) -> Evaluation:
     """Decide whether a request is allowed.
 
-    Args:
-        policies: The documents.
-        request: The call.
-        others_are_admin: Whether the account of the bucket allows everything to a caller without a
-            role here, which is the worst case. No effect on versitygw, whose users have no
-            policies.
-
-    Raises:
-        UnsupportedPolicy: A document contains an element that is not decided here.
+    With `others_are_admin`, the account of the bucket allows everything to a caller without a role
+    here, which is the worst case. It has no effect on versitygw, whose users have no policies.
     """
     check_principals(policies)
     mine = _identity_of(policies, request.caller)

@@ -76,12 +76,7 @@ def _restricted(raw: Mapping[str, Json], keys: tuple[str, ...], account: str | N
 
 
 def granted_to_strangers(raw: Mapping[str, Json], account: str | None) -> Iterator[RuleMessage]:
-    """Yield the faults of a grant to callers outside the account of the bucket.
-
-    Args:
-        raw: One statement.
-        account: The account of the bucket; None if it is unknown.
-    """
+    """Yield the faults of a grant to callers outside the account of the bucket, if it is known."""
     principal = raw.get("Principal")
     if raw.get("Effect") != "Allow" or principal is None:
         return
@@ -119,14 +114,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding:
-    """One fault in a document.
-
-    Attributes:
-        rule: The rule's name.
-        severity: Error or warning.
-        where: The statement, by Sid or index.
-        message: The fault and its remedy.
-    """
+    """One fault in a document, and its remedy; `where` is the statement, by Sid or index."""
 
     rule: str
     severity: Severity
@@ -305,9 +293,7 @@ _RULES: Final = (_actions, _resources, _conditions, _principals, _patterns_of_pr
 def lint(text: str, account: str | None = None) -> tuple[LintFinding, ...]:
     """Return the faults of one policy document, errors first.
 
-    Args:
-        text: The document.
-        account: The account of the bucket; if None, the one that the document's denials exempt.
+    Without an account, it is the one that the document's denials exempt.
     """
     try:
         loaded = load_json(text, "document")

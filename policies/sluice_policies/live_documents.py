@@ -34,13 +34,9 @@ def _parsed(text: str | None, where: str) -> Document:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveDocuments:
-    """The documents that are in the store now.
+    """The documents that are in the store now; None for each that is missing.
 
-    Attributes:
-        bucket_policy: The text of the bucket policy, or None.
-        roles: The text of each role's policy, or None if it has none.
-        parts: Each part of the configuration that the target supports, or None.
-        replication: The replication configuration of the bucket, or None.
+    `parts` has each part of the configuration that the target supports.
     """
 
     bucket_policy: str | None
@@ -49,23 +45,13 @@ class LiveDocuments:
     replication: Json = None
 
     def policies(self, settings: Settings, target: Target) -> PolicySet | None:
-        """Return the live documents as a policy set, or None if one is missing.
-
-        Raises:
-            BadDocument: A live document is not a policy.
-            UnsupportedPolicy: A live document contains an element that is not decided.
-        """
+        """Return the live documents as a policy set, or None if one is missing."""
         if self.bucket_policy is None or None in self.roles.values():
             return None
         return self.effective_policies(settings, target)
 
     def effective_policies(self, settings: Settings, target: Target) -> PolicySet:
-        """Return the live documents as a policy set; a missing document has no statement.
-
-        Raises:
-            BadDocument: A live document is not a policy.
-            UnsupportedPolicy: A live document contains an element that is not decided.
-        """
+        """Return the live documents as a policy set; a missing document has no statement."""
         return PolicySet(
             settings=settings,
             target=target,
@@ -78,12 +64,9 @@ class LiveDocuments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentChange:
-    """One document whose live text differs from the rendered text.
+    """One document whose live text differs from the rendered text; both are canonical.
 
-    Attributes:
-        name: The document or part.
-        live: Its canonical text now; empty if there is none.
-        wanted: Its canonical text as rendered.
+    The live text is empty if there is none.
     """
 
     name: str
@@ -112,11 +95,7 @@ def inline_name(name: RoleName) -> str:
 
 
 async def read_live(settings: Settings, target: Target, admin: Administration) -> LiveDocuments:
-    """Read every document that is rendered for a target.
-
-    Raises:
-        StoreError: The store is unreachable or denies the read.
-    """
+    """Read every document that is rendered for a target."""
     policy = await admin.read(BUCKET_POLICY)
     roles: dict[RoleName, str | None] = {}
     if target is Target.AWS:
@@ -182,11 +161,7 @@ def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Do
 async def read_changes(
     settings: Settings, target: Target, where: S3Settings
 ) -> tuple[DocumentChange, ...]:
-    """Open a bucket and return every document that differs from the rendered one.
-
-    Raises:
-        StoreError: The store is unreachable or denies a read.
-    """
+    """Open a bucket and return every document that differs from the rendered one."""
     async with open_administration(where) as admin:
         return changes(settings, target, await read_live(settings, target, admin))
 
@@ -194,13 +169,7 @@ async def read_changes(
 async def read_effective_policies(
     settings: Settings, target: Target, where: S3Settings
 ) -> PolicySet:
-    """Open a bucket and return the documents that decide about its requests.
-
-    Raises:
-        StoreError: The store is unreachable or denies a read.
-        BadDocument: A live document is not a policy.
-        UnsupportedPolicy: A live document contains an element that is not decided.
-    """
+    """Open a bucket and return the documents that decide about its requests."""
     async with open_administration(where) as admin:
         live = await read_live(settings, target, admin)
     return live.effective_policies(settings, target)
@@ -223,9 +192,7 @@ async def apply(
 ) -> None:
     """Write changes in their order, then read all of them back.
 
-    Raises:
-        StoreError: The store is unreachable or denies a write; earlier writes remain.
-        NotApplied: A document differs from what was written.
+    After an error of the store, earlier writes remain; `NotApplied` means that a document differs.
     """
     for change in wanted:
         await _write(settings, admin, change)

@@ -45,13 +45,8 @@ class PolicyStatement:
     """One statement.
 
     Attributes:
-        sid: Its name, unique in the document.
-        effect: Allow or deny.
-        actions: Action patterns.
-        resources: Resource patterns.
-        principals: `("*",)` for everyone, names or ARNs, or None in an identity policy.
+        principals: `("*",)` for everyone, names or ARNs; None in an identity policy.
         services: AWS services by the name of their principal, for example `s3.amazonaws.com`.
-        conditions: All must be met.
         reason: Why the statement exists, for readers of the templates and reports.
     """
 
@@ -129,11 +124,7 @@ def compact(value: Json) -> str:
 
 
 def load_json(text: str, where: str) -> Json:
-    """Parse JSON, rejecting what two readers could interpret differently.
-
-    Raises:
-        BadDocument: The text is not JSON, or an object has a key twice.
-    """
+    """Parse JSON, rejecting what two readers could interpret differently, such as a key twice."""
 
     def unique(pairs: list[tuple[str, Json]]) -> Mapping[str, Json]:
         seen = dict(pairs)
@@ -226,11 +217,7 @@ def _parse_statement(value: Json, where: str) -> PolicyStatement:
 
 
 def statements_of(value: Json, where: str) -> Sequence[Json]:
-    """Return the statements of a loaded document; a single statement becomes a list of one.
-
-    Raises:
-        BadDocument: There is no Statement.
-    """
+    """Return the statements of a loaded document; a single statement becomes a list of one."""
     if not isinstance(value, Mapping) or "Statement" not in value:
         raise BadDocument(where, "element 'Statement' is missing")
     found = value["Statement"]
@@ -238,12 +225,7 @@ def statements_of(value: Json, where: str) -> Sequence[Json]:
 
 
 def parse_document(text: str, where: str = "document") -> Document:
-    """Parse a policy document.
-
-    Raises:
-        BadDocument: The text is not a policy document.
-        UnsupportedPolicy: It contains an element that sluice does not evaluate.
-    """
+    """Parse a policy document."""
     loaded = load_json(text, where)
     statements = statements_of(loaded, where)
     return Document(
@@ -254,12 +236,7 @@ def parse_document(text: str, where: str = "document") -> Document:
 
 
 def identity_document(text: str, where: str = "document") -> Document:
-    """Parse the policy of a role.
-
-    Raises:
-        BadDocument: The text is not a policy document, or it names principals.
-        UnsupportedPolicy: It contains an element that sluice does not evaluate.
-    """
+    """Parse the policy of a role, which names no principals."""
     found = parse_document(text, where)
     for statement in found.statements:
         if statement.principals is not None:

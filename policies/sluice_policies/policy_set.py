@@ -247,13 +247,9 @@ def inexpressible_statements(settings: Settings) -> Iterator[tuple[PolicyStateme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySet:
-    """The documents that decide.
+    """The documents that decide, rendered from `settings` in the dialect of the target.
 
-    Attributes:
-        settings: The names, prefixes and roles that the documents were rendered from.
-        target: The dialect of the documents.
-        bucket: The bucket policy.
-        identities: The policy of each role; empty if the target has none.
+    `identities` is empty if the target has none.
     """
 
     settings: Settings

@@ -46,13 +46,9 @@ class PolicyProbe:
     """One request that a store must allow or deny.
 
     Attributes:
-        name: Its name in reports and in `docs/policies.md`.
-        role: The role whose credentials are used.
-        trial: The request.
         place: The prefix that contains the probe folder.
         must_be_denied: Whether the protocol requires that a policy denies it.
         headers: Further arguments of the call.
-        requirements: Names of the requirements that it tests.
     """
 
     name: str

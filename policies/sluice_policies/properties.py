@@ -47,11 +47,10 @@ class PropertyCase:
     """One case of a property.
 
     Attributes:
-        actions: The actions, by name.
         where: Patterns of the object ARN; empty for actions on the bucket.
         outside: Whether the case covers every object that `where` does not match.
-        conditions: The conditions to meet; None for "never allowed".
-        ways: Alternatives, one of which must be met as well; empty if there are none.
+        conditions: None for "never allowed".
+        ways: Alternatives, one of which must be met as well; empty without any.
         role: The role whose policy is evaluated; None for any caller, in the worst case.
     """
 
@@ -65,14 +64,7 @@ class PropertyCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """A property that the documents must have.
-
-    Attributes:
-        name: Its name in reports and in `docs/policies.md`.
-        description: The property in one sentence.
-        sense: Its direction.
-        cases: All must be true.
-    """
+    """A property that the documents must have."""
 
     name: str
     description: str

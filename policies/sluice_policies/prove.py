@@ -40,9 +40,7 @@ class Verdict:
     """The result of one property.
 
     Attributes:
-        property: The property.
         holds: Whether it was proved; False also if the solver could not decide.
-        counterexample: A request that violates it.
         unknown: Why the solver could not decide, or which lifecycle rule violates it.
     """
 
@@ -110,10 +108,7 @@ class SolverQuery:
 class Prover:
     """A prover for documents of one bucket in one dialect, with a cache of results.
 
-    Attributes:
-        settings: The settings of the bucket, with its name and KMS key.
-        target: The dialect.
-        steps_max: Limit of one query, in z3's resource units.
+    `steps_max` limits a query, in z3's resource units.
     """
 
     settings: Settings
@@ -122,11 +117,7 @@ class Prover:
     _results: dict[SolverQuery, SolverResult] = field(default_factory=dict)
 
     def check(self, policies: PolicySet, item: Property) -> Verdict:
-        """Prove one property, or find a request that violates it.
-
-        Raises:
-            UnsupportedPolicy: A document contains an element that is not decided here.
-        """
+        """Prove one property, or find a request that violates it."""
         check_principals(policies)
         for case in item.cases:
             for query, action in self._queries(policies, item, case):
@@ -169,14 +160,7 @@ class Prover:
     def _deciding(
         self, statements: RelevantStatements, sense: Sense, *, anyone: bool
     ) -> RelevantStatements | None:
-        """Return the statements that have an effect on a query.
-
-        Returns:
-            None if the property holds because no statement allows the action.
-
-        Raises:
-            UnsupportedPolicy: A statement contains an element that is not decided here.
-        """
+        """Return the statements with an effect on a query; None if none allows the action."""
         for statement in (*statements.denies, *statements.allows):
             check_supported(statement)
         if sense is Sense.GRANTED_ONLY_IF:
@@ -234,10 +218,7 @@ def allowed(
 ) -> z3.BoolRef:
     """Return the formula that a request is allowed.
 
-    Args:
-        statements: The statements that name its action.
-        symbolic: The symbolic request.
-        worst: Whether, on AWS, the account allows everything to every caller.
+    In the worst case, on AWS, the account allows everything to every caller.
     """
     anything = worst and symbolic.target is Target.AWS
     granted = z3.Or([symbolic.statement(s) for s in statements.allows])
@@ -301,15 +282,7 @@ def lifecycle_verdicts(settings: Settings, document: Json) -> tuple[Verdict, ...
 
 
 def prove(policies: PolicySet, lifecycle: Json = None) -> tuple[Verdict, ...]:
-    """Prove every required property of a target.
-
-    Args:
-        policies: The documents.
-        lifecycle: A lifecycle to prove instead of the rendered one.
-
-    Raises:
-        UnsupportedPolicy: A document contains an element that is not decided here.
-    """
+    """Prove every required property of a target, with a lifecycle or the rendered one."""
     prover = prover_for(policies)
     verdicts = (prover.check(policies, item) for item in required_properties(policies))
     beyond = {f"{name.value}-nothing-else": undecided_grant(policies, name) for name in RoleName}

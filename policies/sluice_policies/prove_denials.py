@@ -71,12 +71,7 @@ def prove_denials(
 ) -> DenialReport:
     """Return every required denial, with the statements that deny it and the proof.
 
-    Args:
-        policies: The documents.
-        properties: The properties that require the denials; by default all of the target.
-
-    Raises:
-        UnsupportedPolicy: A document contains an element that is not decided here.
+    By default, all properties of the target.
     """
     check_principals(policies)
     context = _context_of(policies)
@@ -90,14 +85,7 @@ def prove_denials(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Context:
-    """What every denial of a report needs.
-
-    Attributes:
-        policies: The documents.
-        rendered: The documents as sluice renders them.
-        missing: The statements and documents that are missing or changed.
-        reasons: The reason of each rendered statement.
-    """
+    """What every denial of a report needs."""
 
     policies: PolicySet
     rendered: PolicySet
@@ -208,11 +196,7 @@ class _StepsExceeded(Exception):
 class _DenialSearch:
     """The queries about one group of actions of a case.
 
-    Args:
-        policies: The documents.
-        case: The case.
-        group: The actions, and the statements that name them.
-        worst: Whether the account is assumed to allow everything to every caller.
+    In the worst case, the account allows everything to every caller.
     """
 
     def __init__(
@@ -241,11 +225,7 @@ class _DenialSearch:
         self._granted = z3.Or([self._symbolic.statement(one) for one in allows])
 
     def run(self) -> _Finding | None:
-        """Return the finding; None if the range has no request.
-
-        Raises:
-            _StepsExceeded: The solver could not decide.
-        """
+        """Return the finding; None if the range has no request."""
         core = self._denying(self._range)
         if core is not None:
             return _denied(DenialGround.STATEMENT, core) if core else None
@@ -260,8 +240,7 @@ class _DenialSearch:
     def _denying(self, formulas: tuple[z3.BoolRef, ...]) -> tuple[NamedStatement, ...] | None:
         """Return statements that deny every request of the formulas, and of which each is needed.
 
-        Returns:
-            None if a request matches no denying statement; nothing if there is no request.
+        Return None if a request matches no denying statement, and nothing if there is no request.
         """
         solver = self._solver(formulas)
         named = {f"deny-{number}": pair for number, pair in enumerate(self._denies)}

@@ -24,12 +24,7 @@ BUCKET_POLICY = "bucket-policy"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inexpressible:
-    """Something that a target cannot express.
-
-    Attributes:
-        what: The statement, property or part of the configuration.
-        why: What the target does not support, or which property is not enforced.
-    """
+    """Something that a target cannot express, and why, or which property is not enforced."""
 
     what: str
     why: str
@@ -37,13 +32,7 @@ class Inexpressible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """The files for one target.
-
-    Attributes:
-        target: The target.
-        files: Text by path, in the order of paths.
-        inexpressible: What the target cannot express.
-    """
+    """The files for one target."""
 
     target: Target
     files: dict[str, str]
@@ -104,11 +93,7 @@ def inexpressible(policies: PolicySet) -> tuple[Inexpressible, ...]:
 
 
 def check_sizes(policies: PolicySet) -> None:
-    """Raise if a document is larger than the store accepts.
-
-    Raises:
-        TargetCannot: A document is too large; shorter prefixes and role names help.
-    """
+    """Refuse a document larger than the store accepts; shorter prefixes and role names help."""
     for name, document in documents(policies).items():
         bucket = name == BUCKET_POLICY
         limit = BUCKET_POLICY_BYTES_MAX if bucket else IDENTITY_POLICY_BYTES_MAX
@@ -127,11 +112,7 @@ def reasons_json(policies: PolicySet) -> Json:
 
 
 def render(settings: Settings, target: Target) -> Rendering:
-    """Render every file for a target.
-
-    Raises:
-        TargetCannot: The settings do not name the target, or a document is too large for it.
-    """
+    """Render every file for a target that the settings name."""
     if target not in settings.targets:
         raise TargetCannot(f"settings do not name the target; add {target.value!r} to targets")
     policies = policy_set(settings, target)

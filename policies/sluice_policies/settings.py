@@ -313,15 +313,7 @@ def _invalid(text: str, source: str, message: str) -> BadSettings:
 
 
 def parse_settings(text: str, source: str = "settings") -> Settings:
-    """Parse settings from TOML.
-
-    Args:
-        text: The file's text.
-        source: The file's name in errors.
-
-    Raises:
-        BadSettings: The text is not TOML, has an unknown key, or a value that cannot be used.
-    """
+    """Parse settings from TOML."""
     settings = _decode(text, source)
     for path, reason in violations(settings):
         raise BadSettings(source, line_of(text, path), reason)
@@ -329,11 +321,7 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
 
 
 def read_settings(path: Path) -> Settings:
-    """Read the settings file.
-
-    Raises:
-        BadSettings: The file cannot be read or cannot be used.
-    """
+    """Read the settings file."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:

@@ -47,12 +47,7 @@ STATES_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True, order=True)
 class Pattern:
-    """An exact text, or an IAM pattern.
-
-    Attributes:
-        text: The text or pattern.
-        exact: Whether `*` and `?` are ordinary characters.
-    """
+    """An IAM pattern, or an exact text, in which `*` and `?` are ordinary characters."""
 
     text: str
     exact: bool
@@ -123,8 +118,7 @@ def _representatives_by_automata(patterns: tuple[Pattern, ...]) -> tuple[str, ..
 def representatives_for(patterns: frozenset[Pattern]) -> tuple[str, ...]:
     """Return strings such that each string is matched by the same patterns as one of them.
 
-    Raises:
-        UnsupportedPolicy: The patterns have too many wildcards to decide.
+    Patterns with too many wildcards raise `UnsupportedPolicy`.
     """
     ordered = tuple(sorted(patterns))
     literals = frozenset(text for text in (p.literal() for p in ordered) if text is not None)
@@ -173,12 +167,7 @@ def _condition_patterns(condition: Condition) -> Iterator[Pattern]:
 class PatternTable:
     """The patterns that a query compares with, by variable.
 
-    Attributes:
-        target: The dialect of the documents.
-        bucket: The ARN of the bucket.
-        key: The ARN of its KMS key, or empty.
-        account: The account of the bucket.
-        partition: The partition of the account.
+    `bucket` and `key` are ARNs; the key's is empty without a KMS key.
     """
 
     target: Target
@@ -266,7 +255,7 @@ class SymbolicValue:
     __slots__ = ("index", "name", "present", "representatives")
 
     def __init__(self, name: str, texts: tuple[str, ...]) -> None:
-        """`texts` are sorted."""
+        """Create a variable; its texts are sorted."""
         self.name = name
         self.representatives = texts
         self.present = z3.Bool(f"present {name}")
@@ -298,11 +287,8 @@ class SymbolicRequest:
     """One symbolic request and the formulas about it.
 
     Attributes:
-        target: The dialect.
         named: The ARN of the bucket or key if the action applies to it; empty for any object.
-        account: The account of the bucket.
         own_callers: The start of the ARN of every principal of that account.
-        values: The variables.
     """
 
     target: Target
@@ -364,11 +350,7 @@ class SymbolicRequest:
         return z3.And(value.present, value.one_of(lambda text: text in names))
 
     def statement(self, statement: PolicyStatement) -> z3.BoolRef:
-        """Return the formula that a statement, which names the action, matches the request.
-
-        Raises:
-            UnsupportedPolicy: The statement contains an element that is not decided here.
-        """
+        """Return the formula that a statement, which names the action, matches the request."""
         if statement not in self._statements:
             self._statements[statement] = self._matches(statement)
         return self._statements[statement]
@@ -432,11 +414,7 @@ _PRINCIPAL_KEYS: Final = (PRINCIPAL_ACCOUNT, PRINCIPAL_IS_SERVICE, SERVICE_NAME)
 class Counterexample:
     """A request that violates a property.
 
-    Attributes:
-        action: The action.
-        caller: The caller, or None if anonymous.
-        resource: The ARN.
-        context: The condition keys of the request.
+    The caller is None if anonymous.
     """
 
     action: str

@@ -27,12 +27,7 @@ from sluice_store.s3.settings import S3Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misconfiguration:
-    """A setting that would lose data.
-
-    Attributes:
-        part: The part of the configuration.
-        description: The effect, the objects concerned, and the remedy.
-    """
+    """A setting that would lose data: its effect, the objects concerned, and the remedy."""
 
     part: str
     description: str
@@ -94,10 +89,7 @@ OpenRole = Callable[[RoleName], AbstractAsyncContextManager[Administration] | No
 class ProbeResult:
     """One probe and its result.
 
-    Attributes:
-        probe: The probe.
-        outcome: The result.
-        answer: Status and code of the store's response.
+    `answer` has status and code of the store's response.
     """
 
     probe: PolicyProbe
@@ -110,10 +102,7 @@ class Verification:
     """The findings about a live bucket.
 
     Attributes:
-        changes: Documents that differ from the rendered ones.
-        misconfigurations: Settings that would lose data.
-        verdicts: The properties of the live documents; empty if a document is missing.
-        probes: The results of the probes.
+        verdicts: Of the live documents; empty if a document is missing.
     """
 
     changes: tuple[DocumentChange, ...]
@@ -156,13 +145,7 @@ async def send_probes(
 ) -> AsyncIterator[ProbeResult]:
     """Send every probe with its role's credentials, role by role.
 
-    Args:
-        policies: The rendered documents.
-        open_role: Opens each role's session.
-        run: The last part of every key of this run.
-
-    Raises:
-        StoreError: The store is unreachable.
+    `run` is the last part of every key.
     """
     for name in RoleName:
         mine = [probe for probe in PROBES if probe.role is name]
@@ -177,11 +160,7 @@ async def send_probes(
 
 
 def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Verdict, ...]:
-    """Prove the properties of the live documents; return none if a document is missing.
-
-    Raises:
-        UnsupportedPolicy: A live document contains an element that is not decided.
-    """
+    """Prove the properties of the live documents; return none if a document is missing."""
     policies = live.policies(settings, target)
     lifecycle = live.parts.get(ConfigurationPart.LIFECYCLE) or {"Rules": []}
     return () if policies is None else prove(policies, lifecycle)
@@ -190,12 +169,7 @@ def verdicts_on(settings: Settings, target: Target, live: LiveDocuments) -> tupl
 async def verify(
     settings: Settings, target: Target, admin: Administration, open_role: OpenRole, run: str
 ) -> Verification:
-    """Read, compare and prove a live bucket and send probes; nothing is changed.
-
-    Raises:
-        StoreError: The store is unreachable or denies a read.
-        UnsupportedPolicy: A live document contains an element that is not decided.
-    """
+    """Read, compare and prove a live bucket and send probes; nothing is changed."""
     live = await read_live(settings, target, admin)
     rendered = policy_set(settings, target)
     return Verification(
@@ -229,12 +203,7 @@ def open_with_profiles(settings: Settings, where: S3Settings) -> OpenRole:
 async def verify_bucket(
     settings: Settings, target: Target, where: S3Settings, run: str
 ) -> Verification:
-    """Open a bucket and verify it, with probes of each role that has a profile.
-
-    Raises:
-        StoreError: The store is unreachable or denies a read.
-        UnsupportedPolicy: A live document contains an element that is not decided.
-    """
+    """Open a bucket and verify it, with probes of each role that has a profile."""
     async with open_administration(where) as admin:
         return await verify(settings, target, admin, open_with_profiles(settings, where), run)
 
@@ -244,10 +213,7 @@ async def apply_and_prove(
 ) -> bool:
     """Open a bucket, write changes, and return whether the live documents are proved.
 
-    Raises:
-        StoreError: The store is unreachable or denies a write; earlier writes remain.
-        NotApplied: A document differs from what was written.
-        UnsupportedPolicy: A live document contains an element that is not decided.
+    After an error of the store, earlier writes remain; `NotApplied` means that a document differs.
     """
     async with open_administration(where) as admin:
         await apply(settings, target, admin, wanted)
