@@ -97,11 +97,7 @@ class ErrorRegistry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def read_errors(text: str) -> ErrorRegistry:
-    """Return the entries of a registry.
-
-    Raises:
-        BadUsage: A code has no entry, an entry has no code, or an entry is not complete.
-    """
+    """Return the entries of a registry, which must have one complete entry for each code."""
     try:
         found = msgspec.convert(tomllib.loads(text), ErrorRegistry)
     except msgspec.ValidationError as error:

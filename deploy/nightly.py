@@ -53,11 +53,7 @@ _HEAD: Final = "| target | result | day | revision | time | summary |\n|---|---|
 class StageResult:
     """The result of one stage.
 
-    Attributes:
-        name: The target of the Makefile.
-        passed: Whether its exit code was 0.
-        seconds: Its wall-clock time.
-        summary: The closing line of pytest or of the demonstration, or the last line of the output.
+    `summary` is the closing line of pytest or of the demonstration, or the last line of the output.
     """
 
     def row(self, *, revision: str, at: datetime) -> str:
@@ -138,9 +134,6 @@ def updated_page(page: str, row: str) -> str:
     """Return the page with the row of one target replaced or added, in the order of the stages.
 
     A sentence below the table states whether every target passed on the revision of this row.
-
-    Raises:
-        BadUsage: The page has no section for the results.
     """
     before, old, after = split_section(page, BEGIN, END)
     rows = {found["name"]: found for text in (old, row) for found in _ROW.finditer(text)}
@@ -176,11 +169,7 @@ def _revision() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Run the stages, also after a failure, and print the results.
-
-    Raises:
-        BadUsage: A name is not a stage, a program is missing, or the page has no section.
-    """
+    """Run the stages, also after a failure, and print the results."""
     names = [one for one in arguments if one != "--write"] or list(STAGES)
     if unknown := sorted(set(names) - set(STAGES)):
         raise BadUsage(f"unknown target: use {' '.join(STAGES)}, target=`{' '.join(unknown)}`")

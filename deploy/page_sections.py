@@ -4,11 +4,7 @@ from sluice_protocol.errors import BadUsage
 
 
 def split_section(page: str, begin: str, end: str) -> tuple[str, str, str]:
-    """Return the text through the first mark, the section, and the text from the second mark on.
-
-    Raises:
-        BadUsage: The page does not have both marks, in this order.
-    """
+    """Return the text through the first mark, the section, and the text from the second mark on."""
     before, found_begin, rest = page.partition(begin)
     section, found_end, after = rest.partition(end)
     if not (found_begin and found_end):

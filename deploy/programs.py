@@ -8,11 +8,7 @@ from sluice_protocol.errors import BadUsage
 
 
 def find_program(name: str) -> str:
-    """Return the path of a program, from the environment of this Python or from `PATH`.
-
-    Raises:
-        BadUsage: There is no such program.
-    """
+    """Return the path of a program, from the environment of this Python or from `PATH`."""
     installed = Path(sys.executable).with_name(name)
     found = str(installed) if installed.exists() else shutil.which(name)
     if found is None:

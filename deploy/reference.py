@@ -91,7 +91,7 @@ _MACHINE_DEFAULTS: Final[dict[str, tuple[Callable[[], object], str]]] = {
     "key-file": (default_key_file, "`~/.local/state/sluice/auditor.pem`"),
     "threads": (lambda: QuerySettings().threads, "the number of processors"),
 }
-"""Options whose default depends on the machine: how it is computed, and what the page shows."""
+"""Options whose default depends on the machine, how to compute it, and what the page shows."""
 _METRICS: Final[dict[str, Callable[[], object]]] = {
     "gateway": GatewayMetrics,
     "reconciler": ReconcilerMetrics,

@@ -25,11 +25,7 @@ _TOOLS: Final = Path("sluice") / "deploy-tools" / "venv" / "bin" / "cyclonedx-py
 
 
 def notes_of(changelog: str, version: str) -> str:
-    """Return the section of a version in the changelog; `Unreleased` for a version without a tag.
-
-    Raises:
-        BadUsage: There is no such section, or it is empty.
-    """
+    """Return the changelog's section of a version; `Unreleased` for one without a tag."""
     found = re.search(
         rf"^## \[{re.escape(version)}\][^\n]*\n(.*?)(?=^## \[|\Z)",
         changelog,
@@ -41,11 +37,7 @@ def notes_of(changelog: str, version: str) -> str:
 
 
 def check_tag(tags: Iterable[str], version: str) -> bool:
-    """Return True if the commit is the tagged release of this version.
-
-    Raises:
-        BadUsage: The commit has the tag of another version.
-    """
+    """Return True if the commit has the tag of this version; refuse that of another one."""
     releases = [tag for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+\S*", tag)]
     if releases and f"v{version}" not in releases:
         raise BadUsage(
@@ -109,9 +101,7 @@ def _bill_of_materials(output: Path) -> None:
 def release(output: Path) -> list[Path]:
     """Write all files of a release into a folder that does not exist, and return them.
 
-    Raises:
-        BadUsage: The folder exists, the checkout has changes, the changelog has no section, or two
-            builds differ.
+    The checkout must have no changes, and both builds must have the same bytes.
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = project["version"]

@@ -120,11 +120,7 @@ def differences(machine: Machine) -> list[str]:
 
 
 def render(machine: Machine) -> str:
-    """Return the Mermaid text of a machine.
-
-    Raises:
-        BadUsage: The diagram and the code differ.
-    """
+    """Return the Mermaid text of a machine; refuse a diagram that differs from the code."""
     found = differences(machine)
     if found:
         raise BadUsage(f"diagram and code differ: {'; '.join(found)}, machine=`{machine.name}`")
@@ -186,11 +182,7 @@ def _observations() -> Iterator[Observation]:
 
 
 def _explore_acceptance() -> frozenset[Step]:
-    """Return every step over all reachable states.
-
-    Raises:
-        InvariantViolated: An unknown outcome does not repeat the action.
-    """
+    """Return every step over all reachable states."""
     seen = tuple(_observations())
     steps: set[Step] = set()
     reached: set[Progress] = set()

@@ -51,7 +51,7 @@ class Demo:
 
     @property
     def gateways(self) -> str:
-        """Return the gateways' URLs in the form of the agent's option."""
+        """Return the gateways' URLs as the agent's option has them."""
         return ",".join(f"http://127.0.0.1:{port}" for port in self.ports.values())
 
     def add_note(self, line: str) -> None:

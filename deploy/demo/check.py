@@ -45,8 +45,8 @@ def compare(inputs: list[Input], lake: LakeRows) -> int:
     """Check that each line is in the lake once, unchanged and in order; return the number.
 
     Raises:
-        DemoFailed: A line is lost, duplicated, changed or out of order; the message names the
-            first.
+        DemoFailed: The message names the first line that is lost, duplicated, changed or out of
+            order.
     """
     total = 0
     for one in inputs:

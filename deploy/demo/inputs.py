@@ -45,9 +45,6 @@ def copy_inputs(named: list[Path], folder: Path) -> list[Input]:
 
     A last line without a line feed gets one in the copy, because an agent waits for the end of a
     line.
-
-    Raises:
-        BadUsage: A named file cannot be read, or no log file was found.
     """
     sources = list(_named(named)) if named else list(_system_logs())
     if not sources:

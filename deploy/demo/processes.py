@@ -23,12 +23,7 @@ class DemoFailed(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Processes:
-    """The processes that the demonstration started; it ends no others.
-
-    Attributes:
-        folder: The directory for the log of each process.
-        env: The environment of every command.
-    """
+    """The processes that the demonstration started; it ends no others."""
 
     folder: Path
     env: dict[str, str]
@@ -110,8 +105,7 @@ def is_ready(url: str) -> bool:
 def wait_until(what: str, done: Callable[[], bool], processes: Processes, limit_s: float) -> None:
     """Wait until a condition is true, while every process stays alive.
 
-    Raises:
-        DemoFailed: The condition was not true in time, or a process exited.
+    A process that exits, or the limit, raises `DemoFailed`.
     """
     end_s = time.monotonic() + limit_s  # noqa: TID251 - a timeout of the demonstration only
     while not done():
