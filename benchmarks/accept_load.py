@@ -121,13 +121,9 @@ class NotAccepted(RuntimeError):
 async def send_until_accepted(send: Send, batch: UploadBatch, met: Counter[str]) -> None:
     """Send a batch as an agent does: after a 503 or without a response, the same bytes again.
 
-    Args:
-        send: Sends once, and accepts a duplicate: an earlier try may have been accepted.
-        batch: The batch.
-        met: Counts each try that was not accepted, by its reason.
-
-    Raises:
-        NotAccepted: Another response, or no acceptance within `RETRY_MAX_S`.
+    `send` accepts a duplicate, because an earlier try may have been accepted; `met` counts each try
+    that was not accepted, by its reason. Raise `NotAccepted` after another response, or after
+    `RETRY_MAX_S`.
     """
     until_s = time.perf_counter() + RETRY_MAX_S
     while True:

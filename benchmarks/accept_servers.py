@@ -146,9 +146,7 @@ def serve_plain(endpoint: str) -> None:
 def serve_handler(endpoint: str, tls_folder: str = "") -> None:
     """Read, hash and put twice through the project's S3 adapter, without checking anything.
 
-    Args:
-        endpoint: The URL of the stub.
-        tls_folder: The folder of `gateway.pem`, `gateway.key` and `ca.pem`; empty for plain HTTP.
+    The folder contains `gateway.pem`, `gateway.key` and `ca.pem`; empty for plain HTTP.
     """
     folder = Path(tls_folder)
     files = TlsFiles(
@@ -236,12 +234,7 @@ def gateway_on(
 ) -> Iterator[tuple[int, int]]:
     """Run `sluice gateway` with the principals in `folder`; yield its process id and port.
 
-    Args:
-        url: The store.
-        folder: Where the file of principals is written.
-        flags: More flags of the command.
-        agents: The agents of the benchmark's principal.
-        more: More entries of the file of principals.
+    The file of principals is written there, for `agents` and with the entries `more`.
     """
     asyncio.run(_init(url))
     file = folder / "principals.toml"

@@ -55,14 +55,7 @@ Send = Callable[[DoorBody], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The running processes.
-
-    Attributes:
-        gateway: Process id and port.
-        grpc_port: The port of OTLP over gRPC.
-        token: The token of the client.
-        collectors: The Collectors by name.
-    """
+    """The running processes; the gateway's are its process id and port."""
 
     gateway: tuple[int, int]
     grpc_port: int
@@ -74,11 +67,8 @@ class Servers:
 class Subject:
     """A server, a protocol and a way to send.
 
-    Attributes:
-        shape: The bodies.
-        pid: The process whose processor time is measured.
-        send: Sends a body and checks that it is accepted.
-        metrics_port: The port with the count of writes to the store; None for the Collector.
+    `pid` is the process whose processor time is measured, and `metrics_port` has the count of
+    writes to the store; None for the Collector.
     """
 
     shape: BodyShape

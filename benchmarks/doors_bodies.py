@@ -30,13 +30,7 @@ _FIRST_RECORDS: Final = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorBody:
-    """A body to send.
-
-    Attributes:
-        sent: The bytes, compressed where the protocol requires it.
-        size_bytes: The size before compression.
-        records: The records that it contains.
-    """
+    """A body to send, compressed where the protocol requires it, with its size before that."""
 
     sent: bytes
     size_bytes: int
@@ -48,12 +42,8 @@ class BodyShape:
     """How the requests of a protocol are made and sent.
 
     Attributes:
-        door: The door that accepts them.
-        path: The path of the request.
-        headers: The header fields.
-        many: Returns a body of so many records.
+        many: Returns a body with this number of records.
         one: Returns a body of one record with a time in ns.
-        pack: Compresses a body.
     """
 
     door: DoorName

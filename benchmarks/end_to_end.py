@@ -142,19 +142,12 @@ class LoadFigures:
     """What was measured.
 
     Attributes:
-        accepted: Number of batches.
-        missing: Batches that were accepted and not seen in the queue.
         enqueued_s: The lag of each batch until the queue.
         accepted_s: When each of these batches was accepted, in the same order.
         visible_s: The lag of each probe until a query's answer.
         unseen: Probes that no query returned.
-        queries_s: The duration of each query.
         writes: Writes of gateway and reconciler.
         lists: Listings of both.
-        requests: All requests of both.
-        accepted_bytes: Bytes of the accepted frames.
-        wall_s: Duration of the load.
-        costs: What each process spent.
     """
 
     accepted: int

@@ -59,9 +59,6 @@ class RoleCost:
     """What a process spent.
 
     Attributes:
-        cpu_s: Processor time, seconds.
-        requests: Store requests by verb, if the process counts them.
-        failed: Uploads that were never accepted.
         late: Uploads that were sent more than 0.1 s late.
         repeated: Tries that were not accepted, by their reason; the batch was sent again.
     """

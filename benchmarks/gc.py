@@ -67,12 +67,9 @@ Files = list[ShardFiles]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The evidence of an audit.
+    """The evidence of an audit: each shard's names with its eligible versions, or with all blobs.
 
-    Attributes:
-        eligible: Each shard with its names and eligible versions.
-        all_blobs: Each shard with its names and all blobs.
-        joined_cpu_s: The processor time in which the eligible versions were joined and written.
+    `joined_cpu_s` is the processor time in which the eligible versions were joined and written.
     """
 
     eligible: Files

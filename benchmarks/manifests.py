@@ -11,11 +11,7 @@ def log_manifest(
 ) -> AcceptedManifest:
     """Return the manifest of a batch of logs.
 
-    Args:
-        who: Its identity.
-        frame: Its bytes.
-        accepted_at_ns: When it was accepted, Unix ns.
-        span: The first and last time of its records; both are that instant by default.
+    `span` is the first and last time of its records, by default that of the acceptance.
     """
     digest = digest_of(frame)
     first_ns, last_ns = (accepted_at_ns, accepted_at_ns) if span is None else span

@@ -19,12 +19,9 @@ RESULTS: Final = Path("benchmarks/results")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run of a subject or control.
+    """One run of a subject or control; `units` is the number of requests, records or bytes.
 
-    Attributes:
-        wall_s: Elapsed seconds.
-        cpu_s: Processor seconds of this process and its children, user and system.
-        units: The amount of work: requests, records or bytes.
+    Processor time is that of this process and its children, user and system.
     """
 
     wall_s: float

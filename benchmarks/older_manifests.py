@@ -34,11 +34,9 @@ WRITERS: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFolder:
-    """Where a server or a store keeps objects as files.
+    """A folder with an object at the path of each key.
 
-    Attributes:
-        path: The folder; an object is at the path of its key.
-        etags: Whether versitygw reads it, which keeps the ETag of a file in an attribute.
+    With `etags`, versitygw reads it, which keeps the ETag of a file in an attribute.
     """
 
     path: Path

@@ -44,10 +44,7 @@ _BUFFER: Final = 'disk-buffer(reliable(yes) disk-buf-size(268435456) dir("{folde
 class LineSink:
     """A TCP server that counts line feeds and discards everything.
 
-    Attributes:
-        wanted: The number of lines at which `complete` is set.
-        listening: The socket.
-        complete: Set when all lines have arrived.
+    At `wanted` lines, `complete` is set.
     """
 
     wanted: int

@@ -21,14 +21,10 @@ Rounds = Mapping[tuple[str, str], Sequence["PeerSample"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerSample:
-    """The load of one subject in one round.
+    """The load of one subject in one round; units are acknowledged batches.
 
-    Attributes:
-        wall_s: Time from the first request to the last acknowledgement.
-        cpu_s: Processor time of the server's processes.
-        store_cpu_s: Processor time of the object store behind the server; 0 without one.
-        units: Acknowledged batches.
-        latencies_us: Time of each request; a request may contain several batches.
+    The store's processor time is that of the object store behind the server, 0 without a store. A
+    request, of which `latencies_us` are the times, may contain several batches.
     """
 
     wall_s: float
@@ -52,13 +48,7 @@ class PeerSample:
 class Bar:
     """A limit for the ratio of a subject to a control.
 
-    Attributes:
-        size: The size of a batch.
-        subject: The measured server.
-        control: The server that it is compared with.
-        figure: The compared figure.
-        limit: The ratio that the median over the rounds has to keep.
-        at_least: Whether the limit is a minimum.
+    The median over the rounds has to keep the limit, which is a minimum with `at_least`.
     """
 
     size: str
@@ -73,9 +63,7 @@ class Bar:
 class Verdict:
     """A bar and the ratios that were measured; they are None where a server did not run.
 
-    Attributes:
-        bar: The bar.
-        ratios: Minimum, median and maximum over the rounds.
+    The ratios are minimum, median and maximum.
     """
 
     bar: Bar
@@ -151,11 +139,7 @@ def tables(rounds: Rounds, verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def updated_page(page: str, begin: str, section: Sequence[str]) -> str:
-    """Return the page with the lines between a mark and the next end replaced.
-
-    Raises:
-        BadUsage: The page does not have both marks.
-    """
+    """Return the page with the lines between a mark and the next end replaced."""
     before, _, after = split_section(page, begin, END)
     return "\n".join([before, "", *section, "", after])
 

@@ -68,14 +68,9 @@ class PeerUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerServer:
-    """A running server.
+    """A running server; `pid` is measured, with the processes that it starts.
 
-    Attributes:
-        kind: The protocol of the load program.
-        port: Where it listens.
-        pid: The process whose processor time is measured, with those that it starts.
-        version: What runs.
-        store_pid: The object store behind it; None without one.
+    `store_pid` is the object store behind it; None without a store.
     """
 
     kind: Literal["http", "kafka", "nats"]
@@ -91,11 +86,7 @@ class PeerServer:
 
 
 def built(program: str) -> None:
-    """Build or fetch a program into the cache unless it is there.
-
-    Raises:
-        PeerUnavailable: The build failed.
-    """
+    """Build or fetch a program into the cache unless it is there."""
     done = subprocess.run([BUILD, program], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
@@ -104,11 +95,7 @@ def built(program: str) -> None:
 
 @contextmanager
 def _process(command: list[str | Path], port: int, log: Path) -> Iterator[int]:
-    """Run a server until the end of the block; yield its pid when it listens.
-
-    Raises:
-        PeerUnavailable: It ended at its start.
-    """
+    """Run a server until the end of the block; yield its pid when it listens."""
     with log.open("wb") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out)
     try:
@@ -189,12 +176,8 @@ def collector(
 ) -> Iterator[PeerServer]:
     """Run the Collector with an exporter to S3 and no queue.
 
-    Args:
-        folder: Where its configuration and log are written.
-        endpoint: The object store.
-        bucket: The bucket on it.
-        marshaler: `otlp_proto`, or `otlp_json`, the default of `awss3exporter`.
-        store_pid: The process of the object store.
+    `marshaler` is `otlp_proto`, or `otlp_json`, the default of `awss3exporter`. `store_pid` is the
+    process of the object store, and `folder` is for configuration and log.
     """
     built("collector_s3")
     port, config = free_port(), folder / f"{marshaler}.yaml"
@@ -214,11 +197,7 @@ def sluice_gateway(
 ) -> Iterator[PeerServer]:
     """Run a gateway that checks the signature of every upload.
 
-    Args:
-        folder: Where its file of principals is written.
-        url: Its store.
-        workers: Its processes.
-        store_pid: The process of the object store.
+    The file of principals is written to `folder`.
     """
     folder.mkdir()
     with gateway_on(url, folder, "--workers", str(workers)) as (pid, port):
@@ -244,11 +223,8 @@ def interpreter() -> str:
 def directory_gateway(folder: Path, workers: int, *, fresh: bool) -> Iterator[PeerServer]:
     """Run a gateway on a directory.
 
-    Args:
-        folder: Where the directory is made.
-        workers: Its processes.
-        fresh: Whether the directory is empty. Otherwise it has every folder of blobs, as after some
-            10^6 batches; a new one is made for nearly each of the first 10^4.
+    A directory that is not fresh has every folder of blobs, as after some 10^6 batches; a new
+    folder is made for nearly each of the first 10^4.
     """
     files = folder / "files"
     for number in range(0 if fresh else 1 << 16):
@@ -263,11 +239,7 @@ def servers(
 ) -> dict[str, AbstractContextManager[PeerServer]]:
     """Return what is measured, by name; each starts when its block is entered.
 
-    Args:
-        folder: Where they write.
-        store: The object store of two of them.
-        workers: The processes of each gateway.
-        fresh: Whether the first batches after a start are measured.
+    Two of them use the object store. With `fresh`, the first batches after a start are measured.
     """
     return {
         DIRECTORY: directory_gateway(folder, workers, fresh=fresh),

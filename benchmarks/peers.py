@@ -99,11 +99,8 @@ FRESH_S_MAX: Final = 30.0
 class Load:
     """What one subject receives in a sample.
 
-    Attributes:
-        server: The name of the server.
-        group: Requests that a client sends together, as one batch of a producer.
-        frames: Batches in one request.
-        sizes: The sizes that are measured.
+    A client sends `group` requests together, as one batch of a producer, with `frames` batches in
+    each.
     """
 
     server: str
@@ -142,11 +139,7 @@ def prepared(
 def measure(
     server: PeerServer, load: Load, requests: Path, count: int, seconds: float
 ) -> PeerSample:
-    """Send the requests of a file and return the sample.
-
-    Raises:
-        PeerUnavailable: A request failed; standard error has the reason.
-    """
+    """Send the requests of a file and return the sample."""
     command = [
         *(CACHE / "bin" / "peerload", "--kind", server.kind),
         *("--address", f"127.0.0.1:{server.port}", "--clients", str(CLIENTS)),
@@ -220,13 +213,7 @@ def started(
 
 @dataclass(slots=True)
 class Rounds:
-    """What the rounds have shown so far.
-
-    Attributes:
-        found: The samples, by size and subject.
-        failed: Why a server was left out after a request failed.
-        fresh: Whether servers are started for each sample.
-    """
+    """What the rounds have shown so far."""
 
     found: dict[tuple[str, str], list[PeerSample]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -264,11 +251,7 @@ class Rounds:
 def run_servers(
     folder: Path, wanted: argparse.Namespace
 ) -> tuple[dict[tuple[str, str], list[PeerSample]], list[str]]:
-    """Measure the wanted servers.
-
-    Returns:
-        The samples, and the versions of the servers and why some were left out.
-    """
+    """Measure the wanted servers; return samples, and notes on versions and failures."""
     rounds = Rounds(fresh=wanted.fresh)
     built("peerload")
     if wanted.fresh:

@@ -47,12 +47,9 @@ LAYOUTS: Final[dict[str, dict[str, bool]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What one comparison of a store cost.
+    """What one comparison of a store cost; time and requests are per batch.
 
-    Attributes:
-        cpu_ms: Processor time per batch, milliseconds.
-        requests: Requests per batch; a page of a listing is one request.
-        found: Number of differences.
+    A page of a listing is one request.
     """
 
     cpu_ms: float

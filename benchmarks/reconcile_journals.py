@@ -45,13 +45,7 @@ ULID_OF_PROCESS: Final = "01J00000000000000000000000"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a reconciler process spent while the load ran.
-
-    Attributes:
-        cpu_s: Processor time, seconds.
-        wall_s: Duration, seconds.
-        requests: Number of store requests by verb.
-    """
+    """What a reconciler process spent while the load ran."""
 
     cpu_s: float
     wall_s: float
@@ -60,15 +54,9 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run of one checkout.
+    """One run of one checkout, per new batch; the percentiles are of the time to the queue.
 
-    Attributes:
-        cpu_ms: Processor time of the reconciler per new batch, milliseconds.
-        p50_s: Median time from acceptance to the queue, seconds.
-        p99_s: 99th percentile of the same time, seconds.
-        puts: Writes of the reconciler per new batch.
-        lists_per_minute: listings of the reconciler; each has one or more pages.
-        enqueued: Share of the accepted batches that were enqueued.
+    A listing has one or more pages. `enqueued` is the share of the accepted batches.
     """
 
     cpu_ms: float

@@ -34,15 +34,7 @@ NEW_LIVES_S: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What the process that accepts batches reached.
-
-    Attributes:
-        accepted: Number of batches.
-        wall_s: Time from the first to the last response, seconds.
-        cpu_s: Processor time, seconds.
-        p50_ms: Median time of an acceptance (two PUTs), milliseconds.
-        p99_ms: 99th percentile of the same time, milliseconds.
-    """
+    """What the process that accepts batches reached; an acceptance is two PUTs."""
 
     accepted: int
     wall_s: float

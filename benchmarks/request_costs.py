@@ -10,12 +10,7 @@ from sluice_protocol.prices import describe_requests, requests_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayCounts:
-    """The counters of a gateway.
-
-    Attributes:
-        calls: Store requests by operation.
-        accepted_bytes: Bytes of new frames.
-    """
+    """The counters of a gateway."""
 
     calls: Mapping[str, float]
     accepted_bytes: float

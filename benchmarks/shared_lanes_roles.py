@@ -24,13 +24,7 @@ LOOP_STEPS: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpinCount:
-    """What a process that only computes reached.
-
-    Attributes:
-        loops: Number of loops.
-        cpu_s: Processor time, seconds.
-        wall_s: Duration, seconds.
-    """
+    """What a process that only computes reached."""
 
     loops: int
     cpu_s: float

@@ -88,8 +88,7 @@ class ReadySync:
 class SlowDisk:
     """A disk that flushes for `FLUSH_S`, one flush at a time.
 
-    Attributes:
-        shared: Whether a flush serves every caller that arrived before it began.
+    A shared flush serves every caller that arrived before it began.
     """
 
     shared: bool

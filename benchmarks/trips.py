@@ -1,9 +1,9 @@
 """Count the product files and functions that one operation runs: `python -m benchmarks.trips`.
 
 Each operation runs in the real process of the command, with a profile hook in every thread. A
-service is warm: it has served the same request before, and one sending is counted. A command
-is counted from its start to its end, with the files that it imports. Counted are named functions
-and methods, each once; a class body, a comprehension or a lambda is none.
+service is warm: it has served the same request before, and one sending is counted. A command is
+counted from its start to its end, with the files that it imports. Named functions and methods are
+counted, each once; class bodies, comprehensions and lambdas are not.
 
     python -m benchmarks.trips              # the table
     python -m benchmarks.trips query        # with the files and functions of one operation
