@@ -69,12 +69,8 @@ class KnownVisitors:
     """Who is known, from the settings.
 
     Attributes:
-        viewers: Viewers with their tokens.
-        operators: Operators with their tokens.
-        proxies: Addresses of reverse proxies.
-        proxy_field: The field in which a proxy names the user.
-        proxy_operators: Users of the proxy that are operators.
-        oidc: Whether users log in at an identity provider.
+        proxy_field: Names the user.
+        oidc: Users log in at an identity provider.
     """
 
     viewers: tuple[Operator, ...]
@@ -101,8 +97,7 @@ class KnownVisitors:
 def read_visitors(settings: ConsoleSettings) -> KnownVisitors:
     """Return who is known.
 
-    Raises:
-        BadUsage: A setting has another form, or the console would be open beyond this machine.
+    Refuse a console that would be open beyond this machine.
     """
     known = KnownVisitors(
         viewers=parse_operators(settings.viewers),
@@ -246,11 +241,7 @@ def set_session_cookie(response: web.Response, session_id: str, *, secure: bool)
 
 
 def check_csrf(request: web.Request) -> Visitor:
-    """Return the visitor of a write.
-
-    Raises:
-        HttpRefusal: 403: the CSRF token is missing or wrong.
-    """
+    """Return the visitor of a write; refuse with 403 if the CSRF token is missing or wrong."""
     visitor = request[VISITOR]
     sent = request.headers.get(CSRF_FIELD, "")
     if visitor.csrf and not hmac.compare_digest(
@@ -261,11 +252,7 @@ def check_csrf(request: web.Request) -> Visitor:
 
 
 def check_operator(request: web.Request) -> Visitor:
-    """Return the operator of a write.
-
-    Raises:
-        HttpRefusal: 403: the visitor is not an operator, or the CSRF token is missing or wrong.
-    """
+    """Return the operator of a write; refuse with 403 as `check_csrf`, and other visitors."""
     visitor = check_csrf(request)
     if visitor.role is not VisitorRole.OPERATOR:
         raise HttpRefusal(ErrorCode.FORBIDDEN, "only operators may write")

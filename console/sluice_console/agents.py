@@ -105,15 +105,10 @@ class _Counts:
 
 @dataclass(slots=True)
 class _Half:
-    """One half of the window.
+    """One half of the window, which begins with its first sample, and how much of it was read.
 
-    Attributes:
-        since_ns: Its start; None before its first sample.
-        until_ns: Its end.
-        read_ns: How much of it was read.
-        is_behind: Whether the index was not known to be complete.
-        unreadable: Number of index objects that could not be read.
-        uncounted: Whether more boots sent than are counted.
+    `is_behind` if the index was not known to be complete, and `uncounted` if more boots sent than
+    are counted.
     """
 
     since_ns: int | None = None
@@ -134,12 +129,10 @@ class AgentRates:
     _earlier: _Half = field(default_factory=_Half)
 
     def add(self, span: BatchSpan, indexed_until_ns: int | None) -> None:
-        """Add what a sample read.
+        """Add what a sample read of a span that is not older than those before.
 
-        Args:
-            span: The batches of one span of time, which is not older than those before.
-            indexed_until_ns: Before the span was read, every batch that was accepted earlier than
-                this was indexed or held; None if that is not known.
+        Every batch that was accepted before `indexed_until_ns` was indexed or held when the span
+        was read; None if that is not known.
         """
         half = self._half
         if half.since_ns is not None and half.until_ns - half.since_ns >= HALF_S * NS_PER_S:
@@ -488,11 +481,7 @@ class AgentReports:
         self._read_ns = 0
 
     async def read(self) -> AgentReport:
-        """Return the report.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return the report."""
         async with self._reading:
             now_ns = self._clock.monotonic_ns()
             if self._report is None or now_ns - self._read_ns > KEPT_S * NS_PER_S:

@@ -85,16 +85,7 @@ async def open_console(
 ) -> AsyncIterator[web.Application]:
     """Yield the application of a store, with its clients of other services.
 
-    Args:
-        store: The store.
-        url: Its URL, which pages show in commands.
-        settings: The settings.
-        clock: The clock.
-        prices: List prices of the store.
-        read_lake: Reads where a batch is in the lake; by default that of the URL.
-
-    Raises:
-        BadUsage: A setting has another form, or the console would be open beyond this machine.
+    Refuse a console that would be open beyond this machine.
     """
     async with aiohttp.ClientSession(auto_decompress=True) as session:
         clients = _make_clients(settings, session)
@@ -213,17 +204,7 @@ async def serve_console(
     ready: Callable[[str], None],
     prices: PriceTable = S3_US_EAST_1,
 ) -> None:
-    """Serve until SIGTERM or SIGINT.
-
-    Args:
-        url: The store.
-        settings: The settings.
-        ready: Called with the URL when the console listens.
-        prices: List prices of the store.
-
-    Raises:
-        SluiceError: The store cannot be opened, or a setting has another form.
-    """
+    """Serve until SIGTERM or SIGINT; `ready` is called with the URL when the console listens."""
     read_visitors(settings)
     set_allocator_options({MMAP_THRESHOLD: MAPPED_BYTES_MIN})
     stop = stop_event()

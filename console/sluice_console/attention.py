@@ -247,12 +247,8 @@ class PolicyTotals(msgspec.Struct, frozen=True, kw_only=True):
     """How many required denials the documents of the bucket prove.
 
     Attributes:
-        denied: How many are denied.
-        allowed: How many are not denied.
-        undecided: How many the solver could not decide.
         first: The first that is not denied, and the statements that are missing.
         problem: Why nothing could be proved; empty if it could.
-        command: The command that proves the same documents.
     """
 
     denied: int = 0
@@ -324,31 +320,12 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What was read for one sample; None for what could not be read.
 
     Attributes:
-        problems: What could not be read.
-        acceptance: The acceptance mode of the authority.
-        services: The other services.
-        discovery: How far discovery is.
-        members: The reconcilers that share lanes.
-        lanes: Every lane of every queue.
-        conflicts_open: Number of conflicts without a decision.
-        conflicts_more: Whether there are more than were read.
-        held: Number of held batches.
-        held_more: Whether there are more than were read.
-        held_reasons: Their reasons, each once.
-        dead_letters: Number of accepted batches that could not be ingested and are not in the lake;
-            None if that is unknown.
-        missing_indexes: Prefixes of derived indexes that are empty although they have sources, or
-            of which a full pass missed entries.
-        gaps: The gaps of all agents.
-        doctor: The newest result of the doctor.
+        dead_letters: Accepted batches that could not be ingested and are not in the lake; None if
+            unknown.
         doctor_ran: Whether there is a result; None if that could not be read.
         disk_problem: Why a directory store cannot be written; empty if it can, or if it is none.
-        maintenance: Every task of maintenance.
-        audit: The newest audit; None if there is none.
         plan: The newest deletion plan; None if there is none.
         gateways: The health of each gateway whose URL is known.
-        policies: What the policies of the bucket deny; None if that is unknown.
-        lake_problems: What is wrong with the tables, one sentence each.
     """
 
     problems: tuple[SourceProblem, ...] = ()

@@ -110,12 +110,7 @@ class CandidatePages:
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator["TrustedKeys | None"]:
-        """Yield the trusted keys, or None; a plan or evidence that was altered is a corrupt object.
-
-        Raises:
-            HttpRefusal: The plan is not signed by a trusted key, evidence was altered, or a package
-                is missing.
-        """
+        """Yield the trusted keys, or None; an altered plan or evidence is a corrupt object."""
         from sluice_gc.signing_keys import key_id_of, parse_public_key  # noqa: PLC0415 - as above
 
         keys = [parse_public_key(text) for text in self._trusted_keys]

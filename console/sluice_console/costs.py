@@ -31,9 +31,7 @@ class RequestRates:
     """Requests per second, and how they were found.
 
     Attributes:
-        per_s: Requests per second.
         basis: `counters` of the gateways, or `batches` that were accepted.
-        at_least: Whether the number is known to be too small.
     """
 
     per_s: RequestCounts
@@ -85,14 +83,8 @@ def rates_between(
 ) -> RequestRates | None:
     """Return the requests between two readings of the counters of one gateway.
 
-    Args:
-        earlier: Calls by operation.
-        later: The same, read later.
-        span_s: The time between the two.
-
-    Returns:
-        None if a counter fell, because the gateway has restarted, or if an operation is unknown,
-        because the gateway is newer.
+    Both are calls by operation. Return None if a counter fell, because the gateway has restarted,
+    or if an operation is unknown, because the gateway is newer.
     """
     if span_s <= 0 or any(later.get(op, 0.0) < count for op, count in earlier.items()):
         return None
@@ -117,10 +109,7 @@ def estimate_cost(
 ) -> DailyCost | None:
     """Return the cost of a day at the present rate; None without rates.
 
-    Args:
-        rates: Requests per second.
-        stored_bytes: Bytes of the blobs; None if no audit has listed them.
-        prices: List prices.
+    `stored_bytes` are those of the blobs; None if no audit has listed them.
     """
     if rates is None:
         return None

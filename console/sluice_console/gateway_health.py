@@ -45,15 +45,10 @@ _SLOW_BOUND: Final = f'le="{SLOW_S:g}'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayReading:
-    """The metrics of one gateway at one time.
+    """The metrics of one gateway at one time of a monotonic clock.
 
-    Attributes:
-        at_ns: When they were read, by a monotonic clock.
-        calls: Store calls by operation.
-        errors: Store calls that failed.
-        slow: Store calls that took longer than `SLOW_S`.
-        uploads: Uploads by outcome.
-        gauges: Values without labels.
+    Slow store calls took longer than `SLOW_S`; calls are by operation, uploads by outcome, and
+    gauges are the values without labels.
     """
 
     at_ns: int
@@ -97,10 +92,8 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
 def parse_reading(text: str, at_ns: int) -> GatewayReading:
     """Return the metrics of a gateway.
 
-    Only the lines that are used are parsed: the others are most of the text.
-
-    Raises:
-        ValueError: The text is not in the format of Prometheus, or not that of a gateway.
+    Only the lines that are used are parsed: the others are most of the text. Raise `ValueError` if
+    the text is not that of a gateway.
     """
     calls: defaultdict[str, float] = defaultdict(float)
     uploads: defaultdict[str, float] = defaultdict(float)
@@ -144,10 +137,7 @@ def is_successor(earlier: GatewayReading, later: GatewayReading) -> bool:
 def health_between(url: str, earlier: GatewayReading, later: GatewayReading) -> GatewayHealth:
     """Return the health of a gateway from two readings of one process.
 
-    Args:
-        url: Its URL.
-        earlier: A reading some minutes ago; the later one if there is no other.
-        later: The newest reading.
+    The earlier reading is some minutes old, or the later one if there is no other.
     """
     span_s = (later.at_ns - earlier.at_ns) / NS_PER_S
     uploads = {name: new - earlier.uploads.get(name, 0.0) for name, new in later.uploads.items()}
@@ -181,11 +171,7 @@ def _spool_full(gauges: Mapping[str, float]) -> str:
 
 
 def samples_of(text: str, *names: str) -> list[Sample]:
-    """Return the samples with these names, with their labels; other samples are not parsed.
-
-    Raises:
-        ValueError: A line of a sample is not in the format of Prometheus.
-    """
+    """Return the samples with these names, with their labels; other samples are not parsed."""
     return parse_samples(lines_of(text, *names))
 
 
@@ -196,10 +182,6 @@ def lines_of(text: str, *names: str) -> list[str]:
 
 
 def parse_samples(lines: Iterable[str]) -> list[Sample]:
-    """Return the samples of lines.
-
-    Raises:
-        ValueError: A line is not in the format of Prometheus.
-    """
+    """Return the samples of lines."""
     families: list[Metric] = list(text_string_to_metric_families("\n".join([*lines, ""])))
     return [sample for family in families for sample in family.samples]

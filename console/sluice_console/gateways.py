@@ -40,11 +40,7 @@ LookUp = Callable[[str, int], Awaitable[tuple[str, ...]]]
 
 
 async def look_up(name: str, port: int) -> tuple[str, ...]:
-    """Return the addresses of a name, as the machine resolves it.
-
-    Raises:
-        OSError: The name has no address, or the resolver is unreachable.
-    """
+    """Return the addresses of a name, as the machine resolves it, or raise `OSError`."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     return tuple(sorted({str(address[0]) for *_, address in found}))
@@ -60,12 +56,7 @@ class UnknownGateways:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundGateways:
-    """The gateways of one sample.
-
-    Attributes:
-        clients: A client for each gateway.
-        unknown: The names whose addresses are unknown.
-    """
+    """The gateways of one sample."""
 
     clients: tuple[ServiceClient, ...]
     unknown: tuple[UnknownGateways, ...] = ()
@@ -82,11 +73,7 @@ class GatewayAddresses:
         tls_name: str = "",
         look_up: LookUp = look_up,
     ) -> None:
-        """Check the entries.
-
-        Raises:
-            BadUsage: An entry has another form.
-        """
+        """Check the entries."""
         self._session = session
         self._tls_name = tls_name
         self._look_up = look_up
@@ -135,11 +122,7 @@ def url_of_address(scheme: str, address: str, port: int) -> str:
 
 
 def checked_url(setting: str, url: str) -> str:
-    """Return the URL of a service without a slash at the end.
-
-    Raises:
-        BadUsage: It is not a URL of HTTP.
-    """
+    """Return the URL of a service without a slash at the end."""
     if not url.startswith(("http://", "https://")):
         raise BadUsage(f"{setting} must be a URL that begins with http:// or https://, url=`{url}`")
     return url.rstrip("/")
@@ -168,9 +151,7 @@ _PAIR: Final = 2
 class GatewayReport:
     """What the gateways served.
 
-    Attributes:
-        rates: Their store calls since the last reading; None before the second one.
-        health: The health of each.
+    Rates are those since the last reading; None before the second one.
     """
 
     rates: RequestRates | None

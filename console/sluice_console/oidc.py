@@ -64,14 +64,9 @@ class ProviderMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLogin:
-    """A login that was begun.
+    """A login that was begun, with the secrets of state, nonce and PKCE.
 
-    Attributes:
-        state: The value that the provider returns.
-        nonce: The value that the identity token must contain.
-        verifier: The secret of PKCE.
-        browser: The value of the cookie of the browser that began it.
-        ends_ns: When it ends, by the monotonic clock.
+    `browser` is the value of the cookie of the browser that began it; `ends_ns` is monotonic.
     """
 
     state: str
@@ -143,8 +138,7 @@ def verify_id_token(
 ) -> dict[str, Any]:
     """Return the claims of an identity token (OpenID Connect Core, section 3.1.3.7).
 
-    Raises:
-        ValueError: The signature or a claim is wrong, or the token is none; the message names it.
+    `ValueError` names what is wrong.
     """
     from joserfc import jwt  # noqa: PLC0415 - an optional dependency
     from joserfc.errors import JoseError  # noqa: PLC0415 - as above

@@ -42,12 +42,8 @@ class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
 class ActivityTotals(msgspec.Struct, frozen=True, kw_only=True):
     """What was accepted in one span of time.
 
-    Attributes:
-        rows: By agent and kind, the most bytes first.
-        batches_per_s: Batches of all agents.
-        records_per_s: Records of all agents.
-        bytes_per_s: Bytes of frames of all agents.
-        at_least: Whether more was accepted than could be read.
+    The rows are by agent and kind, the most bytes first; `at_least` if more was accepted than could
+    be read.
     """
 
     rows: tuple[ActivityRow, ...]
@@ -205,16 +201,7 @@ def make_numbers(
     cost: DailyCost | None,
     queue: str,
 ) -> OverviewNumbers:
-    """Return the numbers of one sample.
-
-    Args:
-        facts: What was read.
-        activity: What was accepted lately.
-        index_lag_s: What the reconcilers report.
-        store_ms: How long the slowest request took.
-        cost: The estimated cost of a day.
-        queue: The name of Spark's queue.
-    """
+    """Return the numbers of one sample."""
     lanes = None if facts.lanes is None else [one for one in facts.lanes if one.queue == queue]
     return OverviewNumbers(
         batches_per_s=None if activity is None else activity.batches_per_s,

@@ -43,11 +43,7 @@ log = structlog.get_logger()
 class PolicyProof:
     """The result of one proof.
 
-    Attributes:
-        at_ns: When it ended.
-        report: The required denials; None after a problem.
-        command: The command that proves the same documents.
-        problem: Why there is none, and what to do.
+    `report` is None after a problem.
     """
 
     at_ns: UnixNs
@@ -91,11 +87,7 @@ class PolicyProofs:
     """Keeps the newest proof, and begins another one if a reader finds it old."""
 
     def __init__(self, settings: PolicySettings, clock: Clock, metrics: ConsoleMetrics) -> None:
-        """Check the settings.
-
-        Raises:
-            BadUsage: The target is unknown.
-        """
+        """Check the settings."""
         self._settings = settings
         self._clock = clock
         self._metrics = metrics

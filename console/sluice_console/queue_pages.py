@@ -65,13 +65,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuePages:
-    """The endpoint of the queue page.
-
-    Args:
-        store: The store.
-        reconcilers: The reconcilers of the settings.
-        sampler: Its newest sample contains the health of gateways.
-    """
+    """The endpoint of the queue page."""
 
     def __init__(
         self, store: ObjectStore, reconcilers: tuple[ServiceClient, ...], sampler: Sampler

@@ -31,9 +31,7 @@ _Body = TypeVar("_Body")
 class ServiceFailed(Exception):
     """A service did not send a usable response; the message contains the reason.
 
-    Attributes:
-        status: The status of its response; None if there was none.
-        detail: Why it failed, as the response states it; empty if it does not.
+    The status is None without a response; `detail` is why it failed, as the response states it.
     """
 
     def __init__(self, message: str, *, status: int | None = None, detail: str = "") -> None:
@@ -51,13 +49,10 @@ class ServiceFailed(Exception):
 class ServiceClient:
     """Sends requests to one service.
 
+    The URL has no slash at the end, and an empty token is none.
+
     Attributes:
-        service: `reconciler`, `query` or `gateway`.
-        url: Its URL, without a slash at the end.
-        token: Its `api_token`; empty for none.
-        session: The HTTP client.
         tls_name: The name in its certificate, if it is not that of the URL.
-        timeout_s: Time for one response, seconds.
     """
 
     service: str
@@ -88,11 +83,7 @@ class ServiceClient:
         return ServiceState(service=self.service, url=self.url, problem=reason, responds=True)
 
     async def why_not_ready(self) -> str:
-        """Return the reason in a 503 of `/readyz`; empty if the service is ready.
-
-        Raises:
-            ServiceFailed: The service is unreachable or sent another status.
-        """
+        """Return the reason in a 503 of `/readyz`; empty if the service is ready."""
         try:
             await self._read("/readyz")
         except ServiceFailed as error:
@@ -112,11 +103,7 @@ class ServiceClient:
             return ()
 
     async def get(self, path: str, kind: type[_Body]) -> _Body:
-        """Return the JSON of a path.
-
-        Raises:
-            ServiceFailed: The service is unreachable, refused the request, or sent another type.
-        """
+        """Return the JSON of a path."""
         body = await self._read(path)
         try:
             return await asyncio.to_thread(msgspec.json.decode, body, type=kind)
@@ -124,11 +111,7 @@ class ServiceClient:
             raise ServiceFailed(f"unreadable response: {error}; check its version") from error
 
     async def gauge(self, name: str, label: str, value: str) -> list[float]:
-        """Return the finite values of a metric whose label has a value.
-
-        Raises:
-            ServiceFailed: The service is unreachable, refused the request, or sent another format.
-        """
+        """Return the finite values of a metric whose label has a value."""
         text = await self.metrics()
         try:
             samples = samples_of(text, name)
@@ -138,11 +121,7 @@ class ServiceClient:
         return [one for one in found if math.isfinite(one)]
 
     async def metrics(self) -> str:
-        """Return the metrics of the service, in the text format of Prometheus.
-
-        Raises:
-            ServiceFailed: The service is unreachable or refused the request.
-        """
+        """Return the metrics of the service, in the text format of Prometheus."""
         return (await self._read("/metrics")).decode(errors="replace")
 
     async def _read(self, path: str) -> bytes:
@@ -192,7 +171,6 @@ class _Detail(msgspec.Struct, frozen=True):
 
 
 def _detail_of(body: bytes) -> str:
-    """Return the `detail` of a problem document; empty if the body is none."""
     try:
         detail = msgspec.json.decode(body, type=_Detail).detail
     except UNREADABLE_JSON:
@@ -205,11 +183,7 @@ def _one_line(error: Exception) -> str:
 
 
 async def read_boots(clients: tuple[ServiceClient, ...]) -> BootList | None:
-    """Return the newest report of all boots; None if no reconciler has made a whole pass.
-
-    Raises:
-        ServiceFailed: No reconciler sent a usable response.
-    """
+    """Return the newest report of all boots; None if no reconciler has made a whole pass."""
     found: list[BootList] = []
     failures: list[ServiceFailed] = []
     for one in await asyncio.gather(

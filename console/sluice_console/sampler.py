@@ -130,18 +130,7 @@ class _SampleRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledSources:
-    """Where samples are read from.
-
-    Attributes:
-        url: The URL of the store, as it is shown.
-        store: The store.
-        conflicts: The conflicts of the store.
-        agents: The report of all agents.
-        clients: The other services.
-        counters: The counters of gateways.
-        policies: The proofs of the policies.
-        prices: List prices of the store.
-    """
+    """Where samples are read from."""
 
     url: str
     store: ObjectStore
@@ -186,11 +175,7 @@ class Sampler:
         return self._clock.monotonic_ns() - self._visited_ns > IDLE_S * NS_PER_S
 
     async def wait(self, after: int, wait_s: float) -> tuple[int, Overview] | None:
-        """Return the newest sample and its number, waiting for one behind `after`.
-
-        Returns:
-            None after `wait_s` seconds without such a sample.
-        """
+        """Wait for a sample behind `after`; return it and its number, or None after `wait_s`."""
         self._visited_ns = self._clock.monotonic_ns()
         try:
             async with asyncio.timeout(wait_s), self._taken:
@@ -270,7 +255,6 @@ class Sampler:
         return overview
 
     async def _publish(self, overview: Overview) -> None:
-        """Give the sample to all who wait for the next one."""
         async with self._taken:
             self.current = overview
             self._number += 1

@@ -34,9 +34,7 @@ class Visitor:
     """Who sent a request.
 
     Attributes:
-        name: The name that records and the log contain.
-        role: What the visitor may do.
-        csrf: The token that its writes must contain; empty where a browser cannot forge them.
+        csrf: Its writes must contain it; empty where a browser cannot forge them.
     """
 
     name: str
@@ -48,13 +46,7 @@ class SessionBook:
     """The sessions of this process. A restart ends them."""
 
     def __init__(self, clock: Clock, new_secret: Callable[[], str], lifetime_s: float) -> None:
-        """Create an empty book.
-
-        Args:
-            clock: The clock by which sessions end.
-            new_secret: Returns a new unguessable text.
-            lifetime_s: Time after which a session ends, seconds.
-        """
+        """Create an empty book; `new_secret` returns a new unguessable text."""
         self._clock = clock
         self._new_secret = new_secret
         self._lifetime_ns = int(lifetime_s * NS_PER_S)

@@ -38,12 +38,7 @@ class OidcSettings:
     viewer_roles: str = ""
 
     def __post_init__(self) -> None:
-        """Check that the settings belong together.
-
-        Raises:
-            BadUsage: One of them is missing or has no effect, or the URL of the console has another
-                form.
-        """
+        """Check that the settings belong together."""
         if not self.issuer:
             check_effects(
                 (f"oidc.{name}", getattr(self, name), "oidc.issuer", self.issuer)
@@ -89,11 +84,7 @@ class PolicySettings:
     """Time between two proofs: each takes seconds of processor time."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A setting has no effect.
-        """
+        """Check the values."""
         check_effects(
             [
                 ("policies.live", self.live, "policies.file", self.file),
@@ -166,11 +157,7 @@ class ConsoleSettings:
     """Manifests that are listed to find gaps without a reconciler: 200 LIST requests."""
 
     def __post_init__(self) -> None:
-        """Check the values.
-
-        Raises:
-            BadUsage: A number is out of range, or a setting has no effect.
-        """
+        """Check the values."""
         check_effects(
             [
                 (

@@ -36,14 +36,7 @@ _FIELDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticFile:
-    """One file in memory.
-
-    Attributes:
-        media_type: Its `Content-Type`.
-        body: Its bytes.
-        compressed: The same with gzip.
-        etag: A tag that changes with the bytes.
-    """
+    """One file in memory."""
 
     media_type: str
     body: bytes
@@ -78,7 +71,7 @@ def content_policy(page: bytes) -> str:
     """Return the Content-Security-Policy of the page.
 
     Scripts and styles come from this origin only. The one inline element is the import map, which
-    is allowed by its hash. Trusted Types forbid to make HTML or scripts of text.
+    is allowed by its hash. Trusted Types prevent turning strings into HTML or scripts.
     """
     found = _IMPORT_MAP.search(page.decode())
     digest = hashlib.sha256((found[1] if found else "").encode()).digest()

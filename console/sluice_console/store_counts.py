@@ -30,13 +30,7 @@ _INDEXED_NS: Final = 60 * NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldCount:
-    """The batches that are held back.
-
-    Attributes:
-        count: Their number.
-        more: Whether there are more than were read.
-        reasons: Their reasons, each once, sorted.
-    """
+    """The batches that are held back."""
 
     count: int
     more: bool
@@ -45,23 +39,14 @@ class HeldCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenConflicts:
-    """The conflicts without a decision.
-
-    Attributes:
-        count: Their number.
-        more: Whether there are more conflicts than were read.
-    """
+    """The conflicts without a decision."""
 
     count: int
     more: bool
 
 
 async def count_open_conflicts(conflicts: StoredConflicts, limit: int) -> OpenConflicts:
-    """Count the conflicts without a decision among the first `limit`, in the order of their keys.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Count the conflicts without a decision among the first `limit` in the order of keys."""
     page = await conflicts.list_page(agents=None, after=None, limit=limit)
     return OpenConflicts(
         count=sum(one.state == "open" for one in page.conflicts),
@@ -70,11 +55,7 @@ async def count_open_conflicts(conflicts: StoredConflicts, limit: int) -> OpenCo
 
 
 async def count_held(store: ObjectStore) -> HeldCount:
-    """Count the batches that are held back.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Count the batches that are held back."""
     reasons: list[str] = []
     async for record in list_hold_records(store):
         reasons.append(record.reason.value)
@@ -91,9 +72,6 @@ async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -
     Those are the indexes without any entry whose first source was indexed long ago, and those with
     missing entries in the last check of a full pass. It costs one page of a listing for each index
     and for each kind of source, and one GET.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
     """
     through_ns = discovery.complete_through_unix_ns or 0
     missing: list[str] = []

@@ -110,9 +110,7 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
 def make_app(reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> web.Application:
     """Return the operator API of a reconciler that runs as long as the application.
 
-    Args:
-        reconciler: The reconciler.
-        sns_fetcher: Fetches certificates of SNS and confirms subscriptions; HTTPS where None.
+    Without a fetcher, certificates of SNS and confirmations are fetched over HTTPS.
     """
     app = make_application(
         OperatorApi(reconciler, sns_fetcher).endpoints(),

@@ -26,11 +26,8 @@ log = structlog.get_logger()
 async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerOptions) -> None:
     """Refuse to start Spark's queue at sequence 1 if the lake was filled from it before.
 
-    The ingest would treat the first entries as those that it has already persisted.
-
-    Raises:
-        BadUsage: The queue has no lane, and the lake has its ledger.
-        StoreError: The store is unreachable or refused the request.
+    The ingest would treat the first entries as those that it has already persisted. Refuse if the
+    queue has no lane and the lake has its ledger.
     """
     if INGEST_QUEUE not in settings.queue_names or await list_lanes(store, INGEST_QUEUE):
         return
@@ -42,11 +39,7 @@ async def refuse_lost_queue(store: ObjectStore, settings: ReconcilerOptions) -> 
 
 
 async def run_once(url: str, settings: ReconcilerOptions) -> PassReport:
-    """Open a store, make one full pass, and close the store.
-
-    Raises:
-        SluiceError: As `Reconciler.once`.
-    """
+    """Open a store, make one full pass, and close the store."""
     async with open_store(url) as store:
         await refuse_lost_queue(store, settings)
         reconciler = await Reconciler.of(store, settings=settings.on(url))
@@ -56,15 +49,7 @@ async def run_once(url: str, settings: ReconcilerOptions) -> PassReport:
 async def run_inventory(url: str, settings: ReconcilerOptions, report: str) -> InventoryScanResult:
     """Process what an inventory report names, and store what the lanes were given.
 
-    Args:
-        url: URL of the store.
-        settings: Settings of the reconciler.
-        report: Store URL of the bucket with the report, `#`, and the key of its `manifest.json`.
-
-    Raises:
-        BadUsage: The argument has another form, or there is no such report, or the report does not
-            match its checksum.
-        SluiceError: As `Reconciler.once`.
+    `report` is the store URL of the bucket, `#`, and the key of its `manifest.json`.
     """
     place, _, key = report.partition("#")
     if not place or not key:
@@ -76,11 +61,7 @@ async def run_inventory(url: str, settings: ReconcilerOptions, report: str) -> I
 
 
 async def serve(url: str, settings: ReconcilerOptions) -> None:
-    """Run service and operator API until SIGTERM or SIGINT.
-
-    Raises:
-        SluiceError: The store cannot be opened, or the address cannot be used.
-    """
+    """Run service and operator API until SIGTERM or SIGINT."""
     async with open_store(url) as store:
         await _serve(store, settings.on(url))
 

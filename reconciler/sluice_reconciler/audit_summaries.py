@@ -166,11 +166,7 @@ class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
-    """Return complete audits in the order of their chain, oldest first.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return complete audits in the order of their chain, oldest first."""
     found: list[AuditOverview | UnreadableRecord] = []
     async for key in _keys(store, AUDIT_CHAIN, after):
         if len(found) == limit:
@@ -184,13 +180,7 @@ async def list_newest_audits(
 ) -> tuple[AuditOverview | UnreadableRecord, ...]:
     """Return the newest complete audits, the newest first.
 
-    Args:
-        store: The deployment.
-        limit: How many audits are returned at most.
-        known: A position of the chain that was seen earlier; -1 for none.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
+    `known` is a position of the chain that was seen earlier; -1 for none.
     """
     keys = await list_newest_certificate_keys(store, limit, known=known)
     return tuple([await _audit(store, key) for key in keys])
@@ -199,11 +189,7 @@ async def list_newest_audits(
 async def list_newest_plans(
     store: ObjectStore, limit: int
 ) -> tuple[PlanOverview | UnreadableRecord, ...]:
-    """Return the newest deletion plans, the newest first.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the newest deletion plans, the newest first."""
     found: list[PlanOverview | UnreadableRecord] = []
     async for plan_id in plan_folders_newest_first(store):
         found.append(await _plan(store, plan_id))
@@ -215,12 +201,7 @@ async def list_newest_plans(
 async def read_newest_plan(store: ObjectStore, *, known: str = "") -> PlanOverview | None:
     """Return the newest deletion plan that can be read; None if there is none.
 
-    Args:
-        store: The deployment.
-        known: The newest plan of an earlier call; plans before it are not listed.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
+    Plans before `known`, the newest plan of an earlier call, are not listed.
     """
     async for plan_id in plan_folders_newest_first(store, since=known):
         plan = await _plan(store, plan_id)
@@ -269,11 +250,7 @@ async def _body(store: ObjectStore, key: ObjectKey) -> bytes:
 
 
 async def list_plans(store: ObjectStore, after: str, limit: int) -> PlanPage:
-    """Return deletion plans, oldest first; a folder without `plan.json` is an unfinished plan.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return deletion plans, oldest first; a folder without `plan.json` is an unfinished plan."""
     place = after.removeprefix(GC_PLANS).partition("/")[0] if after.startswith(GC_PLANS) else ""
     found: list[PlanOverview | UnreadableRecord] = []
     async for plan_id in plan_folders(store, after=f"{place}/~" if place else ""):
@@ -409,11 +386,7 @@ class _BatchDone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_plan_results(store: ObjectStore, plan_id: str) -> PlanResults | None:
-    """Return what the finished batches of a plan deleted; None if there is no such plan.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return what the finished batches of a plan deleted; None if there is no such plan."""
     folder = f"{GC_PLANS}{plan_id}/"
     if not is_plan_id(plan_id):
         return None
@@ -452,11 +425,7 @@ async def read_plan_results(store: ObjectStore, plan_id: str) -> PlanResults | N
 
 
 async def list_restorable(store: ObjectStore) -> RestorableBlobs:
-    """Return the copies of deleted blobs that a run with `undo` kept.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Return the copies of deleted blobs that a run with `undo` kept."""
     found: list[RestorableBlob] = []
     async for page in store.list(GC_TRASH):
         for one in page.objects:

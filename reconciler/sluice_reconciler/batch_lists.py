@@ -47,10 +47,7 @@ class BatchSpan(msgspec.Struct, frozen=True, kw_only=True):
     """The indexed batches of a span of time.
 
     Attributes:
-        batches: Their manifests, the newest first.
-        unreadable: Keys of index objects that cannot be read.
-        since_unix_ns: The start of the span, inclusive.
-        before_unix_ns: Its end, exclusive.
+        unreadable: Keys of index objects.
         complete_since_unix_ns: Every indexed batch that was accepted between this time and the end
             is contained; `since_unix_ns` if the whole span was read.
     """
@@ -72,14 +69,7 @@ async def read_batches(
 ) -> BatchPage:
     """Return accepted batches in the order of agent, boot and sequence.
 
-    Args:
-        store: The store.
-        agent: Only batches of this agent; None for all agents.
-        limit: Most batches of the page.
-        after: `next` of the page before.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
+    `after` is `next` of the page before.
     """
     found: list[AcceptedManifest] = []
     broken: list[str] = []
@@ -125,16 +115,8 @@ async def read_newest_batches(
     """Return the newest indexed batches that were accepted before a time, the newest first.
 
     It searches longer and longer spans, at most the seven days before the time. A listing begins
-    with the oldest object, so a span with more objects than are listed is made shorter.
-
-    Args:
-        store: The store.
-        before_ns: The end of the search, exclusive, Unix ns.
-        limit: Most batches of the page.
-        ahead_s: How much of the time before `before_ns` may be in the future.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
+    with the oldest object, so a span with more objects than are listed is made shorter. `ahead_s`
+    is how much of the time before `before_ns` may be in the future.
     """
     page, before_s = BatchPage(batches=()), 0.0
     for whole_s in _SPANS_S:
@@ -155,11 +137,7 @@ async def read_newest_batches(
 async def _shorter(store: ObjectStore, cut: "_Listed", complete_s: float, limit: int) -> "_Listed":
     """Return the listing of a shorter span that is complete and has enough objects, if possible.
 
-    Args:
-        store: The store.
-        cut: The listing of a span that has too many.
-        complete_s: A length that has too few.
-        limit: How many objects are enough.
+    The span of `cut` has too many objects, one of `complete_s` too few; `limit` are enough.
     """
     found, too_long_s = cut, (cut.before_ns - cut.since_ns) / NS_PER_S
     for _ in range(_HALVINGS_MAX):
@@ -181,15 +159,7 @@ async def read_span(
 ) -> BatchSpan:
     """Return the newest indexed batches that were accepted in [since, before), the newest first.
 
-    Args:
-        store: The store.
-        since_ns: The start of the span, inclusive, Unix ns.
-        before_ns: The end of the span, exclusive, Unix ns.
-        limit: Most batches to return.
-        opened_max: Most index objects to read.
-
-    Raises:
-        StoreError: The store is unreachable or refused.
+    At most `limit` batches are returned and `opened_max` index objects read.
     """
     listed = await _index_keys(store, since_ns, before_ns)
     read = await _open_newest(store, listed, limit, opened_max)
@@ -223,13 +193,7 @@ async def _read_entries(
 
 
 class _Opened(msgspec.Struct, frozen=True, kw_only=True):
-    """The entries of the newest index objects of a span.
-
-    Attributes:
-        batches: The manifests, the newest first.
-        broken: Keys of index objects that cannot be read.
-        opened: How many index objects were read.
-    """
+    """The entries of the newest index objects of a span."""
 
     batches: list[AcceptedManifest]
     broken: list[str]
@@ -271,11 +235,7 @@ def _next_of(shown: tuple[AcceptedManifest, ...]) -> str | None:
 class _Listed(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of the index objects with entries of a span, the newest first.
 
-    Attributes:
-        since_ns: The start of the span, inclusive, Unix ns.
-        before_ns: Its end, exclusive.
-        keys: The keys.
-        cut: Whether the newest objects are missing, because the span has too many.
+    It is `cut` if the newest objects are missing, because the span has too many.
     """
 
     since_ns: int

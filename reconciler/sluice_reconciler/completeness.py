@@ -44,8 +44,7 @@ class ReportedHighWater:
 
     Attributes:
         seq_end: The highest sequence number that the agent assigned.
-        reported_at_ns: When a gateway stored it, by the store's clock.
-        etag: The ETag of the record.
+        reported_at_ns: When a gateway stored it.
     """
 
     seq_end: int
@@ -66,11 +65,7 @@ class HighWaterReader:
         self._known: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
 
     async def read(self, agent_id: str | None = None) -> HighWaterMarks:
-        """Return the marks of one agent or of all; an unreadable one is logged and omitted.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Return the marks of one agent or of all; an unreadable one is logged and omitted."""
         prefix = HIGH_WATER if agent_id is None else high_water_prefix(agent_id)
         found: dict[tuple[str, str], ReportedHighWater] = {}
         kept: dict[ObjectKey, tuple[ETag, HighWaterMark | None]] = {}
@@ -184,11 +179,7 @@ class BootList(msgspec.Struct, frozen=True):
 async def read_completeness(
     store: ObjectStore, agent_id: str | None = None
 ) -> AsyncIterator[BootReport]:
-    """Return a report of every boot, agent by agent, from a listing and the high-water marks.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return a report of every boot, agent by agent, from a listing and the high-water marks."""
     prefix = ACCEPTED if agent_id is None else agent_prefix(agent_id)
     # Before the batches, so that a batch accepted in between is not reported as a gap.
     marks = await HighWaterReader(store, RequestLimit(CONCURRENCY)).read(agent_id)
@@ -295,9 +286,7 @@ class StoreReport:
     Attributes:
         boots: The boots in the order of their keys. Of too many, those with gaps or overlaps are
             kept first, then those whose latest batch is the youngest.
-        more: Number of boots that were left out.
-        oldest_gap_s: Age of the oldest gap of any boot, 0 for none, seconds.
-        tail_missing: Number of records behind the last accepted ones that are missing.
+        oldest_gap_s: Seconds; 0 for none.
     """
 
     boots: tuple[BootReport, ...] = ()
@@ -318,12 +307,10 @@ class StoreTally:
         observe: Callable[[BootReport, UnixNs], None],
         weight_max: int = BOOTS_WEIGHT_MAX,
     ) -> None:
-        """Begin a listing.
+        """Begin a listing; `marks` are what agents reported, read before.
 
-        Args:
-            marks: What agents reported, read before.
-            observe: Called with the report of each boot and the store's clock.
-            weight_max: Boots that are remembered, with their gaps and further ranges.
+        `observe` is called with the report of each boot and the store's clock. `weight_max` limits
+        the boots that are remembered, with their gaps and further ranges.
         """
         self._marks = marks
         self._observe = observe
@@ -374,9 +361,7 @@ REMOVED_MARKS_MAX: Final = 10_000
 class CoveredMark:
     """A mark to remove.
 
-    Attributes:
-        key: Its key.
-        etag: Of the mark that was compared; a mark that was raised since is another one.
+    The ETag is that of the compared mark; a mark that was raised since is another one.
     """
 
     key: ObjectKey
@@ -389,21 +374,14 @@ class CoveredMarks:
     def __init__(self, marks: HighWaterMarks, quiet_ns: int) -> None:
         """Begin a listing of `accepted/`, which must begin after the marks were read.
 
-        Args:
-            marks: The marks.
-            quiet_ns: How long a mark is kept after it was written, so that it is not written again.
+        A mark is kept for `quiet_ns` after it was written, so that it is not written again.
         """
         self._marks = marks
         self._quiet_ns = quiet_ns
         self.found: list[CoveredMark] = []
 
     def observe(self, boot: BootReport, now_ns: UnixNs) -> None:
-        """Add the mark of a boot that was listed, if the mark shows nothing.
-
-        Args:
-            boot: What is accepted.
-            now_ns: The store's clock.
-        """
+        """Add the mark of a boot that was listed, if the mark shows nothing."""
         mark = self._marks.get((boot.agent_id, boot.boot_id))
         if mark is None or boot.tail_missing or mark.reported_at_ns + self._quiet_ns > now_ns:
             return

@@ -23,9 +23,7 @@ class RequestLimit:
     async def each(self, items: Iterable[_In], do: Callable[[_In], Awaitable[_Out]]) -> list[_Out]:
         """Call `do` for every item concurrently within the bound; return results in order.
 
-        Raises:
-            StoreError: As `do`; the other calls are cancelled.
-            OutcomeUnknown: As `do`; the other calls are cancelled.
+        The first error cancels the other calls.
         """
 
         async def gated(item: _In) -> _Out:
@@ -50,17 +48,7 @@ class RequestLimit:
     ) -> AsyncIterator[list[tuple[ObjectKey, bytes]]]:
         """List a prefix and yield key and bytes of its objects, many at a time, in key order.
 
-        An object that is deleted after it was listed is left out.
-
-        Args:
-            store: The store.
-            prefix: The prefix.
-            wanted: Whether an object is read; all are by default.
-            start_after: Only keys after this one.
-            end_at: Only keys up to this one; None for all.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
+        An object that is deleted after it was listed is left out. By default all objects are read.
         """
         async for page in store.list(prefix, start_after=start_after, end_at=end_at):
             listed = [one for one in page.objects if wanted is None or wanted(one.key)]
@@ -84,12 +72,7 @@ def _read_together(listed: Sequence[ListedObject]) -> Iterable[list[ObjectKey]]:
 
 
 async def run_all(works: Iterable[Coroutine[object, object, None]]) -> None:
-    """Run several coroutines concurrently; the first error cancels the others.
-
-    Raises:
-        StoreError: As what it runs.
-        OutcomeUnknown: As what it runs.
-    """
+    """Run several coroutines concurrently; the first error cancels the others."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in works:

@@ -48,8 +48,6 @@ class DerivedDifference:
 
     Attributes:
         key: The object, or the key that a packed entry would have alone.
-        wrong: How it differs.
-        detail: What was found.
         pack: The packed object that contains the entry, if it is packed.
         source: The manifest that defines the object, if it was compared with its manifest.
     """
@@ -63,13 +61,7 @@ class DerivedDifference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceManifest:
-    """An accepted manifest that agrees with its key; its blob was not read.
-
-    Attributes:
-        key: The accepted key.
-        manifest: The record.
-        body: Its exact bytes.
-    """
+    """An accepted manifest that agrees with its key; its blob was not read."""
 
     key: ObjectKey
     manifest: AcceptedManifest
@@ -88,11 +80,7 @@ def parse_source(key: ObjectKey, body: bytes) -> SourceManifest | None:
 
 
 async def read_source(store: ObjectStore, key: ObjectKey) -> SourceManifest | None:
-    """Read an accepted manifest; return None if it is missing or malformed.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read an accepted manifest; return None if it is missing or malformed."""
     match await store.get(key):
         case NotFound():
             return None
@@ -103,11 +91,7 @@ async def read_source(store: ObjectStore, key: ObjectKey) -> SourceManifest | No
 async def compare_object(
     store: ObjectStore, key: ObjectKey, body: bytes | None, source: ObjectKey | None = None
 ) -> DerivedDifference | None:
-    """Compare an object with the body it should have, None for any; return None if equal.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Compare an object with the body it should have, None for any; return None if equal."""
     match await store.get(key):
         case NotFound():
             return DerivedDifference(key=key, wrong=DifferenceKind.MISSING, source=source)
@@ -128,11 +112,7 @@ class EntryComparison:
         self._packed = PackIndex(store)
 
     async def compare_accepted(self, batch: SourceManifest) -> Sequence[DerivedDifference]:
-        """Compare the three index entries of one accepted manifest with what exists.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Compare the three index entries of one accepted manifest with what exists."""
         by_time, raw = by_time_of(batch)
         found = [
             await self.compare_entry(batch, by_time),
@@ -142,11 +122,7 @@ class EntryComparison:
         return [one for one in found if one is not None]
 
     async def compare_quarantine(self, key: ObjectKey) -> Sequence[DerivedDifference]:
-        """Compare the reverse reference of one quarantine manifest with what exists.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Compare the reverse reference of one quarantine manifest with what exists."""
         try:
             who, submitted = parse_quarantine_key(key)
         except InvalidRecord:
@@ -159,9 +135,6 @@ class EntryComparison:
         """Compare a reverse reference with what exists; None if equal or if it is packed.
 
         The packed entry of the raw blob is a reverse reference too (ADR 27).
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
         """
         found = await compare_object(self._store, *by_blob_of(batch), source=batch.key)
         if found is None or found.wrong is not DifferenceKind.MISSING:
@@ -173,14 +146,8 @@ class EntryComparison:
     ) -> DerivedDifference | None:
         """Compare a by-time entry, alone or packed, with what exists; return None if equal.
 
-        Args:
-            batch: The source.
-            entry: The entry as the source defines it.
-            any_body: Accept any bytes. Two batches with the same blob share one raw-blob entry, so
-                its body may name either of them.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
+        With `any_body`, accept any bytes: two batches with the same blob share one raw-blob entry,
+        so its body may name either of them.
         """
         body = None if any_body else entry.body
         found = await compare_object(self._store, entry.key, body, batch.key)
@@ -191,11 +158,7 @@ class EntryComparison:
         return None if packed else found
 
     async def compare_derived(self, key: ObjectKey) -> Sequence[DerivedDifference]:
-        """Check that a derived object, or each entry of a packed object, has a source.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Check that a derived object, or each entry of a packed object, has a source."""
         match await self._store.get(key):
             case NotFound():
                 return ()
@@ -214,13 +177,7 @@ class EntryComparison:
     ) -> DerivedDifference | None:
         """Check that an entry that was read has a source; return None if it has.
 
-        Args:
-            key: The key that it has when it is not packed.
-            body: Its bytes.
-            pack: The packed object that contains it.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
+        `key` is that of the entry alone, and `pack` the object that contains it.
         """
         try:
             source = _source_of(key, body)

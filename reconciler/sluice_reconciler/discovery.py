@@ -40,12 +40,9 @@ class DiscoveryClaim:
     Attributes:
         lanes: Per lane, the time through which every acknowledged batch is enqueued or held. Lanes
             that are not named are not claimed.
-        held_by: What holds the earliest of these times back.
-        journals: Per registered process, the number of its last journal object of which every entry
-            is enqueued or held; None leaves the stored numbers as they are.
-        pass_began_ns: When a full pass that left no batch behind began.
-        listed: The number of keys that it listed.
-        pass_queues: The queues that it compared.
+        journals: The number of its last journal object of which every entry is enqueued or held,
+            per registered process; None leaves the stored numbers as they are.
+        pass_began_ns: Of a full pass that left no batch behind.
     """
 
     lanes: Mapping[int, UnixNs] = field(default_factory=dict)
@@ -57,13 +54,7 @@ class DiscoveryClaim:
 
 
 def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> DiscoveryRecord:
-    """Return the record with the facts of a claim; no time and no number in it decreases.
-
-    Args:
-        record: The stored record.
-        claim: What a reconciler has shown.
-        lanes: Number of lanes of each queue.
-    """
+    """Return the record with the facts of a claim; no time and no number in it decreases."""
     before_ns = record.complete_through_unix_ns
     times = [
         max(record.lanes.get(_lane(lane), before_ns), claim.lanes.get(lane, 0))
@@ -112,7 +103,7 @@ def _lane(lane: int) -> str:
 def is_worth_writing(before: DiscoveryRecord, after: DiscoveryRecord, step_s: float) -> bool:
     """Return True if a record differs enough from the stored one to be written.
 
-    The time alone moves in an idle store too; then it is written only after `step_s`.
+    Even in an idle store the time moves; a change of the time alone is written after `step_s`.
     """
     if before.complete_through_unix_ns == 0 and after.complete_through_unix_ns:
         return True
@@ -150,11 +141,7 @@ class DiscoveryStore:
         """Number of writes by this process."""
 
     async def read(self) -> UnixNs:
-        """Read the record again; return the store's clock in the response.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Read the record again; return the store's clock in the response."""
         read = await self._store.get(DISCOVERY)
         if not isinstance(read, Found):
             self._etag, self.record = None, _EMPTY
@@ -171,23 +158,12 @@ class DiscoveryStore:
     async def claim(self, claim: DiscoveryClaim, *, step_s: float = 0.0) -> bool:
         """Merge a claim into the stored record; return True if it was written.
 
-        Args:
-            claim: What this process has shown.
-            step_s: As in `is_worth_writing`.
-
-        Raises:
-            OutcomeUnknown: The retries are spent; a later claim contains this one.
-            StoreError: The store is unreachable or refused the request.
+        After a failure, a later claim contains this one.
         """
         return await self._update(lambda old: merge_claim(old, claim, self._lanes), step_s)
 
     async def set_journaled_since(self, since_ns: UnixNs | None) -> bool:
-        """Store since when every gateway writes a journal; None if one does not.
-
-        Raises:
-            OutcomeUnknown: The retries are spent.
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Store the time since which every gateway writes a journal; None if one does not."""
         return await self._update(lambda old: replace(old, journaled_since_unix_ns=since_ns), 0.0)
 
     async def _update(

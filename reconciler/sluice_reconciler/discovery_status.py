@@ -140,11 +140,7 @@ class DiscoveryStatus:
 
 
 async def read_discovery_status(store: ObjectStore) -> DiscoveryStatus:
-    """Read the discovery record, the progress of the full pass, and every registration.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read the discovery record, the progress of the full pass, and every registration."""
     read = await store.get(DISCOVERY)
     now_ns = read.info.date_ns if isinstance(read, Found) else read.date_ns
     record = _decode_discovery(read.body) if isinstance(read, Found) else None
@@ -205,8 +201,6 @@ class _Place:
 
 
 class _ProcessReader:
-    """Reads the status of one process with a GET and a LIST."""
-
     def __init__(
         self,
         store: ObjectStore,

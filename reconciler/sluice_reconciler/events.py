@@ -90,9 +90,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 class EventHints:
     """The keys that some events named.
 
-    Attributes:
-        keys: Accepted keys, each once, in order.
-        foreign: Number of events about other keys, or about deletions.
+    `foreign` counts events about other keys, or about deletions.
     """
 
     keys: tuple[ObjectKey, ...]
@@ -100,11 +98,7 @@ class EventHints:
 
 
 def parse_events(body: bytes) -> EventHints:
-    """Parse one message of any accepted shape.
-
-    Raises:
-        BadUsage: The message is not JSON, has none of the shapes, or names more than 10 000 keys.
-    """
+    """Parse one message of any accepted shape, with at most 10 000 keys."""
     named = _named(body, 0)
     if len(named) > KEYS_MAX:
         raise BadUsage(f"one message names at most {KEYS_MAX} keys, found=`{len(named)}`")
@@ -147,11 +141,7 @@ def accepted_of(raw: str) -> ObjectKey | None:
 
 
 def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
-    """Parse one message and count its events.
-
-    Raises:
-        BadUsage: As `parse_events`; the message is counted as invalid.
-    """
+    """Parse one message and count its events."""
     try:
         hints = parse_events(body)
     except BadUsage:
@@ -166,10 +156,7 @@ def parse_counted_events(body: bytes, metrics: ReconcilerMetrics) -> EventHints:
 class _FailedHints:
     """Keys whose processing failed.
 
-    Attributes:
-        keys: The keys.
-        attempts: How often they were processed.
-        due_ns: When they are processed again, by the monotonic clock.
+    `due_ns` is monotonic.
     """
 
     keys: list[ObjectKey]
@@ -305,10 +292,7 @@ def decide_fate(
 ) -> MessageFate:
     """Decide about a message whose keys were processed without an error.
 
-    Args:
-        keys: The keys that it names.
-        left: Keys whose batches are neither in every queue nor held.
-        receives: How often it was received.
+    `left` has the keys whose batches are neither in every queue nor held.
     """
     if not any(key in left for key in keys):
         return MessageFate.DONE
@@ -349,12 +333,8 @@ class EventReceiver:
     ) -> None:
         """Bind the receiver to a queue.
 
-        Args:
-            source: The queue.
-            process: Verifies, indexes and enqueues batches by their accepted keys.
-            metrics: Counts events and messages.
-            clock: Time.
-            polls: How many receptions wait concurrently.
+        `process` verifies, indexes and enqueues batches by their accepted keys; `polls` receptions
+        wait concurrently.
         """
         self._source = source
         self._process = process
@@ -397,10 +377,7 @@ class EventReceiver:
     async def process(self, messages: "Sequence[EventMessage]") -> None:
         """Process the keys of all messages in one call, then remove or release each message.
 
-        Raises:
-            StoreError: The store or the message queue is unreachable; the messages that were not
-                removed are delivered again.
-            OutcomeUnknown: The retries of a write are spent; as above.
+        After an error, messages that were not removed are delivered again.
         """
         fates: list[tuple[EventMessage, MessageFate]] = []
         parsed: list[ParsedMessage] = []
@@ -444,11 +421,7 @@ class EventReceiver:
         return found
 
     async def _settle(self, fates: "Sequence[tuple[EventMessage, MessageFate]]") -> None:
-        """Remove the messages that are settled, then release the others.
-
-        Raises:
-            StoreError: The message queue is unreachable; the messages are delivered again.
-        """
+        """Remove the messages that are settled, then release the others."""
         for _, fate in fates:
             self._metrics.event_messages.labels(fate.value).inc()
         await self._source.done([message for message, fate in fates if fate in REMOVED])

@@ -108,10 +108,7 @@ def manifest_object(read: Found) -> StoredObject:
 async def blob_object(store: ObjectStore, manifest: AcceptedManifest, problem: str) -> StoredObject:
     """Return the blob of a batch.
 
-    Args:
-        store: The store.
-        manifest: The manifest that names it.
-        problem: What a verification found; empty if it is right.
+    `problem` is what a verification found; empty if the blob is right.
     """
     info = await store.head(ObjectKey(manifest.raw_blob_key))
     if not isinstance(info, ObjectInfo):
@@ -266,13 +263,7 @@ ReadLake = Callable[[AcceptedManifest], Awaitable[BatchInLake]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlace:
-    """One record, whose batch is wanted.
-
-    Attributes:
-        agent_id: Its agent.
-        boot_id: Its boot.
-        seq: Its sequence number.
-    """
+    """One record, whose batch is wanted, by its sequence number."""
 
     agent_id: str
     boot_id: str
@@ -285,12 +276,8 @@ Subject = Identity | Digest | RecordPlace
 def parse_subject(text: str) -> Subject:
     """Parse what names a batch.
 
-    Returns:
-        The identity for `agent/boot/start-end` or the key of a manifest, the record for
-        `agent/boot/seq`, or the digest of a blob for its SHA-256 in 64 hex digits.
-
-    Raises:
-        BadUsage: The text has none of these forms.
+    This is the identity for `agent/boot/start-end` or the key of a manifest, the record for
+    `agent/boot/seq`, or the digest of a blob for its SHA-256 in 64 hex digits.
     """
     if text.startswith(ACCEPTED):
         try:
@@ -321,14 +308,7 @@ async def explain(
 ) -> list[BatchPath]:
     """Return the path of an identity, or of every identity that contains a record or names a blob.
 
-    Args:
-        store: The store.
-        subject: What names the batch.
-        read_lake: Reads the lake for each accepted batch; None leaves it out.
-
-    Raises:
-        BadUsage: The store has no authority.
-        StoreError: The store is unreachable or refused the request.
+    Without `read_lake`, the lake is left out.
     """
     lanes = (await read_authority(store)).lanes
     paths = [await _path(store, who, lanes) for who in await _identities(store, subject)]
@@ -361,9 +341,6 @@ async def find_batches(store: ObjectStore, place: RecordPlace) -> list[Identity]
 
     Keys are sorted by the first sequence number, and the number of records of a batch is unknown.
     So keys that start shortly before the record are listed first, then more of them.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
     """
     for reach in _REACHES:
         first = max(0, place.seq - reach)
@@ -390,13 +367,9 @@ async def _batches_from(
 
 
 async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identity]:
-    """Return the identity in the envelope of a blob, if its manifest names the blob.
+    """Return the identity in a blob's envelope, if its manifest names the blob.
 
     No other manifest can name it, so this needs no reverse reference.
-
-    Raises:
-        UnsupportedVersion: The blob is a frame of another version.
-        StoreError: The store is unreachable or refused the request.
     """
     read = await store.get(blob_key(digest), first=0, last=HEAD_BYTES_MAX - 1)
     if not isinstance(read, Found):

@@ -106,12 +106,7 @@ class _Lane:
 
 
 class HttpQueue:
-    """The entries of one queue, claimed under leases.
-
-    Attributes:
-        queue: Its name.
-        owners: Which reconciler owns a lane; only own lanes are opened.
-    """
+    """The entries of one queue, claimed under leases; only own lanes are opened."""
 
     def __init__(self, store: ObjectStore, queue: str, runtime: Runtime, *, lease_s: float) -> None:
         self.queue = queue
@@ -126,13 +121,12 @@ class HttpQueue:
     async def claim(self, count: int, consumer: str, lane: int | None = None) -> list[ClaimedEntry]:
         """Claim up to `count` entries of one lane or of all, oldest first within a lane.
 
-        A lane that cannot be read, for example because it is halted, stops no other lane.
+        A lane that cannot be read, for example because it is halted, stops no other lane. At most
+        100 entries are claimed.
 
         Raises:
-            BadUsage: The count is not 1 to 100.
             WorkListMissing: Nothing was claimed, and the work list of an entry is lost; its lane is
                 halted until a rebuild.
-            StoreError: Nothing was claimed; the store is unreachable or refused a request.
         """
         if not 1 <= count <= CLAIMS_MAX:
             raise BadUsage(f"max must be 1 to {CLAIMS_MAX}, max=`{count}`")
@@ -227,12 +221,12 @@ class HttpQueue:
     async def commit(self, lease_ids: list[str]) -> int:
         """Commit entries and acknowledge the contiguous ones; return how many were committed.
 
+        If the store fails, the commits are kept in memory.
+
         Raises:
             LeaseFenced: Another process opened the lane of some of the leases; those are not
                 committed, the entries of the others are.
             LeaseLost: Some of the leases have ended; the entries of the others are committed.
-            StoreError: The store is unreachable or refused the request; the commits are kept in
-                memory.
         """
         async with self._lock:
             lost = [one for one in lease_ids if not self._with(one, LaneLeases.commit)]
@@ -273,8 +267,7 @@ class HttpQueue:
     def redirect_url(self, lanes: Iterable[int]) -> str:
         """Return the base URL of the other process that owns lanes; empty if this one does.
 
-        Raises:
-            BadUsage: The lanes have different owners.
+        Refuse lanes that have different owners.
         """
         urls = {self.owners.owner_url(lane) for lane in lanes}
         if len(urls) > 1:
@@ -282,28 +275,16 @@ class HttpQueue:
         return urls.pop() if urls else ""
 
     def lanes_of(self, lease_ids: Iterable[str]) -> set[int]:
-        """Return the lanes of leases.
-
-        Raises:
-            BadUsage: One is not a lease id.
-        """
+        """Return the lanes of leases."""
         return {self._number(one) for one in lease_ids}
 
     async def fail(self, lease_ids: list[str]) -> None:
-        """Return claimed entries to the queue.
-
-        Raises:
-            LeaseLost: Some of the leases have ended.
-        """
+        """Return claimed entries to the queue; raise `LeaseLost` if some leases have ended."""
         async with self._lock:
             self._refuse([one for one in lease_ids if not self._with(one, LaneLeases.fail)])
 
     async def extend(self, lease_ids: list[str]) -> None:
-        """Extend leases by the lease duration from now.
-
-        Raises:
-            LeaseLost: Some of the leases have ended.
-        """
+        """Extend leases by the lease duration from now, or raise `LeaseLost` as `fail` does."""
         ends_ns = self._ends_ns()
         async with self._lock:
             lost = []

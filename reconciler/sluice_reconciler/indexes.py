@@ -54,10 +54,7 @@ REMEMBERED_MAX: Final = 500_000
 class TimeEntry:
     """One by-time entry.
 
-    Attributes:
-        at_ns: The instant that it is sorted by.
-        key: The key that it has when it is not packed.
-        body: Its exact bytes.
+    `at_ns` is the instant that it is sorted by; the key is that of the entry alone.
     """
 
     at_ns: UnixNs
@@ -70,17 +67,17 @@ class LoadedManifest(Protocol):
 
     @property
     def key(self) -> ObjectKey:
-        """The accepted key."""
+        """The key under `accepted/`."""
         ...
 
     @property
     def manifest(self) -> AcceptedManifest:
-        """The record."""
+        """The decoded manifest."""
         ...
 
     @property
     def body(self) -> bytes:
-        """The exact bytes."""
+        """The manifest's exact bytes."""
         ...
 
 
@@ -129,9 +126,7 @@ def _packed(folder: str, entries: Sequence[TimeEntry]) -> tuple[ObjectKey, bytes
 def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     """Return key and bytes of each entry of a packed object, or the one entry that is not packed.
 
-    Raises:
-        InvalidRecord: The bytes of the packed object do not match its name, are not lines of
-            entries, or contain an entry of another folder.
+    The bytes must match the name of the packed object, and its entries be of one folder.
     """
     if parse_pack_key(key) is None:
         return [(key, body)]
@@ -148,11 +143,7 @@ def unpack(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
 
 
 def decode_by_time(key: ObjectKey, body: bytes) -> dict[ObjectKey, AcceptedManifest]:
-    """Return the manifests in an object of the index by time, by their accepted keys.
-
-    Raises:
-        InvalidRecord: As `unpack`, or an entry is not a manifest of a valid identity.
-    """
+    """Return the manifests in an object of the index by time, by their accepted keys."""
     manifests = [decode_record(entry, raw, AcceptedManifest) for entry, raw in unpack(key, body)]
     try:
         return {accepted_key(one.identity): one for one in manifests}
@@ -173,10 +164,7 @@ def first_instant(key: ObjectKey) -> int | None:
 class FoundEntry:
     """The object that contains an entry.
 
-    Attributes:
-        info: The object.
-        sha256: The digest of its bytes.
-        right: Whether the entry has exactly the bytes that it should have.
+    It is `right` if the entry has exactly the bytes that it should have.
     """
 
     info: ObjectInfo
@@ -185,11 +173,7 @@ class FoundEntry:
 
 
 async def find_entry(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None:
-    """Return the object that contains an entry, alone or packed; None if there is none.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the object that contains an entry, alone or packed; None if there is none."""
     read = await store.get(entry.key)
     if isinstance(read, Found):
         right = read.body == entry.body
@@ -198,11 +182,7 @@ async def find_entry(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None:
 
 
 async def find_packed(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None:
-    """Return the packed object of its hour that contains an entry; None if there is none.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the packed object of its hour that contains an entry; None if there is none."""
     folder = entry.key.rpartition("/")[0] + "/"
     # A packed object with this entry ends at its instant or later; its name begins with a digit.
     after, end_at = f"{folder}{entry.at_ns:020d}", f"{folder}:"
@@ -249,11 +229,7 @@ class PackIndex:
         self._lock = asyncio.Lock()
 
     async def digest(self, key: ObjectKey) -> Digest | None:
-        """Return the hash of an entry of a readable packed object, else None.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Return the hash of an entry of a readable packed object, else None."""
         folder = key.rpartition("/")[0] + "/"
         async with self._lock:
             if folder not in self._folders:
@@ -279,11 +255,7 @@ class PackIndex:
 
 
 async def put_all_derived(store: ObjectStore, objects: Sequence[NewObject]) -> list[bool | None]:
-    """Create derived objects by one call; return which did not exist, None for unknown.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Create derived objects by one call; return which did not exist, None for unknown."""
     created: list[bool | None] = []
     for one in await store.create_many(objects):
         if isinstance(one, StoreError):
@@ -293,12 +265,7 @@ async def put_all_derived(store: ObjectStore, objects: Sequence[NewObject]) -> l
 
 
 async def put_derived(store: ObjectStore, key: ObjectKey, body: bytes, backoff: Backoff) -> bool:
-    """Create a derived object; return True if it did not exist.
-
-    Raises:
-        OutcomeUnknown: No attempt had a known outcome; the next pass retries.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Create a derived object; return True if it did not exist."""
     return isinstance(await create_known(store, key, body, backoff), Applied)
 
 
@@ -325,11 +292,8 @@ def references_of(
 ) -> list[tuple[ObjectKey, bytes, int]]:
     """Return the reverse references to write alone: of batches whose raw-blob entry is not packed.
 
-    A packed raw-blob entry names the manifest of a sha256, as a reverse reference does.
-
-    Args:
-        batches: The batches of one flush.
-        packs: The by-time objects of the flush whose packed entries count as references.
+    A packed raw-blob entry names the manifest of a sha256, as a reverse reference does. `packs` are
+    the by-time objects of the flush whose packed entries count as references.
     """
     packed = {
         entry

@@ -31,10 +31,7 @@ class Lease:
     """One claimed entry.
 
     Attributes:
-        lease_id: Identifies this claim.
-        entry: The claimed entry.
-        consumer: The name that the consumer gave.
-        since_ns: When the entry was claimed, by the monotonic clock.
+        since_ns: By the monotonic clock.
         ends_ns: When the entry may be claimed again, by the monotonic clock.
         attempts: How often the entry was claimed before.
     """

@@ -60,11 +60,7 @@ class LiveReader:
     ) -> None:
         """Create the reader.
 
-        Args:
-            store: The store.
-            window: Where records are kept.
-            clock: The store's time.
-            round_s: Time between two reads of journals, by which records are later in any case.
+        `round_s` is the time between two reads of journals, by which records are later in any case.
         """
         self._stale_ns = int((LATE_S + round_s) * NS_PER_S)
         self._store = store
@@ -153,8 +149,7 @@ class LiveReader:
     def end_pass(self, *, is_whole: bool = True) -> None:
         """Report the batches that a successful full pass listed and that were never offered.
 
-        Args:
-            is_whole: Whether this process listed everything itself.
+        `is_whole` is set if this process listed everything itself.
         """
         missed = {key: at_ns for key, at_ns in self._listed.items() if key not in self._offered}
         if missed:
@@ -235,14 +230,8 @@ class LiveReader:
     ) -> LiveView:
         """Return recent records; if there are none, wait for the next record of any agent.
 
-        Args:
-            agent_id: The agent whose records are returned; None for all.
-            after: The `next` of an earlier view; without it the newest records are returned.
-            limit: Number of records, at most.
-            wait_s: Time to wait, at most, seconds.
-
-        Raises:
-            BadUsage: `after` is not a cursor.
+        Without `after`, the `next` of an earlier view, the newest records are returned. Wait at
+        most `wait_s`.
         """
         position = self._window.position
         found = self._view(agent_id, after, limit)
@@ -285,11 +274,6 @@ def newest_lines(manifest: AcceptedManifest, blob: bytes, bytes_max: int) -> lis
 
     A line is an NDJSON record as in `docs/protocol.md`, with agent_id, boot_id, seq, kind,
     accepted_at_unix_ns and the frame's resource added.
-
-    Raises:
-        InvalidFrame: The blob is not a frame.
-        UnsupportedVersion: The frame has another version.
-        TooLarge: The frame exceeds the limits.
     """
     frame = decode_frame(blob)
     count = len(frame.columns)

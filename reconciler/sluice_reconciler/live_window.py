@@ -31,13 +31,9 @@ class LiveView:
 
     Attributes:
         lines: Records as lines of JSON without line ends, in the order in which they were read.
-        next: The cursor for the records that follow.
-        more: Whether records after `next` are available already.
         reasons: Why records may be missing; empty if none are.
-        enabled: Whether the reconciler keeps live records.
-        accepted_until_ns: Every batch that was acknowledged before this time, by the store's clock,
-            is in the window, or was, except those that `reasons` name; None if no such time is
-            known.
+        accepted_until_ns: Every batch acknowledged before this time of the store's clock is or was
+            in the window, except those that `reasons` name; None if no such time is known.
     """
 
     lines: tuple[bytes, ...]
@@ -58,8 +54,6 @@ class _LiveBatch:
     """The lines of one batch; the oldest are dropped when space is needed.
 
     Attributes:
-        agent_id: The agent of the batch.
-        accepted_at_ns: When it was accepted.
         place: Position of its first line.
         first: Position of the first line that was not dropped.
         lines: Never empty while the batch is in the window.
@@ -81,9 +75,7 @@ class _LiveBatch:
 class _Absence:
     """The latest absence of one kind.
 
-    Attributes:
-        place: The highest position at which records are absent.
-        accepted_at_ns: The latest time at which an absent record was accepted.
+    `place` is the highest position of absent records, `accepted_at_ns` the latest acceptance.
     """
 
     place: int = 0
@@ -97,13 +89,7 @@ class _Absence:
 
 @dataclass(slots=True, kw_only=True)
 class _LiveAgent:
-    """The records of one agent.
-
-    Attributes:
-        batches: Oldest first.
-        size_bytes: Memory that they use.
-        dropped: Its records that were dropped.
-    """
+    """The records of one agent, oldest first, and those that were dropped."""
 
     batches: deque[_LiveBatch] = field(default_factory=deque)
     size_bytes: int = 0
@@ -118,11 +104,8 @@ class LiveWindow:
     ) -> None:
         """Create an empty window that is partial.
 
-        Args:
-            process: Fresh with every start; part of each cursor.
-            bytes_max: Memory for all agents, at most; 0 turns the window off.
-            agent_bytes_max: Memory for one agent, at most.
-            window_s: How far back the window is complete once it has watched that long, seconds.
+        `process` is fresh with every start and part of each cursor. `bytes_max` of 0 turns the
+        window off. Once it has watched for `window_s`, it is complete that far back.
         """
         self.bytes_max = bytes_max
         self.agent_bytes_max = min(agent_bytes_max, bytes_max)
@@ -160,14 +143,7 @@ class LiveWindow:
     def add(
         self, agent_id: str, lines: Sequence[bytes], *, cut: int = 0, accepted_at_ns: int = 0
     ) -> None:
-        """Add the records of one batch.
-
-        Args:
-            agent_id: The agent of the batch.
-            lines: The newest records, oldest first.
-            cut: How many older records of the same batch were left out.
-            accepted_at_ns: When the batch was accepted.
-        """
+        """Add the newest records of one batch, oldest first; `cut` older ones were left out."""
         self._at += cut
         if not lines:
             self._left_out(agent_id, cut, accepted_at_ns)
@@ -231,14 +207,8 @@ class LiveWindow:
     ) -> LiveView:
         """Return records of one agent or of all.
 
-        Args:
-            now_ns: The store's time.
-            agent_id: The agent; None for all.
-            after: The `next` of an earlier view; without it the newest records are returned.
-            limit: Number of records, at most.
-
-        Raises:
-            BadUsage: `after` is not a cursor.
+        `now_ns` is the store's time. Without `after`, the `next` of an earlier view, the newest
+        records are returned.
         """
         process, at = self._parse(after)
         known = process == self._process

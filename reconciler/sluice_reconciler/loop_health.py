@@ -1,4 +1,4 @@
-"""How each loop of the reconciler does, and what logs and `/readyz` report from it.
+"""The health of each loop of the reconciler, and what logs and `/readyz` report about it.
 
 One rule holds for every loop of every service:
 
@@ -56,12 +56,7 @@ NEEDED: Final = frozenset({Loop.JOURNALS, Loop.PASSES, Loop.MEMBERS})
 
 
 class StalledLoop(msgspec.Struct, frozen=True, kw_only=True):
-    """A loop whose tries fail.
-
-    Attributes:
-        loop: Its name.
-        reason: The error of the last try.
-    """
+    """A loop whose tries fail."""
 
     loop: Loop
     reason: str
@@ -69,14 +64,7 @@ class StalledLoop(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class _Failure:
-    """Tries that failed one after the other.
-
-    Attributes:
-        since_ns: When the first of them ended, by the monotonic clock.
-        reason: The error of the last one.
-        logged_ns: When a line was logged about it.
-        tries: Their number.
-    """
+    """Tries that failed one after the other."""
 
     since_ns: int
     reason: str
@@ -89,10 +77,7 @@ class ReconcilerHealth:
     """The state of every loop.
 
     Attributes:
-        now_ns: Returns the time of the monotonic clock.
-        passes: Full passes that succeeded.
-        rounds: Rounds of the journal route that succeeded while journals decide the frontier.
-        ended: Whether the work ended with an unexpected error.
+        rounds: Successful while journals decide the frontier.
     """
 
     now_ns: Callable[[], int]

@@ -51,15 +51,11 @@ class PipelineResult:
     """Counts of what a route did.
 
     Attributes:
-        sound: Batches that were verified and indexed.
         enqueued: Batches appended, counted once per queue.
-        indexed: Index entries that did not exist before.
         left: Batches that were not appended, because another reconciler owns the lane or the append
             failed; the next pass retries them.
-        held_back: Objects that are held.
-        absent: Keys without a manifest.
         left_keys: The keys that are neither in every queue nor held.
-        unread_keys: Those of them whose objects could not be read, while others could.
+        unread_keys: Keys of `left_keys` whose objects could not be read, while others could.
         batches: The verified batches of one call; a sum of results does not contain them.
     """
 
@@ -89,21 +85,7 @@ class PipelineResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineDependencies:
-    """What the stages of a pipeline use.
-
-    Attributes:
-        store: The acceptance authority.
-        workers: The lanes that batches are appended to.
-        holds: The records of held batches.
-        requests: The bound on requests in flight.
-        live: Reads newly indexed batches for the live window.
-        clock: The store's time.
-        backlog: Batches pending at each stage.
-        backoff: How a write of unknown outcome is retried.
-        metrics: Where the pipeline counts.
-        rng: Selects the blobs that are read in full.
-        on_verified: Called with the manifests of verified batches.
-    """
+    """What the stages of a pipeline use."""
 
     store: ObjectStore
     workers: LaneWorkers
@@ -140,19 +122,10 @@ class BatchPipeline:
         """Verify, index and enqueue accepted batches.
 
         An object that cannot be read, or a lane that cannot be written, stops no other batch: its
-        batches are left.
-
-        Args:
-            keys: Keys under `accepted/`, in the order in which they are to be enqueued.
-            takeover: When a lane of another reconciler may be taken; None decides by the age of
-                the batches.
-            named: Manifests that journals name, by key. They save reading what the store's checksum
-                shows to be equal.
-
-        Raises:
-            StoreError: The store is unreachable or refused the requests for every key; the keys may
-                be retried.
-            OutcomeUnknown: The retries of a write are spent; the keys may be retried.
+        batches are left. Keys are enqueued in the given order. Without a `takeover`, the age of the
+        batches decides whether a lane of another reconciler may be taken. Manifests that journals
+        name save reading what the store's checksum shows to be equal. An error is raised only if
+        every key failed; the keys may be retried.
         """
         if takeover is None:
             elsewhere = frozenset(key for key in keys if not self._parts.workers.works_on(key))
@@ -181,15 +154,7 @@ class BatchPipeline:
         """Process those of the keys whose batch some queue was not given yet.
 
         For routes that meet the same keys repeatedly: a key completed lately costs no request.
-
-        Args:
-            keys: Keys under `accepted/`.
-            compared: As in `new_batches`.
-            named: As in `process`.
-
-        Raises:
-            StoreError: As `process`.
-            OutcomeUnknown: As `process`.
+        `compared` is as in `new_batches`, the rest as in `process`.
         """
         unknown = [key for key in dict.fromkeys(keys) if key not in self._completed]
         wanted = await self._parts.workers.new_keys(unknown, compared)
@@ -201,12 +166,7 @@ class BatchPipeline:
         return await self.process(new, named=named) if new else PipelineResult()
 
     async def process_new_in_steps(self, keys: Sequence[ObjectKey]) -> PipelineResult:
-        """Call `process_new` with at most `list_batches_max` keys at a time.
-
-        Raises:
-            StoreError: As `process`.
-            OutcomeUnknown: As `process`.
-        """
+        """Call `process_new` with at most `list_batches_max` keys at a time."""
         result, step = PipelineResult(), self._settings.list_batches_max
         for first in range(0, len(keys), step):
             result = result.plus(await self.process_new(keys[first : first + step]))

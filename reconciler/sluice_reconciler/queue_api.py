@@ -76,9 +76,7 @@ async def entry_chunks(
 ) -> AsyncIterator[bytes]:
     """Yield the lines of an entry in chunks, and count what they contain.
 
-    Raises:
-        BatchUnreadable: A blob is missing or wrong; what was yielded is incomplete.
-        StoreError: The store is unreachable or refused the request.
+    If a blob is missing or wrong, raise `BatchUnreadable`: what was yielded is incomplete.
     """
     head = EntryHead(
         lease_id=entry.lease_id,

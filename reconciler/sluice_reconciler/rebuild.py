@@ -154,10 +154,8 @@ class EntryJoin:
     ) -> None:
         """Create an empty join.
 
-        Args:
-            memory_bytes_max: Size of the facts in memory, beyond which they are to be moved.
-            parts: Number of parts that are matched one after the other, at most 65 536.
-            suspects_max: Number of suspected facts that are remembered, per index and side.
+        Facts in memory beyond `memory_bytes_max` are to be moved. At most 65 536 `parts` are
+        matched one after the other. `suspects_max` is per index and side.
         """
         self._memory_bytes_max = memory_bytes_max
         self._suspects_max = suspects_max
@@ -193,11 +191,7 @@ class EntryJoin:
         return self._in_memory >= self._memory_bytes_max
 
     def move(self) -> None:
-        """Move the facts in memory to the temporary file. This blocks.
-
-        Raises:
-            BadUsage: The file cannot be written.
-        """
+        """Move the facts in memory to the temporary file. This blocks."""
         try:
             if self._file is None:
                 # `close` closes it: it is open as long as the join.
@@ -222,9 +216,6 @@ class EntryJoin:
 
         A defined entry is suspected too if an entry with its key and other bytes exists, even if
         the right one exists as well.
-
-        Raises:
-            BadUsage: The temporary file cannot be read.
         """
         unmatched = Unmatched(self._suspects_max)
         for number in range(len(self._parts)):
@@ -300,13 +291,7 @@ class IndexComparison:
         requests: RequestLimit,
         new_join: Callable[[], EntryJoin] = EntryJoin,
     ) -> None:
-        """Create a comparison; nothing is read yet.
-
-        Args:
-            store: The acceptance authority.
-            requests: The bound on requests in flight.
-            new_join: Creates the join, with its bounds.
-        """
+        """Create a comparison; nothing is read yet."""
         self._store = store
         self._requests = requests
         self._new_join = new_join
@@ -315,10 +300,7 @@ class IndexComparison:
     async def run(self) -> AsyncIterator[DerivedDifference]:
         """Return every index entry that is missing, extra, different or unreadable.
 
-        Raises:
-            StoreError: The store is unreachable or refused a request; the differences returned so
-                far are correct.
-            BadUsage: The temporary file cannot be used.
+        If the store fails, the differences returned so far are correct.
         """
         with closing(self._new_join()) as join:
             await self._read_sources(join)
@@ -481,13 +463,8 @@ class Rebuild:
     ) -> None:
         """Create a rebuild; nothing is read yet.
 
-        Args:
-            store: The acceptance authority.
-            requests: The bound on requests in flight.
-            lanes: Every lane of every queue that batches are appended to.
-            runtime: Source of ids.
-            persisted: The last sequence that each lane's consumer persisted, where it is known.
-            fence: Called before the register of such a lane is replaced.
+        `persisted` has the sequences that the lanes' consumers persisted, where they are known;
+        `fence` is called before the register of such a lane is replaced.
         """
         self._store = store
         self._requests = requests
@@ -498,9 +475,7 @@ class Rebuild:
     async def differences(self) -> AsyncIterator[DerivedDifference]:
         """Return every derived object that is missing, extra, different or unreadable.
 
-        Raises:
-            StoreError: The store is unreachable or refused a request; the differences returned so
-                far are correct.
+        If the store fails, the differences returned so far are correct.
         """
         comparison = IndexComparison(self._store, self._requests)
         async for difference in self._differences(comparison):
@@ -517,14 +492,8 @@ class Rebuild:
     ) -> AsyncIterator[DerivedDifference]:
         """Repair every difference and return them; make a full pass afterwards.
 
-        Args:
-            first_sequence: Where the sequences of a lost register continue if it is not known what
-                its consumer persisted.
-
-        Raises:
-            BadUsage: A register is lost, and the sequence where it continues is not known.
-            StoreError: The store is unreachable or refused a request; what was repaired so far is
-                correct.
+        `first_sequence` is where the sequences of a lost register continue if it is not known what
+        its consumer persisted. If both are unknown, raise `BadUsage`.
         """
         async for lost in self._lanes.repair_lanes(first_sequence):
             yield lost

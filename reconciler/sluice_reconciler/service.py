@@ -254,12 +254,7 @@ class Reconciler:
         runtime: Runtime | None = None,
         metrics: ReconcilerMetrics | None = None,
     ) -> "Reconciler":
-        """Create the reconciler of a store's authority.
-
-        Raises:
-            BadUsage: The store has no authority yet.
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Create the reconciler of a store's authority."""
         authority = await read_authority(store)
         return cls(store, authority, settings=settings, runtime=runtime, metrics=metrics)
 
@@ -271,12 +266,7 @@ class Reconciler:
     # --- single runs -----------------------------------------------------------------------------
 
     async def once(self, *, takeover: Takeover | None = Takeover.ALWAYS) -> PassReport:
-        """Make one full pass and store what the lanes were given.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: The retries of a write are spent; another pass resolves it.
-        """
+        """Make one full pass and store what the lanes were given."""
         report = await self._pass_loop.run_once(takeover)
         lost = await self._queue_upkeep.check_registers()
         await self.lane_upkeep.run()
@@ -286,25 +276,14 @@ class Reconciler:
     async def scan_inventory(
         self, reports: ObjectStore, manifest_key: ObjectKey
     ) -> InventoryScanResult:
-        """Process what an inventory report names, and store what the lanes were given.
-
-        Raises:
-            BadUsage: As `scan_inventory`.
-            StoreError: A store is unreachable or refused a request.
-            OutcomeUnknown: The retries of a write are spent; another scan or pass resolves it.
-        """
+        """Process what an inventory report names, and store what the lanes were given."""
         await self._workers.refresh()
         found = await scan_inventory(self.pipeline, reports, manifest_key)
         await self._workers.close()
         return found
 
     async def scan_boot_tails(self) -> PipelineResult:
-        """Process the batches behind the last known key of each recently active boot.
-
-        Raises:
-            StoreError: As `BootTailScanner.scan`.
-            OutcomeUnknown: As `BootTailScanner.scan`.
-        """
+        """Process the batches behind the last known key of each recently active boot."""
         return await self._boot_tails.scan()
 
     async def scan_after_late_gateways(self) -> None:
@@ -312,10 +291,6 @@ class Reconciler:
 
         A killed gateway has not reported its newest batches. Most of them continue a boot of which
         earlier ones are known, so they are found without a full pass.
-
-        Raises:
-            StoreError: As `scan_boot_tails`.
-            OutcomeUnknown: As `scan_boot_tails`.
         """
         late = self.journals.late_processes
         if late - self._scanned_after:
@@ -323,12 +298,7 @@ class Reconciler:
         self._scanned_after = late
 
     async def scan_time_index(self) -> PipelineResult:
-        """Process the new entries of the by-time index.
-
-        Raises:
-            StoreError: As `TimeIndexScanner.scan`.
-            OutcomeUnknown: As `TimeIndexScanner.scan`.
-        """
+        """Process the new entries of the by-time index."""
         return await self._time_index.scan()
 
     def rebuild(
@@ -336,9 +306,7 @@ class Reconciler:
     ) -> Rebuild:
         """Return a rebuild of this store.
 
-        Args:
-            persisted: The last sequence that each lane's consumer persisted, where it is known.
-            fence: Called before the register of such a lane is replaced.
+        The arguments are as for `Rebuild`.
         """
         lanes = [one.lane for one in self._workers]
         return Rebuild(self.store, self._requests, lanes, self._runtime, persisted, fence)

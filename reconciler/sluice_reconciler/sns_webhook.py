@@ -75,15 +75,10 @@ class SnsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
     """One message as SNS sends it; fields that are not signed are left out.
 
     Attributes:
-        type: The type.
-        message_id: Its id, the same in each repeated delivery.
-        topic_arn: The topic.
-        message: The text; for a notification of S3, the events as JSON.
-        timestamp: When it was published, RFC 3339.
+        message_id: The same in each repeated delivery.
+        message: For a notification of S3, the events as JSON.
         signature_version: `1` for SHA1, `2` for SHA256.
         signature: The signature in base64.
-        signing_cert_url: Where the certificate of the signature is.
-        subject: The subject of a notification, if it has one.
         token: The token of a confirmation.
         subscribe_url: The URL that confirms a subscription.
     """
@@ -110,11 +105,7 @@ class SnsTopic:
 
 
 def parse_topics(text: str) -> dict[str, SnsTopic]:
-    """Parse the ARNs of topics, separated by commas.
-
-    Raises:
-        BadUsage: An item is not the ARN of a topic.
-    """
+    """Parse the ARNs of topics, separated by commas."""
     topics = {}
     for item in (part.strip() for part in text.split(",")):
         if not item:
@@ -133,9 +124,7 @@ def parse_topics(text: str) -> dict[str, SnsTopic]:
 def parse_message(body: bytes) -> SnsMessage:
     """Parse the body of a request.
 
-    Raises:
-        BadUsage: It is not a message of SNS. With raw delivery SNS sends neither an envelope nor a
-            signature.
+    With raw delivery SNS sends neither an envelope nor a signature, which is refused.
     """
     try:
         return msgspec.json.decode(body, type=SnsMessage)
@@ -144,11 +133,9 @@ def parse_message(body: bytes) -> SnsMessage:
 
 
 def check_origin(message: SnsMessage, topics: dict[str, SnsTopic], now_ns: int) -> SnsTopic:
-    """Check everything but the signature; return the topic. No request is needed for this.
+    """Check everything but the signature, without a request; return the topic.
 
-    Raises:
-        Unauthenticated: The topic is not configured, a URL is not of its region, or the time is
-            not recent.
+    The topic must be configured, each URL be of its region, and the time be recent.
     """
     topic = topics.get(message.topic_arn)
     if topic is None:
@@ -230,11 +217,7 @@ def signed_text(message: SnsMessage) -> bytes:
 
 
 def parse_certificate(pem: bytes) -> x509.Certificate:
-    """Parse a certificate with an RSA key.
-
-    Raises:
-        Unauthenticated: It is not one.
-    """
+    """Parse a certificate with an RSA key."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         key = certificate.public_key()
@@ -246,11 +229,7 @@ def parse_certificate(pem: bytes) -> x509.Certificate:
 
 
 def check_signature(message: SnsMessage, certificate: x509.Certificate, now_ns: int) -> None:
-    """Check the certificate's period and the signature.
-
-    Raises:
-        Unauthenticated: One of them is not valid.
-    """
+    """Check the certificate's period and the signature, or raise `Unauthenticated`."""
     now = datetime.fromtimestamp(UnixNs(now_ns) / NS_PER_S, UTC)
     if not certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc:
         raise Unauthenticated("certificate is not valid now")
@@ -294,11 +273,7 @@ class PageFetcher(Protocol):
     """Fetches pages of AWS, which the webhook has checked to be of the right host."""
 
     async def fetch(self, url: str) -> FetchedPage:
-        """Return the response, of at most `PAGE_BYTES_MAX` bytes, without following redirects.
-
-        Raises:
-            OSError: The host is unreachable, too slow, or has no valid certificate.
-        """
+        """Return the response, of at most `PAGE_BYTES_MAX` bytes, without following redirects."""
         ...
 
 
@@ -344,15 +319,8 @@ class SnsWebhook:
     ) -> None:
         """Bind the webhook to a reconciler.
 
-        Args:
-            topics: ARNs of the topics, separated by commas.
-            hint: Queues accepted keys; returns how many there was space for.
-            metrics: Counts events.
-            clock: Time.
-            fetcher: Fetches certificates and confirms subscriptions.
-
-        Raises:
-            BadUsage: A topic is not an ARN.
+        `topics` are ARNs, separated by commas. `hint` queues accepted keys and returns how many
+        there was space for.
         """
         self._topics = parse_topics(topics)
         self._hint = hint
@@ -389,10 +357,7 @@ class SnsWebhook:
     async def process(self, body: bytes) -> SnsReceipt:
         """Check a message and act on it.
 
-        Raises:
-            BadUsage: The body is not a message of SNS.
-            Unauthenticated: A check failed; nothing was done.
-            HttpRefusal: 503; SNS sends the message again.
+        If a check fails, nothing is done. After a 503, SNS sends the message again.
         """
         message = parse_message(body)
         check_origin(message, self._topics, self._clock.now_ns())

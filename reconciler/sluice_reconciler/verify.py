@@ -44,15 +44,7 @@ DETAIL_CHARS_MAX: Final = 500
 async def list_hold_records(
     store: ObjectStore, damaged: set[ObjectKey] | None = None
 ) -> AsyncIterator[HoldRecord]:
-    """Read every hold record, except unreadable ones.
-
-    Args:
-        store: The store.
-        damaged: The keys of unreadable records are added.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read every hold record; the keys of unreadable ones are added to `damaged`."""
     async for page in store.list(UNHEALTHY):
         for listed in page.objects:
             match await store.get(listed.key):
@@ -81,33 +73,21 @@ class HoldRecords:
         return len(self._known)
 
     async def refresh(self) -> UnixNs:
-        """List the hold records again; return the store's clock in the first response.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """List the hold records again; return the store's clock in the first response."""
         date_ns = await self.read()
         self.unstored = 0
         return date_ns
 
     async def read(self) -> UnixNs:
-        """List the hold records again, and keep `unstored`, which belongs to the full pass.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """List the hold records again, and keep `unstored`, which belongs to the full pass."""
         pages = [page async for page in self._store.list(UNHEALTHY)]
         self._known = {listed.key for page in pages for listed in page.objects}
         return pages[0].date_ns
 
     async def hold(self, record: HoldRecord) -> bool:
-        """Write a hold record if none exists; if that fails, the next pass writes it.
+        """Write a hold record if none exists.
 
-        Returns:
-            Whether the record exists.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
+        Return False if that is unconfirmed; the next pass writes it then.
         """
         place = hold_record_key(record.key)
         if place not in self._known or place in self.damaged:
@@ -128,11 +108,7 @@ class HoldRecords:
         return [key for key in keys if hold_record_key(key) in self._known] if self._known else []
 
     async def release(self, key: ObjectKey) -> None:
-        """Delete the hold record of a batch that is valid now.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Delete the hold record of a batch that is valid now."""
         place = hold_record_key(key)
         log.warning("batch_released", key=key)
         await delete_current_version(self._store, place)
@@ -141,14 +117,7 @@ class HoldRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBatch:
-    """A batch whose manifest is valid and whose blob exists with the right bytes.
-
-    Attributes:
-        key: The accepted key.
-        manifest: The manifest.
-        body: Its exact bytes.
-        date_ns: The store's clock.
-    """
+    """A batch whose manifest is valid and whose blob exists with the right bytes."""
 
     key: ObjectKey
     manifest: AcceptedManifest
@@ -171,18 +140,11 @@ async def verify_batches(
     """Read manifests, and verify that their blobs exist with the right bytes.
 
     Every manifest is read before its blob. The store's own checksum proves a blob. If the store has
-    none, the blob is read and hashed.
-
-    Args:
-        store: The store.
-        keys: Accepted keys, each once.
-        requests: The bound on blobs that are read concurrently.
-        named: Manifests as journals name them. An entry is a hint: if the store's checksum shows
-            that the stored manifest has the same bytes, they are not read again.
-        full: Batches whose blobs are read and hashed in any case.
-
-    Returns:
-        The result for each key, in order; None if there is no manifest and none is named.
+    none, the blob is read and hashed. `requests` bounds the blobs that are read concurrently.
+    Manifests in `named` are hints from journals: if the store's checksum shows that the stored
+    manifest has the same bytes, they are not read again. Blobs of the batches in `full` are read
+    and hashed in any case. Return the result for each key, in order; None if there is no manifest
+    and none is named.
     """
     checked = await _compare_named(store, [key for key in keys if key in named], named)
     checked |= await _read_manifests(store, [key for key in keys if key not in checked], named)

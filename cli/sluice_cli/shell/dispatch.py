@@ -44,9 +44,8 @@ PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
 def describe_missing(error: ImportError, command: str) -> str | None:
     """Return one line that names the extra to install, or None for a package of no extra.
 
-    Args:
-        error: The failed import, or what another library raised because of it.
-        command: The running command; an extra of that name is preferred.
+    `error` may be what another library raised because of the failed import. An extra with the name
+    of the running command is preferred.
     """
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ModuleNotFoundError):

@@ -44,11 +44,8 @@ def first_steps(
 ) -> dict[str, str]:
     """Return what to paste, by purpose.
 
-    Args:
-        services: The services that run.
-        addresses: The address of each port.
-        token: The file of the token; the token itself is not printed.
-        query: The start of a `sluice query` command that finds the store.
+    `token` is the file, whose content is not printed; `query` is the start of a `sluice query`
+    command that finds the store.
     """
     gateway = f"http://{addresses['gateway']}"
     bearer = f'-H "Authorization: Bearer $(cat {quote(str(token))})"'

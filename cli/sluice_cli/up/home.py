@@ -125,10 +125,7 @@ def _write_private(path: Path, text: str) -> None:
 async def prepare_store(url: str) -> Authority:
     """Create the settings of the authority unless the store has some, and examine a new bucket.
 
-    Raises:
-        BadUsage: The settings are damaged or of another version, or another acceptance mode needs
-            a spool.
-        SluiceError: The store is unreachable or refused a request.
+    Refuse an acceptance mode that needs a spool.
     """
     async with open_store(url, StoreMode.CREATE) as store:
         authority = await _read_or_create(store, url)

@@ -46,11 +46,8 @@ class SupervisedRun:
     """What the supervisor knows of one service.
 
     Attributes:
-        phase: Its state.
         ready_since_ns: The monotonic time of its readiness; None if it is not ready.
-        was_ready: Whether any process of the service was ready.
         failures: Ends since it was last stable.
-        starts: Processes that were started.
         pause_s: In `waiting`, the time to the next start.
     """
 
@@ -77,10 +74,7 @@ def after_ready(run: SupervisedRun, now_ns: int) -> SupervisedRun:
 def after_exit(run: SupervisedRun, exit_code: int, now_ns: int) -> SupervisedRun:
     """Return the state after the process ended without a request to stop.
 
-    Args:
-        run: The state before.
-        exit_code: The exit code; negative for a signal.
-        now_ns: The monotonic time.
+    `exit_code` is negative for a signal; `now_ns` is monotonic.
     """
     ready_ns = 0 if run.ready_since_ns is None else now_ns - run.ready_since_ns
     failures = 1 if ready_ns >= STABLE_S * NS_PER_S else run.failures + 1

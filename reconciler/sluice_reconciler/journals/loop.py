@@ -83,11 +83,7 @@ class JournalLoop:
         return UNREGISTERED_INTERVALS * self._settings.journal_interval_s
 
     async def remove(self) -> int:
-        """Remove journals that are no longer needed; return how many objects were deleted.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request; the next call continues.
-        """
+        """Remove journals that are no longer needed; return how many objects were deleted."""
         return await self._removal.run(self._route.journals, self._route.ended)
 
 
@@ -110,12 +106,7 @@ class HeldBatches:
         self._after = ""
 
     async def check(self) -> PipelineResult:
-        """Process held batches again, and write missing references of quarantined uploads.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: The retries of a write are spent; the next check repeats it.
-        """
+        """Process held batches again, and write missing references of quarantined uploads."""
         await self._holds.read()
         keys = sorted(
             [

@@ -42,9 +42,7 @@ class WaitingObject:
 
     Attributes:
         number: Its number.
-        complete_through_ns: As its header states.
-        closed: As its header states.
-        left: The accepted keys that are neither enqueued nor held.
+        left: Accepted keys that are neither enqueued nor held.
         lanes: The lanes of these keys.
         due_ns: When they are processed (again), by the monotonic clock.
         attempted: Whether they were processed before; `left` may name other reconcilers' lanes.
@@ -68,7 +66,7 @@ class WaitingObject:
 
     @property
     def is_done(self) -> bool:
-        """Whether every entry is enqueued or held, or does not exist."""
+        """Whether every entry is enqueued, held, or without a manifest."""
         return self.attempted and not (self.left or self.abandoned or self.elsewhere)
 
     @property
@@ -92,10 +90,7 @@ class WaitingObject:
     def regain(self, entries: Mapping[ObjectKey, int], lanes: frozenset[int], now_ns: int) -> None:
         """Add the entries of lanes that this process works on now, from a second reading.
 
-        Args:
-            entries: The entries of these lanes, and the lane of each.
-            lanes: The lanes.
-            now_ns: The monotonic clock: the entries are due.
+        Each entry has its lane, and is due now by the monotonic clock.
         """
         self.left |= entries
         self.elsewhere -= lanes
@@ -112,11 +107,8 @@ class WaitingObject:
 
         A time that journals decide and that is later than this object's shows that a later object
         of the same process is done in that lane. A time that a full pass decided covers the object
-        if the pass began after it was written.
-
-        Args:
-            through_ns: The published time of each lane that another reconciler works on.
-            pass_began_ns: When the last complete full pass began.
+        if the pass began after it was written. `through_ns` has the published time of each lane
+        that another reconciler works on; `pass_began_ns` is when the last complete full pass began.
         """
         listed_ns = self.written_ns + int(SKEW_S * NS_PER_S)
         bound_ns = min(listed_ns, max(pass_began_ns, self.complete_through_ns))
@@ -136,7 +128,6 @@ class BrokenJournal:
     Attributes:
         next_number: The number at which reading continues.
         appeared_ns: The Last-Modified of an object at least as new as the missing one.
-        reason: What is wrong.
     """
 
     next_number: int
@@ -158,12 +149,10 @@ class ProcessJournal:
     """The journal of one registered process.
 
     Attributes:
-        registration: The process.
         processed: The number of its last processed object.
         complete_through_ns: The time of that object; before the first, the start of the process.
         written_ns: The Last-Modified of its newest known object, the registration included.
         silent_at_ns: The store's clock when a listing last showed no further object.
-        closed: Whether the last processed object is closed.
         waiting: Objects that were read and are not processed, in order.
         broken: Why reading does not continue, if so.
     """
@@ -183,11 +172,8 @@ class ProcessJournal:
     ) -> "ProcessJournal":
         """Return a journal of which nothing was read.
 
-        Args:
-            registration: The process.
-            written_ns: The Last-Modified of the registration.
-            published: The number that is published as processed. That object is read again, because
-                its header states the time.
+        The object with the `published` number is read again, because its header states the time;
+        `written_ns` is the Last-Modified of the registration.
         """
         return cls(
             registration=registration,
@@ -240,11 +226,8 @@ class ProcessJournal:
         """Leave what is left of attempted objects to the next full pass; return these entries.
 
         Adjacent abandoned objects become one, so that a lane that is halted for days costs no
-        memory per object.
-
-        Args:
-            elsewhere: Whether the lanes in `elsewhere` are left too, because the objects themselves
-                are too many.
+        memory per object. With `elsewhere`, the lanes in `elsewhere` are left too, because the
+        objects themselves are too many.
         """
         keys: list[ObjectKey] = []
         kept: deque[WaitingObject] = deque()
@@ -284,9 +267,8 @@ class ProcessJournal:
     def progress(self, date_ns: UnixNs, lane: int | None = None) -> ProcessProgress:
         """Return how far the process is complete in one lane, or in lanes where nothing is left.
 
-        Args:
-            date_ns: The store's clock.
-            lane: The lane; None for every lane that no waiting entry belongs to.
+        `date_ns` is the store's clock. Without a lane, these are the lanes that no waiting entry
+        belongs to.
         """
         through_ns, closed = self.complete_through_ns, self.closed
         for one in self.waiting:

@@ -45,14 +45,7 @@ OBJECTS_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalObject:
-    """A journal object as it was read.
-
-    Attributes:
-        number: Its number.
-        journal: Its content.
-        written_ns: Its Last-Modified.
-        date_ns: The store's clock in the response.
-    """
+    """A journal object as it was read, with its Last-Modified and the store's clock then."""
 
     number: int
     journal: Journal
@@ -91,11 +84,7 @@ class RegistrationReader:
         self._unreadable: set[ObjectKey] = set()
 
     async def read(self) -> dict[str, tuple[GatewayProcess, UnixNs]]:
-        """Return every registered process with the Last-Modified of its registration.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return every registered process with the Last-Modified of its registration."""
         listed: dict[str, UnixNs] = {}
         async for page in self._store.list(GATEWAY_PROCESSES):
             listed |= self._processes_of(page)
@@ -153,14 +142,8 @@ class JournalReader:
     async def read_next(self, journal: ProcessJournal, entries_max: int) -> list[JournalObject]:
         """Return the objects after the last one that was read, in order and without a gap.
 
-        A missing or unreadable object makes the journal `broken`.
-
-        Args:
-            journal: The journal; `silent_at_ns` and `broken` are updated.
-            entries_max: Weight of entries after which no further object is read.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
+        A missing or unreadable object makes the journal `broken`. `silent_at_ns` and `broken` of
+        the journal are updated. No object is read after entries of the weight `entries_max`.
         """
         found: list[JournalObject] = []
         entries, number = 0, journal.read_through
@@ -178,11 +161,7 @@ class JournalReader:
     async def read_again(
         self, journal: ProcessJournal, number: int
     ) -> tuple[AcceptedManifest, ...] | None:
-        """Return what an object names that was read before; None if it does not exist any more.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Return what an object names that was read before; None if it does not exist any more."""
         key = journal_key(journal.process, number)
         read = await self._store.get(key)
         try:

@@ -62,12 +62,7 @@ class GatewayRegistry:
         self._checked, self._suspects = self._suspects, {}
 
     async def observe_registrations(self, registrations: Sequence[GatewayProcess]) -> None:
-        """Decide whether every gateway is registered, by a listing that has just been read.
-
-        Raises:
-            OutcomeUnknown: The retries of the write are spent; the next batch decides again.
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Decide whether every gateway is registered, by a listing that has just been read."""
         starts: dict[str, int] = {}
         for one in registrations:
             started_ns = starts.get(one.collector_id, one.started_at_unix_ns)

@@ -46,12 +46,9 @@ _DELETED_TOGETHER: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalLimits:
-    """What may be removed.
+    """What may be removed, by the store's clock and the authority's retry horizon.
 
-    Attributes:
-        pass_began_ns: When the last complete full pass began; None if there is none.
-        now_ns: The store's clock.
-        horizon_ns: The authority's retry horizon.
+    `pass_began_ns` is when the last complete full pass began; None without such a pass.
     """
 
     pass_began_ns: UnixNs | None
@@ -71,11 +68,8 @@ def plan_objects(
 ) -> list[ObjectKey]:
     """Return the objects at the beginning of a page that may be removed, in order.
 
-    Args:
-        page: A page of the listing of one journal.
-        limits: What may be removed.
-        through: The published number; infinity if the process has ended.
-        keep: The number that is kept, because the process may still write; None if it has ended.
+    `through` is the published number, or infinity if the process has ended; `keep` is the number
+    that is kept while the process may still write, else None.
     """
     planned: list[ObjectKey] = []
     for one in page.objects:
@@ -113,12 +107,8 @@ class JournalRemoval:
     async def run(self, journals: Iterable[ProcessJournal], ended: Collection[str]) -> int:
         """Remove what may be removed, of any process; return the number of deleted objects.
 
-        Args:
-            journals: Every registered process, as it was read.
-            ended: The processes among them whose journals no longer bound the published time.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request; the next run continues.
+        `ended` are the processes whose journals no longer bound the published time. After an error,
+        the next run continues.
         """
         record = self._discovery.record
         began_ns = record.pass_began_unix_ns

@@ -81,11 +81,8 @@ def wanted_pass_ns(
 ) -> UnixNs | None:
     """Return when a full pass must begin to replace a journal; None if none is needed now.
 
-    Args:
-        journals: The journal of each registered process.
-        ended: The processes whose journals no longer bound the frontier.
-        now_ns: The store's clock.
-        manifests: Number of manifests that the last full pass listed.
+    `ended` are the processes whose journals no longer bound the frontier; `manifests` is what the
+    last full pass listed.
     """
     times = (at for one in journals for at in _replaced_from_ns(one, ended, manifests))
     return max((at for at in times if at <= now_ns), default=None)
@@ -143,23 +140,7 @@ class NamedBatches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalDependencies:
-    """What the journal route uses.
-
-    Attributes:
-        store: The acceptance authority.
-        lanes: Number of lanes of each queue.
-        pipeline: Verifies, indexes and enqueues.
-        workers: The lanes.
-        discovery: The published record.
-        registry: Which gateways write no journal.
-        backlog: Batches pending at each stage.
-        live: Is informed of batches that another reconciler enqueued.
-        requests: The bound on requests in flight.
-        clock: The store's time.
-        runtime: Time and ids.
-        metrics: Where the route counts.
-        settings: The settings of the reconciler.
-    """
+    """What the journal route uses."""
 
     store: ObjectStore
     lanes: int
@@ -180,7 +161,6 @@ class NamedEntries:
     """Copies of manifests, by key. A copy proves no manifest; it saves reading an equal one."""
 
     def __init__(self, lanes: int) -> None:
-        """Divide entries by the lanes of this deployment."""
         self._lanes = lanes
         self.manifests: dict[ObjectKey, AcceptedManifest] = {}
 
@@ -238,9 +218,7 @@ class JournalReport:
     def observe(self, journals: Mapping[str, ProcessJournal], ended: Collection[str]) -> None:
         """Report the state after a listing.
 
-        Args:
-            journals: The journal of each registered process.
-            ended: The processes whose journals no longer bound the frontier.
+        Journals of `ended` processes no longer bound the frontier.
         """
         self._report_lapsed(journals, ended)
         self._set_lags(journals, ended)
@@ -331,12 +309,7 @@ class JournalRoute:
         return len(self._journals) - len(self._ended)
 
     async def round(self) -> PipelineResult:
-        """Read what is new, process it, and publish the frontier.
-
-        Raises:
-            OutcomeUnknown: The retries of a write are spent; the next round repeats the work.
-            StoreError: The store is unreachable or refused a request; as above.
-        """
+        """Read what is new, process it, and publish the frontier; after an error, call it again."""
         interval_ns = int(self._parts.settings.listing_interval_s * NS_PER_S)
         now_ns = self._parts.runtime.clock.monotonic_ns()
         if self._listed_ns is None or now_ns - self._listed_at_ns >= interval_ns:
@@ -413,11 +386,7 @@ class JournalRoute:
             self._lanes_read = True
 
     async def has_open_spool(self) -> bool:
-        """Return True if a spool is registered: what it has not transferred is in no listing.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return True if a spool is registered: what it has not transferred is in no listing."""
         registered = await self._registrations.read()
         return any(
             one.acceptance == "local_spool" and process not in self._ended

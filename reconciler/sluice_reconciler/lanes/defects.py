@@ -50,14 +50,7 @@ class DefectKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneDefect:
-    """Why a lane is halted.
-
-    Attributes:
-        lane: The lane.
-        kind: What is wrong.
-        key: The object that is wrong.
-        detail: What was found.
-    """
+    """Why a lane is halted, and the object that is wrong."""
 
     lane: Lane
     kind: DefectKind
@@ -66,11 +59,7 @@ class LaneDefect:
 
 
 async def has_ledger(store: ObjectStore) -> bool:
-    """Return True if the lake contains its ledger, so that batches were ingested from a queue.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return True if the lake contains its ledger, so that batches were ingested from a queue."""
     async for page in store.list(LEDGER_LOG):
         return bool(page.objects)
     return False
@@ -81,15 +70,8 @@ async def find_defect(
 ) -> LaneDefect | None:
     """Return what is wrong with a lane, or None.
 
-    Args:
-        store: The store with the lane.
-        lane: The lane.
-        persisted: The last sequence that its consumer persisted, 0 if that is not known.
-        segments: Also read the segments that the register names, and the parts of the lane state.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-        UnsupportedVersion: The register has another version than this build's.
+    `persisted` is the last sequence that the lane's consumer persisted, 0 if that is not known.
+    With `segments`, the segments of the register and the parts of the lane state are read too.
     """
     return await _defect_of(
         store, lane, await _read_state(store, lane), persisted, segments=segments
@@ -212,19 +194,9 @@ async def read_queue_status(
     """Read the status of every lane that exists or existed, of one queue or of all, in order.
 
     A lane is lost if its register is missing or replaced although a lane state, a segment or its
-    consumer shows that it was used.
-
-    Args:
-        store: The store with the queues.
-        lanes: The number of lanes in the authority's settings.
-        queue: The queue; None for all.
-        persisted: The last sequence that the consumer of each lane persisted, where it is known.
-        members: The live reconcilers, from `read_live_members`, to tell who owns each lane; None if
-            that is not needed.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-        UnsupportedVersion: A register or segment has another version than this build's.
+    consumer shows that it was used. `persisted` has the sequences that consumers persisted, where
+    they are known; `members` are from `read_live_members`, or None if no owner is needed. A queue
+    of None means all.
     """
     known = persisted if persisted is not None else {}
     existing = await list_lanes(store, queue)

@@ -36,12 +36,12 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def boot(self) -> Boot:
-        """Its agent and boot."""
+        """The agent and boot."""
         return self.agent_id, self.boot_id
 
     @property
     def identity(self) -> Identity:
-        """Its identity."""
+        """The identity in the frame's envelope."""
         return Identity.of(self)
 
 
@@ -49,10 +49,7 @@ class IntendedBatch(msgspec.Struct, frozen=True, array_like=True):
 class EnqueuedDelta:
     """The boots that changed since the newest part, as they were when the delta was made.
 
-    Attributes:
-        part: Their states.
-        recent: Number of recent batches that it contains.
-        unlogged: Number of other changes that it contains.
+    `recent` counts its recent batches, `unlogged` its other changes.
     """
 
     part: LanePart
@@ -68,11 +65,9 @@ def in_order(batches: Iterable[IntendedBatch]) -> tuple[IntendedBatch, ...]:
 class EnqueuedBatches:
     """The batches that one lane was given.
 
-    Args:
-        runs: The parts, oldest run first; the parts of one run have no boot in common.
-        recent: Batches that were enqueued after the newest part was written.
-        settled_s: As in the lane state.
-        unsettled: As in the lane state.
+    The parts in `runs` are the oldest first, and those of one run have no boot in common. `recent`
+    batches were enqueued after the newest part was written; `settled_s` and `unsettled` are as in
+    the lane state.
     """
 
     def __init__(
@@ -151,7 +146,7 @@ class EnqueuedBatches:
         return self._loaded[boot] if boot in self._loaded else self._find(key_of_boot(boot))
 
     def load(self, boots: Iterable[Boot]) -> None:
-        """Look many boots up together, which costs less than one by one as their parts are many.
+        """Load many boots together, which is cheaper than one by one.
 
         They stay in memory until the next call with other boots.
         """
@@ -230,8 +225,7 @@ class EnqueuedBatches:
     def delta(self, now_s: int) -> EnqueuedDelta | None:
         """Return what changed since the newest part, or None if nothing did.
 
-        Args:
-            now_s: The store's clock, at or after the last enqueueing.
+        `now_s` is the store's clock, at or after the last enqueueing.
         """
         changed = {boot: one for boot, one in self._changed.items() if boot not in self._empty}
         if not changed:

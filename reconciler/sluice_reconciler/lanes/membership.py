@@ -68,9 +68,7 @@ class HostProcess(msgspec.Struct, frozen=True, kw_only=True):
     """One process of one machine.
 
     Attributes:
-        boot: Id of the boot of the machine.
-        namespace: Number of the pid namespace.
-        pid: Its number in that namespace.
+        boot: Of the machine.
         started: Its start, in clock ticks after the boot.
     """
 
@@ -100,7 +98,7 @@ class SystemProcesses:
     """The processes that `/proc` shows; on a system without it, nothing is known."""
 
     def current(self) -> HostProcess | None:
-        """Return this process, or None if the system does not show it."""
+        """Return this process, or None without `/proc`."""
         found = _read_stat(os.getpid())
         try:
             boot = _BOOT_ID.read_text().strip()
@@ -114,7 +112,7 @@ class SystemProcesses:
         return HostProcess(boot=boot, namespace=namespace, pid=os.getpid(), started=found[1])
 
     def has_ended(self, process: HostProcess) -> bool:
-        """Return True if a process has ended; False if it runs or nothing is known of it."""
+        """Return True if `/proc` shows that a process has ended."""
         mine = self.current()
         if mine is None or (mine.boot, mine.namespace) != (process.boot, process.namespace):
             return False
@@ -165,12 +163,10 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One running reconciler.
 
     Attributes:
-        member: Its ULID.
-        url: Where other processes and clients reach its operator API; empty if they cannot.
+        url: Of the operator API for other processes and clients; empty if they cannot reach it.
         lanes: The lanes that it works on, of every queue, in order.
         leaving: Whether it stopped: its lanes may be taken.
         process: The process, so that another one of the same machine can see that it has ended.
-        host: The name of its machine.
         stalled: Its loops that have failed for some seconds.
     """
 
@@ -192,7 +188,7 @@ def member_key(member: str) -> ObjectKey:
 def is_live(written_ns: UnixNs, date_ns: UnixNs) -> bool:
     """Return True if a record that was written then belongs to a live member.
 
-    A record from the future is of a clock that was ahead: a live member writes it again.
+    A record from the future was written by a clock that was ahead; a live member writes it again.
     """
     return abs(date_ns - written_ns) < MEMBER_DEAD_AFTER_S * NS_PER_S
 
@@ -231,10 +227,8 @@ def _weight(lane: int, member: str) -> bytes:
 class LaneShares:
     """What one member does next.
 
-    Attributes:
-        working: The lanes that it works on from now on.
-        released: The lanes among those it worked on that it hands over.
-        awaited: The lanes that are assigned to it and that a live member has not released yet.
+    `working` are its lanes from now on, `released` those of them that it hands over, and `awaited`
+    those assigned to it that a live member has not released yet.
     """
 
     working: frozenset[int]
@@ -251,12 +245,8 @@ def decide_shares(
 ) -> LaneShares:
     """Decide which lanes a member works on.
 
-    Args:
-        me: The member.
-        live: The lanes that each other live member names.
-        working: The lanes that this member works on.
-        lanes: Number of lanes.
-        overdue: Awaited lanes that were not released in time.
+    `live` maps each other live member to the lanes that it names; `overdue` are awaited lanes that
+    were not released in time.
     """
     assigned = assign_lanes({me, *live}, lanes)
     wanted = frozenset(lane for lane, member in assigned.items() if member == me)
@@ -284,11 +274,10 @@ class LiveMembers:
     """The reconcilers that share lanes, as their records show them at one moment.
 
     Attributes:
-        records: The records of live members that did not leave, in the order of their ids.
+        records: Of live members that did not leave, in the order of their ids.
         unreadable: Number of live records that cannot be read.
         changed_s: Time since a reconciler started, stopped or wrote its last heartbeat before it
             died, seconds; None if that is not known. Dead ones are known for an hour.
-        silent_s: Time since the last heartbeat of each of these, seconds, by member.
     """
 
     records: tuple[MemberRecord, ...] = ()
@@ -302,7 +291,6 @@ async def read_member_record(store: ObjectStore, key: ObjectKey) -> SeenRecord |
 
     Raises:
         InvalidRecord: It cannot be decoded.
-        StoreError: The store is unreachable or refused the request.
     """
     read = await store.get(key)
     if not isinstance(read, Found):
@@ -318,11 +306,7 @@ def _started_ns(record: MemberRecord, written_ns: UnixNs) -> int:
 
 
 async def read_live_members(store: ObjectStore) -> LiveMembers:
-    """Read the records of all live members, and change nothing.
-
-    Raises:
-        StoreError: The store is unreachable or refused a request.
-    """
+    """Read the records of all live members, and change nothing."""
     live: dict[ObjectKey, UnixNs] = {}
     date_ns, changed_ns = UnixNs(0), 0
     async for page in store.list(MEMBERS):
@@ -363,13 +347,7 @@ async def read_live_members(store: ObjectStore) -> LiveMembers:
 
 
 def decide_ownership(lane: int, record: LaneRecord | None, members: LiveMembers) -> LaneOwnership:
-    """Return who owns a lane.
-
-    Args:
-        lane: The number of the lane.
-        record: The lane state; None if there is none.
-        members: The live members.
-    """
+    """Return who owns a lane."""
     working = [one for one in members.records if lane in one.lanes]
     claim = _claim_of(record)
     stranger = claim if claim is not None and not claim.sharing else None
@@ -395,7 +373,7 @@ def unread_ownership(lane: int, members: LiveMembers) -> LaneOwnership:
 
 
 def _claim_of(record: LaneRecord | None) -> OwnerClaim | None:
-    """Return who claims a lane now; None after a release, and for a claim without a name."""
+    """Return who claims a lane now; None after a release, or without a name."""
     return record.owner if record is not None and record.has_owner else None
 
 

@@ -67,19 +67,9 @@ async def new_batches(
 ) -> tuple[list[Identity], list[UnsureRange]]:
     """Return the batches that a lane was not given yet.
 
-    Args:
-        store: The store with `accepted/`.
-        ledger: What the lane was given; it is only read.
-        batches: The batches to decide.
-        compared: Comparisons made earlier for keys that existed before the first of them; new
-            comparisons are added.
-
-    Returns:
-        The new batches in the order of `batches`, and the ranges whose new batches the seal does
-        not identify. Batches inside such a range may have been enqueued.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
+    `ledger` is only read. `compared` has comparisons made earlier, of keys that existed before the
+    first of them; new comparisons are added. The new batches are in the order of `batches`. Batches
+    inside a returned range, whose new ones the seal does not identify, may have been enqueued.
     """
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}

@@ -111,19 +111,12 @@ class LaneOwner:
     ) -> "LaneOwner":
         """Take the lane over and resolve the append intent of an earlier owner.
 
-        Args:
-            store: The store.
-            lane: The lane.
-            runtime: Time, ids and random numbers.
-            cache: Parts of the lane's state that were read before.
-            claim: This process, without a time; None for a claim without a name.
+        `cache` has parts of the lane's state that were read before. The claim has no time; None is
+        a claim without a name. Raise `LaneTakenOver` if a rival took the lane over at the same
+        time.
 
         Raises:
-            LaneTakenOver: A rival took the lane over at the same time.
-            LaneStateDamaged: The lane's state or a part of it is damaged.
             RegisterLost: The lane's register is missing or was replaced.
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused the request.
         """
         cache = cache if cache is not None else PartCache()
         # Most parts are read before the earlier owner is fenced.
@@ -162,15 +155,9 @@ class LaneOwner:
         """Enqueue the batches that were not enqueued yet, in one work list.
 
         All batches must belong to agents of this lane. A batch whose status is
-        `EnqueueStatus.MAYBE` is treated as not enqueued: the caller decides those before.
-
-        Returns:
-            How many batches were enqueued.
-
-        Raises:
-            LaneTakenOver: A rival took the lane over; its state contains what this call appended.
-            OutcomeUnknown: The retries are spent; take the lane again to learn what was appended.
-            StoreError: The store is unreachable or refused the request.
+        `EnqueueStatus.MAYBE` is treated as not enqueued: the caller decides those before. Return
+        the number of enqueued batches. If a rival took the lane over, its state contains what this
+        call appended; after `OutcomeUnknown`, take the lane again to learn that.
         """
         by_identity = {one.identity: one for one in batches}
         self.ledger.load((one.agent_id, one.boot_id) for one in batches)
@@ -200,15 +187,11 @@ class LaneOwner:
         return self.ledger.status(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
-        """Store the ledger and release the lane: the next owner has no append intent to resolve.
-
-        Raises:
-            LaneTakenOver: A rival took the lane over.
-        """
+        """Store the ledger and release the lane: the next owner has no append intent to resolve."""
         await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
     def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
-        """Return the settled time that a pass shows, if it makes a rewrite worth while."""
+        """Return the settled time that a pass shows, if a rewrite is worthwhile."""
         settled_s = settled_time_s(self._stored.record, shown, quiet_s)
         if settled_s is None or not is_rewrite_due(self.ledger.count_boots(settled_s)):
             return None
@@ -217,17 +200,8 @@ class LaneOwner:
     async def retire(self, settled_s: int, unsettled: Iterable[Identity]) -> int:
         """Retire the boots that were given no batch since the settled time.
 
-        Args:
-            settled_s: From `settled_time_s`.
-            unsettled: Every batch of the lane that is held back and not enqueued.
-
-        Returns:
-            How many boots were retired.
-
-        Raises:
-            LaneTakenOver: As in `enqueue`.
-            OutcomeUnknown: As in `enqueue`.
-            StoreError: As in `enqueue`.
+        Return their number. `settled_s` is from `settled_time_s`, and `unsettled` is every batch of
+        the lane that is held back and not enqueued.
         """
         held = {*self.ledger.unsettled, *map(_pending, unsettled)}
         old, ledger = self._stored.record, self.ledger
@@ -319,12 +293,7 @@ async def _swap(
     record: LaneRecord,
     runtime: Runtime,
 ) -> StoredLaneState:
-    """Replace the state that was read. The nonce identifies a write of unknown outcome.
-
-    Raises:
-        LaneTakenOver: Another process wrote the state.
-        OutcomeUnknown: The retries are spent.
-    """
+    """Replace the state that was read. The nonce identifies a write of unknown outcome."""
     key, body = lane_key(lane), encode_lane(record)
     budget = RetryBudget("swap", key, runtime.backoff(SWAP_RETRY))
     while True:

@@ -71,10 +71,7 @@ async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) ->
     """Read a part.
 
     Raises:
-        PartMissing: It does not exist.
         LaneStateDamaged: Its bytes are not those that the lane state names.
-        UnsupportedVersion: Its version is another than this build's.
-        StoreError: The store is unreachable or refused the request.
     """
     key = part_key(lane, reference.name)
     read = await store.get(key)
@@ -93,17 +90,8 @@ async def load_ledger(
 ) -> EnqueuedBatches:
     """Read the parts that a lane state names, and return the ledger.
 
-    Args:
-        store: The store.
-        stored: The lane state.
-        cache: Parts that were read before; the others are added.
-        of: Read only the parts that may contain this boot; None for all parts.
-
-    Raises:
-        PartMissing: A part does not exist.
-        LaneStateDamaged: A part is damaged.
-        UnsupportedVersion: A part has another version than this build's.
-        StoreError: The store is unreachable or refused a request.
+    Parts in `cache` are not read again, and others are added to it. With `of`, only parts that may
+    contain this boot are read.
     """
     record = stored.record
     cache.keep_only(record)
@@ -131,21 +119,9 @@ async def read_ledger(
     """Read what a lane was given, without taking the lane over.
 
     Batches of an append intent are included if the register contains the append. If the register is
-    damaged, they are not: the lane is halted until a rebuild enqueues every batch again.
-
-    Args:
-        store: The store.
-        lane: The lane.
-        cache: As in `load_ledger`.
-        of: As in `load_ledger`.
-
-    Returns:
-        The ledger, and whether a process owns the lane, or owned it and did not release it.
-
-    Raises:
-        LaneStateDamaged: The state is malformed.
-        UnsupportedVersion: The state has another version than this build's.
-        StoreError: The store is unreachable or refused the request.
+    damaged, they are not: the lane is halted until a rebuild enqueues every batch again. `cache`
+    and `of` are as in `load_ledger`. Return also whether a process owns the lane, or owned it and
+    did not release it.
     """
     cache = cache if cache is not None else PartCache()
     for _ in range(REREADS_MAX):
@@ -167,11 +143,9 @@ async def read_ledger(
 async def refuse_if_current(
     store: ObjectStore, stored: StoredLaneState, missing: PartMissing
 ) -> None:
-    """Do nothing if the lane state was replaced after it was read: its parts may be merged.
+    """Raise `LaneStateDamaged` if a lane state is still current, so that its part is lost.
 
-    Raises:
-        LaneStateDamaged: The lane state is current, so the part is lost.
-        StoreError: The store is unreachable or refused the request.
+    Otherwise it was replaced after it was read: its parts may be merged.
     """
     lane = stored.record.of_lane
     now = await store.head(lane_key(lane))
@@ -180,17 +154,9 @@ async def refuse_if_current(
 
 
 async def check_parts(store: ObjectStore, stored: StoredLaneState, *, read: bool) -> None:
-    """Check that every part that a lane state names exists.
+    """Check that every part that a lane state names exists, if that state is still current.
 
-    Args:
-        store: The store.
-        stored: The lane state.
-        read: Also read each part and compare its bytes with the digest in the lane state.
-
-    Raises:
-        LaneStateDamaged: The state is current, and a part is missing or damaged.
-        UnsupportedVersion: A part has another version than this build's.
-        StoreError: The store is unreachable or refused a request.
+    With `read`, also compare the bytes of each part with its digest.
     """
     named = list(stored.record.parts())
     if not named:
@@ -227,9 +193,7 @@ async def _is_appended(store: ObjectStore, lane: Lane, record: LaneRecord) -> bo
 class WrittenRuns:
     """The runs of the next lane state, whose parts all exist.
 
-    Attributes:
-        runs: As the lane state names them.
-        delta: The changes that the newest run contains; None if there were none.
+    `delta` has the changes that the newest run contains; None without changes.
     """
 
     runs: tuple[Run, ...]
@@ -252,15 +216,7 @@ class LaneLog:
         """Write the changes of a ledger as a new run, and merge runs.
 
         Nothing names the new parts until the caller has swapped in a lane state with the result.
-
-        Args:
-            ledger: The ledger.
-            runs: The runs that the lane state names.
-            now_s: The store's clock, at or after the last enqueueing.
-
-        Raises:
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused a request.
+        `now_s` is the store's clock, at or after the last enqueueing.
         """
         await self._objects.delete_unnamed()
         delta = ledger.delta(now_s)
@@ -282,15 +238,7 @@ class LaneLog:
     ) -> WrittenRuns:
         """Write the changes of a ledger and all runs as one run without the idle boots.
 
-        Args:
-            ledger: As in `spill`.
-            runs: As in `spill`.
-            now_s: As in `spill`.
-            settled_s: Boots that were given no batch since then are left out.
-
-        Raises:
-            OutcomeUnknown: As in `spill`.
-            StoreError: As in `spill`.
+        Boots that were given no batch since `settled_s` are left out; otherwise as `spill`.
         """
         await self._objects.delete_unnamed()
         delta = ledger.delta(now_s)
@@ -330,8 +278,7 @@ class LaneLog:
     async def collect(self, record: LaneRecord) -> None:
         """Delete what earlier owners left and no lane state will ever name.
 
-        Args:
-            record: The state that this owner swapped in.
+        `record` is the state that this owner swapped in.
         """
         await self._objects.collect({part.name for part in record.parts()})
         await self.requests.collect(record)

@@ -66,15 +66,12 @@ def key_of_boot(boot: Boot) -> BootKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LanePart:
-    """The boots of one part, in memory.
+    """The boots of one part, in memory, with the three columns of each key, ascending.
+
+    `ends` has the place where each value ends.
 
     Attributes:
-        heads: First half of each key, ascending.
-        mids: Second half of each key.
-        lows: Last part of each key.
-        ends: Where each value ends.
-        seen: When each boot was last given a batch, or later, in seconds.
-        values: The values, one behind the other.
+        seen: When each boot was last given a batch, or later, seconds.
     """
 
     heads: _U64
@@ -128,9 +125,8 @@ class LanePart:
 class BootCounts:
     """The boots in the parts of a lane.
 
-    Attributes:
-        total: All of them; a boot that several runs contain is counted for each.
-        idle: Those that were given no batch since the settled time.
+    A boot that several runs contain is counted for each; `idle` boots were given no batch since the
+    settled time.
     """
 
     total: int
@@ -157,13 +153,9 @@ def merge_parts(
 ) -> Iterator[LanePart]:
     """Merge parts, oldest first, into parts of at most `boots_max` boots with disjoint spans.
 
-    Of a boot that several parts contain, the state in the last of them is kept.
-
-    Args:
-        parts: The parts; all parts of the lane, if boots are retired. Otherwise an older state of a
-            retired boot would count again.
-        boots_max: Boots in one part, at most.
-        retired_before_s: Boots that were last given a batch before this time are left out.
+    Of a boot that several parts contain, the state in the last of them is kept. If boots are
+    retired, the parts must be all of the lane: otherwise an older state of a retired boot would
+    count again. Boots last given a batch before `retired_before_s` are left out.
     """
     heads = np.concatenate([one.heads for one in parts])
     mids = np.concatenate([one.mids for one in parts])
@@ -211,12 +203,7 @@ def encode_part(part: LanePart) -> bytes:
 
 
 def decode_part(key: ObjectKey, body: bytes) -> LanePart:
-    """Decode the stored bytes of a part.
-
-    Raises:
-        InvalidRecord: The bytes are not a part.
-        UnsupportedVersion: Its version is another than this build's.
-    """
+    """Decode the stored bytes of a part."""
     try:
         raw = decompress_zstd(body, PART_BYTES_MAX)
     except ZstdError as error:

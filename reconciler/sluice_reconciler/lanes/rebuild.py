@@ -91,12 +91,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostList:
-    """A queue entry whose work list is missing or unreadable.
-
-    Attributes:
-        lane: The lane.
-        entry: The entry.
-    """
+    """A queue entry whose work list is missing or unreadable."""
 
     lane: Lane
     entry: Descriptor
@@ -139,10 +134,7 @@ class LostLists:
     async def write(self, lost: Iterable[LostList]) -> None:
         """Write lists; each may contain more batches than before, which its consumer drops.
 
-        Raises:
-            InvalidRecord: A list contained batches that are not accepted; the others are written.
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused a request.
+        A list with batches that are not accepted is an error after all others are written.
         """
         left: list[LostList] = []
         for some in _divide(sorted(lost, key=lambda one: one.span)):
@@ -285,11 +277,7 @@ class LaneRebuild:
         self._fence = fence
 
     async def differences(self) -> list[DerivedDifference]:
-        """Return what is lost or damaged: registers, lane states, work lists of pending entries.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return what is lost or damaged: registers, lane states, work lists of pending entries."""
         defects = [one for lane in self._lanes if (one := await self._defect(lane)) is not None]
         found = [
             DerivedDifference(key=one.key, wrong=_DIFFERENCES[one.kind], detail=describe(one))
@@ -332,9 +320,7 @@ class LaneRebuild:
     async def repair_lanes(self, first_sequence: int | None) -> AsyncIterator[DerivedDifference]:
         """Replace lost and damaged registers and lane states; return the difference of each.
 
-        Raises:
-            BadUsage: A register is lost, and the sequence where it continues is not known.
-            StoreError: The store is unreachable or refused a request.
+        Raise `BadUsage` if a register is lost, and the sequence where it continues is not known.
         """
         for lane in self._lanes:
             defect = await self._defect(lane)
@@ -439,11 +425,8 @@ class LaneRebuild:
     async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
         """Write a state with an empty ledger; return the key of the copy of a damaged one.
 
-        The next owner deletes the parts of the old state.
-
-        Args:
-            lane: The lane.
-            damaged: The lane state, or the part of it, that is damaged.
+        The next owner deletes the parts of the old state. `damaged` is the lane state, or the part
+        of it, that is damaged.
         """
         term = 0
         kept = await self._keep_copy(lane, damaged) if damaged is not None else None
@@ -474,11 +457,7 @@ class LaneRebuild:
         return last
 
     async def _keep_copy(self, lane: Lane, key: ObjectKey) -> ObjectKey | None:
-        """Copy an object of a lane to a key that names it as damaged; only an operator deletes it.
-
-        Raises:
-            InvalidRecord: The copy could not be confirmed.
-        """
+        """Copy a damaged object to a key that names it as such; only an operator deletes it."""
         read = await self._store.get(key)
         if not isinstance(read, Found):
             return None
@@ -504,10 +483,7 @@ class LaneRebuild:
     async def repair_lists(self) -> None:
         """Write every lost work list again; the index by time was repaired before.
 
-        Raises:
-            InvalidRecord: Fewer batches are accepted than a list contained; the others are written.
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused a request.
+        Fewer accepted batches than a list contained are an error after all others are written.
         """
         lost: list[LostList] = []
         for lane in await list_lanes(self._store):

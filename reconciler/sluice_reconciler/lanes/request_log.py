@@ -74,11 +74,9 @@ _REQUEST: Final = np.dtype(f"S{REQUEST_BYTES}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRequest:
-    """Where a request was enqueued.
+    """Where a request was enqueued: 64 bits of a hash of the batch that contains it.
 
-    Attributes:
-        batch: 64 bits of a hash of the batch that contains it.
-        accepted_s: When a batch with this request was accepted last, seconds.
+    `accepted_s` is when a batch with this request was accepted last.
     """
 
     batch: int
@@ -87,13 +85,7 @@ class KnownRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RequestRun:
-    """Requests, sorted, as columns of equal length.
-
-    Attributes:
-        requests: 16 bytes each.
-        batches: As in `KnownRequest`.
-        accepted_s: As in `KnownRequest`.
-    """
+    """Requests of 16 bytes, sorted, and their `KnownRequest` values, as equally long columns."""
 
     requests: Requests
     batches: npt.NDArray[np.uint64]
@@ -152,11 +144,9 @@ def merge_runs(runs: Sequence[RequestRun]) -> RequestRun:
 
 
 def count_merged(sizes: Sequence[int], added: int) -> int:
-    """Return how many of the newest runs are merged with a new one.
+    """Return how many of the newest runs are merged with a new run of `added` requests.
 
-    Args:
-        sizes: Requests in each run, oldest first.
-        added: Requests in the new run.
+    `sizes` counts the requests in each run, oldest first.
     """
     total, merged = added, 0
     for size in reversed(sizes):
@@ -174,7 +164,6 @@ class JudgedBatches:
         batches: Copies of their manifests for the work list, in the same order.
         found: The requests that are new, or accepted later than known. A repeated one keeps the
             batch that contains it, and is remembered longer.
-        repeated: Number of parts that are repeated.
     """
 
     batches: tuple[AcceptedManifest, ...]
@@ -185,8 +174,7 @@ class JudgedBatches:
 class RequestWindow:
     """The requests of combined batches that one lane was given.
 
-    Args:
-        runs: Requests that are stored, oldest first.
+    Stored runs are the oldest first.
     """
 
     def __init__(self, runs: Iterable[RequestRun] = ()) -> None:
@@ -207,10 +195,9 @@ class RequestWindow:
         return dict(self._unstored)
 
     def judge(self, batches: Iterable[AcceptedManifest]) -> JudgedBatches:
-        """Decide which parts of batches are repeated; changes nothing.
+        """Decide which parts of the next work list's batches, in its order, repeat others.
 
-        Args:
-            batches: The batches of the next work list, in its order.
+        Nothing is changed.
         """
         copies: list[AcceptedManifest] = []
         found: dict[bytes, KnownRequest] = {}
@@ -314,11 +301,7 @@ def encode_run(run: RequestRun) -> bytes:
 
 
 def decode_run(key: str, body: bytes) -> RequestRun:
-    """Decode the stored bytes of a run.
-
-    Raises:
-        InvalidRecord: They are not a run, or have another version than this build's.
-    """
+    """Decode the stored bytes of a run."""
     if len(body) < _HEAD.size:
         raise InvalidRecord(key, "run of requests is shorter than its head")
     magic, version, count = _HEAD.unpack_from(body)
@@ -373,10 +356,8 @@ async def _read_batches(
 class SpilledRequests:
     """The runs of the next lane state, which all exist.
 
-    Attributes:
-        runs: The runs, oldest first.
-        named: The same as the lane state names them.
-        stored: The requests that became part of a run.
+    Both are the oldest first, `named` as the lane state has them; `stored` are the requests that
+    became part of a run.
     """
 
     runs: tuple[RequestRun, ...]
@@ -397,14 +378,9 @@ class RequestLog:
         """Requests that were accepted before this time, in seconds, are forgotten."""
 
     async def load(self, record: LaneRecord, enqueued: Sequence[IntendedBatch]) -> None:
-        """Read which requests the lane was given.
+        """Read which requests the lane was given, by the lane state of this owner.
 
-        Args:
-            record: The lane state, of this owner.
-            enqueued: The batches that were enqueued since the newest run, oldest first.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
+        `enqueued` are the batches since the newest run, oldest first.
         """
         runs = [(one, await _read_run(self._store, self._lane, one)) for one in record.requests]
         kept = [(one, run) for one, run in runs if run is not None]
@@ -418,12 +394,7 @@ class RequestLog:
         return SpilledRequests(runs=tuple(self.window.runs), named=self._named, stored=())
 
     async def spill(self) -> SpilledRequests:
-        """Write the requests that no run contains, and forget old ones.
-
-        Raises:
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Write the requests that no run contains, and forget old ones."""
         await self._objects.delete_unnamed()
         cutoff_s, unstored = self.forgets_before_s, self.window.unstored
         added = run_of(unstored)

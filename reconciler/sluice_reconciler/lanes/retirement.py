@@ -35,12 +35,7 @@ UNSETTLED_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownPass:
-    """A full pass that left no batch behind.
-
-    Attributes:
-        began_ns: When it began, by the store's clock.
-        queues: The queues whose lanes it compared.
-    """
+    """A full pass that left no batch behind: when it began, and the queues that it compared."""
 
     began_ns: int
     queues: Collection[str]
@@ -50,12 +45,8 @@ def settled_time_s(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | 
     """Return the settled time that a pass shows for a lane, or None if it shows none.
 
     A pass counts only if it compared the lane, and only if it began after the present ledger of the
-    lane: a rebuild empties the ledger, and an earlier pass compared the one before it.
-
-    Args:
-        record: The lane state.
-        shown: The pass.
-        quiet_s: How long a boot is kept after its last batch.
+    lane: a rebuild empties the ledger, and an earlier pass compared the one before it. A boot is
+    kept for `quiet_s` after its last batch.
     """
     if record.queue not in shown.queues or not record.ledger_since_unix_ns:
         return None
@@ -73,10 +64,7 @@ def is_rewrite_due(counts: BootCounts) -> bool:
 def is_settled(listed: ListedBatch, settled_s: int, unsettled: Collection[tuple[int, int]]) -> bool:
     """Return True if a listed batch of a retired boot was enqueued.
 
-    Args:
-        listed: The batch.
-        settled_s: The settled time of its lane.
-        unsettled: The sequence numbers of the unsettled batches of its boot.
+    `unsettled` has the sequence numbers of the unsettled batches of its boot.
     """
     is_before = listed.last_modified_ns < settled_s * NS_PER_S
     return is_before and (listed.start, listed.end) not in unsettled
@@ -85,13 +73,7 @@ def is_settled(listed: ListedBatch, settled_s: int, unsettled: Collection[tuple[
 def restore_ranges(
     listed: Iterable[ListedBatch], settled_s: int, unsettled: Collection[tuple[int, int]]
 ) -> BootRanges:
-    """Return what a lane was given of a retired boot, from the whole listing of its boot.
-
-    Args:
-        listed: Every batch under the prefix of the boot.
-        settled_s: As in `is_settled`.
-        unsettled: As in `is_settled`.
-    """
+    """Return what a lane was given of a retired boot, from the whole listing of its boot."""
     ranges = BootRanges()
     for one in listed:
         if is_settled(one, settled_s, unsettled):

@@ -42,8 +42,7 @@ def tier_of(boots: int) -> int:
 def plan_merge(boots: Sequence[int]) -> int:
     """Return how many of the newest runs are merged now; 0 for none.
 
-    Args:
-        boots: The number of boots in each run, oldest first.
+    The numbers of boots are the oldest run first.
     """
     newest_first = [tier_of(one) for one in reversed(boots)]
     # A run in front of a larger one is merged together with it.
@@ -61,12 +60,7 @@ def nameable(listed: Iterable[str], named: Collection[str], owner_term: int) -> 
     The owner of `owner_term` has swapped a state in, so no other owner of its term or an earlier
     one can swap again. An object of an earlier term that this state does not name is therefore
     never named. Those of this term and of later ones are kept: their writers may be about to name
-    them.
-
-    Args:
-        listed: Names of parts, or of runs of requests.
-        named: The names in the state that the owner swapped in.
-        owner_term: The term of that owner.
+    them. `named` are the names in the state that the owner of this term swapped in.
     """
     return {name for name in listed if name in named or not _is_before(name, owner_term)}
 
@@ -88,12 +82,7 @@ class OwnedObjects:
         self._unnamed: set[str] = set()
 
     async def create(self, body: bytes) -> str:
-        """Store an object, and return its name for the next lane state.
-
-        Raises:
-            OutcomeUnknown: The retries are spent.
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Store an object, and return its name for the next lane state."""
         name = part_name(self._term, self._runtime.ids.ulid())
         self._known.add(name)
         backoff = self._runtime.backoff(WRITE_RETRY)
@@ -116,9 +105,6 @@ class OwnedObjects:
         """Delete what earlier owners left and no lane state will ever name.
 
         An error is left to the next owner, because no work depends on the deletion.
-
-        Args:
-            named: What the state names that this owner swapped in.
         """
         with contextlib.suppress(StoreError):
             async for page in self._store.list(self._prefix):

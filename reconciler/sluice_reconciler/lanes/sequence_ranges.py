@@ -33,14 +33,7 @@ def seal_of(start: int, end: int) -> int:
 
 
 class SequenceRange(msgspec.Struct, array_like=True):
-    """Adjacent batches, both ends inclusive.
-
-    Attributes:
-        start: First sequence number.
-        end: Last sequence number.
-        batches: Number of batches merged into the range.
-        seal: Sum of their hashes mod 2**64.
-    """
+    """Adjacent batches, both ends inclusive; the seal is the sum of their hashes mod 2**64."""
 
     start: int
     end: int
@@ -65,9 +58,8 @@ class EnqueueStatus(Enum):
 class BootRanges(msgspec.Struct, array_like=True):
     """The enqueued batches of one (agent, boot).
 
-    Attributes:
-        ranges: In ascending order; they neither touch nor overlap.
-        extras: Batches that overlapped a range when they were added.
+    Ranges are ascending, and neither touch nor overlap. `extras` overlapped a range when they were
+    added.
     """
 
     ranges: list[SequenceRange] = []
@@ -124,13 +116,7 @@ class BootRanges(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedBatch:
-    """One batch as a listing of `accepted/` shows it.
-
-    Attributes:
-        start: First sequence number.
-        end: Last sequence number.
-        last_modified_ns: When its manifest was created, by the store's clock.
-    """
+    """One batch as a listing of `accepted/` shows it, with the creation of its manifest."""
 
     start: int
     end: int
@@ -147,7 +133,6 @@ class RangeComparison:
     """The new batches among those listed inside a sequence range.
 
     Attributes:
-        new: The batches that were not enqueued.
         sure: False if the seal did not identify them; `new` may then contain enqueued ones too. The
             range must be dissolved before they are enqueued.
         lost: Number of enqueued batches that are no longer listed; always 0 in an intact store.

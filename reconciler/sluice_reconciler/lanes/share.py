@@ -45,16 +45,7 @@ log = structlog.get_logger()
 
 
 class LaneShare:
-    """One reconciler's share of the lanes.
-
-    Args:
-        store: The store that the reconcilers share.
-        lanes: Number of lanes of each queue.
-        workers: The lanes.
-        runtime: Time and ids.
-        metrics: Where lanes are counted.
-        processes: The processes of this machine.
-    """
+    """One reconciler's share of the lanes."""
 
     def __init__(
         self,
@@ -118,10 +109,8 @@ class LaneShare:
         """Beat until cancelled; a store error is logged, and the beat is repeated.
 
         Failures of other loops do not stop heartbeats: without lanes no other loop could show that
-        it works again. The record names them instead.
-
-        Args:
-            health: Where failures are recorded, and what the record names.
+        it works again. The record names them instead. `health` records failures and provides what
+        the record names.
         """
         self._workers.share(frozenset())
         while True:
@@ -144,12 +133,7 @@ class LaneShare:
         return self._beat_at_ns is None or now_ns - self._beat_at_ns > WORK_S * NS_PER_S
 
     async def beat(self) -> None:
-        """Read the other members, hand over and take lanes, and write the heartbeat.
-
-        Raises:
-            OutcomeUnknown: The retries of a write are spent.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Read the other members, hand over and take lanes, and write the heartbeat."""
         began_ns = self._runtime.clock.monotonic_ns()
         if self._is_late():
             # Others may have taken the lanes: they are awaited again.

@@ -60,8 +60,6 @@ class PartReference(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         name: The end of its key: the owner term that wrote it, and a ULID.
-        sha256: Of the stored bytes, 64 hex digits.
-        lives: Number of lives in it.
         first: The first half of its first key.
         last: The first half of its last key.
     """
@@ -78,8 +76,6 @@ class RequestRunReference(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         name: The end of its key: the owner term that wrote it, and a ULID.
-        sha256: Of the stored bytes, 64 hex digits.
-        requests: Number of requests in it.
         newest_s: The latest time at which a batch of them was accepted, seconds.
     """
 
@@ -93,13 +89,11 @@ class OwnerClaim(msgspec.Struct, frozen=True, kw_only=True):
     """The process that took a lane, as the lane state names it.
 
     Attributes:
-        member: Its ULID, as in its member record.
         url: Where its operator API is reached; empty if it has none.
-        host: The name of its machine.
         pid: Its number in its pid namespace; 0 if unknown.
         sharing: Whether it writes a member record. Of another process it is not known whether it
             still runs.
-        since_unix_ns: When it took the lane, by the store's clock.
+        since_unix_ns: By the store's clock.
     """
 
     member: str
@@ -118,11 +112,9 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The stored state of a lane.
 
     Attributes:
-        queue: Name of the queue.
-        lane: Number of the lane.
         nonce: Fresh with every write, so that no ETag recurs.
         producer_id: 32 hex digits: the id under which every owner of this lane appends.
-        owner_term: Raised by each process that takes the lane over; stored as `life`.
+        owner_term: Raised by each process that takes the lane over; stored as `boot`.
         writes: Appends of all owner terms that are in the register.
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.
@@ -157,7 +149,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_owner(self) -> bool:
-        """Whether a process took the lane and did not release it."""
+        """Whether a process owns the lane: it took and did not release it."""
         return self.owner_term > 0 and not self.released
 
     @property
@@ -176,10 +168,7 @@ class StoredLaneState:
     """A lane's state as it was read.
 
     Attributes:
-        record: The state.
-        etag: Its ETag, for the next swap.
-        date_ns: The store's clock when it was read or written.
-        written_ns: When its owner wrote it, by the store's clock; None if this process wrote it.
+        written_ns: None if this process wrote it.
     """
 
     record: LaneRecord
@@ -225,12 +214,7 @@ def encode_lane(record: LaneRecord) -> bytes:
 
 
 def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
-    """Decode the stored bytes of a lane's state.
-
-    Raises:
-        LaneStateDamaged: The bytes are not a zstd frame with a lane record.
-        UnsupportedVersion: It has another version than this build's.
-    """
+    """Decode the stored bytes of a lane's state."""
     try:
         return decode_record(key, decompress_zstd(body, STATE_BYTES_MAX), LaneRecord)
     except ZstdError as error:
@@ -242,13 +226,7 @@ def decode_lane(key: ObjectKey, body: bytes) -> LaneRecord:
 
 
 async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | None:
-    """Read a lane's state without its parts; return None if the lane has none yet.
-
-    Raises:
-        LaneStateDamaged: The stored bytes are malformed.
-        UnsupportedVersion: Its version is another than this build's.
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read a lane's state without its parts; return None if the lane has none yet."""
     key = lane_key(lane)
     match await store.get(key):
         case NotFound():
@@ -263,10 +241,6 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
 
 
 async def list_lane_states(store: ObjectStore) -> list[Lane]:
-    """Return the lanes that have a state, in order.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Return the lanes that have a state, in order."""
     matches = [_LANE.fullmatch(one.key) async for page in store.list(LANES) for one in page.objects]
     return [Lane(queue=one["queue"], lane=int(one["lane"])) for one in matches if one is not None]

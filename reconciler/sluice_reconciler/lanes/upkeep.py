@@ -44,10 +44,7 @@ RETIRE_INTERVAL_S: Final = 600.0
 def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
     """Return the time of acceptance, in seconds, before which requests are forgotten.
 
-    Args:
-        record: How far discovery is complete.
-        lane: The lane.
-        window_s: How long a request may be repeated.
+    A request may be repeated for `window_s`; `record` shows how far discovery is complete.
     """
     through_ns = record.lanes.get(f"{lane:03d}", record.complete_through_unix_ns)
     return max(0, through_ns // NS_PER_S - int(window_s) - CLOCK_MARGIN_S)
@@ -73,12 +70,7 @@ class LaneUpkeep:
         self._quiet_s = authority.retry_horizon_s + authority.margin_s
 
     async def run(self) -> int:
-        """Retire the idle boots of each owned lane in which they are many; return their number.
-
-        Raises:
-            OutcomeUnknown: The retries of a write are spent; the next owner resolves it.
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Retire the idle boots of each owned lane in which they are many; return their number."""
         await self._discovery.read()
         record, total = self._discovery.record, 0
         for worker in self._workers:
@@ -126,11 +118,7 @@ class QueueUpkeep:
         self._measured_at_ns: int | None = None
 
     async def run(self) -> None:
-        """Make one round.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request; the next round repeats it.
-        """
+        """Make one round."""
         await self.check_registers()
         lanes = await read_status(self._store)
         self._metrics.oldest_waiting.labels("ack").set(
@@ -157,11 +145,7 @@ class QueueUpkeep:
         self._measured_at_ns = now_ns  # a measurement that failed is due in the next round
 
     async def check_registers(self) -> tuple[ObjectKey, ...]:
-        """Return the registers and lane states that are lost or damaged; log each.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Return the registers and lane states that are lost or damaged; log each."""
         found = [await worker.find_defect() for worker in self._workers]
         defects = [one for one in found if one is not None]
         self._metrics.registers_lost.set(len(defects))

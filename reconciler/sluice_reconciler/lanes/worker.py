@@ -86,11 +86,7 @@ class LaneWorker:
         return self._owner is None and self._owned_by_rival
 
     async def refresh(self) -> None:
-        """Read the lane's state again, unless this process owns the lane.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Read the lane's state again, unless this process owns the lane."""
         async with self._lock:
             if self._owner is None:
                 await self._read()
@@ -112,13 +108,8 @@ class LaneWorker:
     ) -> int | None:
         """Enqueue the batches that the lane was not given yet.
 
-        Returns:
-            How many were enqueued; None if a rival owns the lane or works on it, or the lane is
-            halted.
-
-        Raises:
-            OutcomeUnknown: The retries are spent; the next pass resolves the append.
-            StoreError: The store is unreachable or refused the request.
+        Return the number of enqueued batches; None if a rival owns the lane or works on it, or the
+        lane is halted.
         """
         async with self._lock:
             if not self.is_allowed:
@@ -185,17 +176,8 @@ class LaneWorker:
     async def retire(self, shown: ShownPass, quiet_s: int, held: HeldReader) -> int:
         """Retire idle boots, if this process owns the lane and that is worth a rewrite.
 
-        Args:
-            shown: The last full pass that left no batch behind.
-            quiet_s: How long a boot is kept after its last batch.
-            held: Reads what is held back; called after the pass ended.
-
-        Returns:
-            How many boots were retired.
-
-        Raises:
-            OutcomeUnknown: The retries are spent; the next owner reads what was stored.
-            StoreError: The store is unreachable or refused the request.
+        Return their number. A boot is kept for `quiet_s` after its last batch; `held` is called
+        after the pass ended.
         """
         async with self._lock:
             owner = self._owner
@@ -222,20 +204,11 @@ class LaneWorker:
                 raise
 
     async def find_defect(self) -> LaneDefect | None:
-        """Return why the lane is halted until a rebuild, or None.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Return why the lane is halted until a rebuild, or None."""
         return await find_defect(self._store, self.lane)
 
     async def close(self) -> None:
-        """Store the ledger, if this process owns the lane and every append has ended.
-
-        Raises:
-            OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Store the ledger, if this process owns the lane and every append has ended."""
         async with self._lock:
             owner, self._owner = self._owner, None
             if owner is not None and not owner.in_doubt:
@@ -317,9 +290,7 @@ class LaneWorkers:
     async def share_with_refresh(self, lanes: frozenset[int]) -> None:
         """Read the state of the lanes that are added, then work on these lanes only.
 
-        Raises:
-            StoreError: The store is unreachable or refused the request for some lane; the others
-                are shared.
+        After an error for some lane, the others are shared.
         """
         added = lanes - (self._shared or frozenset())
         workers = [worker for worker in self if worker.lane.lane in added]
@@ -336,18 +307,14 @@ class LaneWorkers:
     async def release(self, lanes: frozenset[int]) -> None:
         """Store the ledger of lanes, so that their next owner has nothing to resolve.
 
-        Raises:
-            OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request. The other lanes are closed.
+        After an error, the other lanes are closed.
         """
         await self._close([worker for worker in self if worker.lane.lane in lanes])
 
     async def refresh(self) -> None:
         """Read the state of every lane that this process does not own.
 
-        Raises:
-            StoreError: The store is unreachable or refused the request for some lane; the others
-                are read.
+        After an error for some lane, the others are read.
         """
         failed: SluiceError | None = None
         for worker in self:
@@ -361,9 +328,7 @@ class LaneWorkers:
     async def close(self) -> None:
         """Store the ledger of every lane that this process owns, and release the lanes.
 
-        Raises:
-            OutcomeUnknown: The retries are spent; the next owner resolves the write.
-            StoreError: The store is unreachable or refused the request. The other lanes are closed.
+        After an error, the other lanes are closed.
         """
         await self._close(self._workers)
 
@@ -387,15 +352,7 @@ class LaneWorkers:
     async def new_keys(
         self, keys: Sequence[ObjectKey], compared: ComparedRanges | None
     ) -> set[ObjectKey]:
-        """Return the accepted keys whose batch some queue was not given yet.
-
-        Args:
-            keys: Accepted keys.
-            compared: As in `new_batches`.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Return the accepted keys whose batch some queue was not given yet."""
         by_lane: dict[int, dict[Identity, ObjectKey]] = {}
         for key in keys:
             who = parse_accepted_key(key)

@@ -104,10 +104,8 @@ def cuts_of(samples: Iterable[BootSample]) -> tuple[str, ...]:
 def spans_of(shards: int, cuts: Sequence[str] = ()) -> tuple[PassSpan, ...]:
     """Return spans of `accepted/` that contain every key once, such that each boot is in one span.
 
-    Args:
-        shards: Number of spans, at most.
-        cuts: The cuts that an earlier pass stored; with none, the spans divide the letters and
-            digits that agent ids begin with evenly.
+    There are at most `shards` spans. Without cuts of an earlier pass, the spans divide the letters
+    and digits that agent ids begin with evenly.
     """
     known = sorted(set(cuts))
     if known:
@@ -135,11 +133,8 @@ class BootComparison:
     """One boot's listing compared with one queue's ledger, as it was before the boot was listed.
 
     Attributes:
-        worker: The lane.
-        before: What the ledger contained of the boot.
         retired_before_s: If the ledger did not contain the boot, the settled time of the lane.
         unsettled: Then the sequence numbers of the unsettled batches of the boot.
-        sums: What was listed inside each range.
     """
 
     worker: LaneWorker
@@ -205,20 +200,13 @@ class PassReport:
     """What one full pass did.
 
     Attributes:
-        listed: Keys under `accepted/`.
         began_ns: The store's clock before the first listing of `accepted/`.
         complete_through_ns: `began_ns`, if every batch that existed then is enqueued or has a hold
             record; otherwise None.
-        outcome: What the pipeline did with those that were not done.
-        quarantined: Reverse references of quarantine manifests that were written.
-        held_back: Hold records that exist after the pass.
         boots: The accepted ranges and gaps of the boots, as of when each was listed.
-        registers_lost: Registers that are missing, replaced or damaged; their lanes are halted.
         missed: Batches that journals should have named and did not.
         is_whole: Whether this process listed everything; otherwise it continued the pass of another
             one, and `boots` is only what was listed since.
-        cuts: Where the next pass cuts `accepted/`.
-        queues: The queues whose lanes were compared with the whole listing.
     """
 
     listed: int
@@ -240,20 +228,8 @@ class FullPass:
     """Full passes over one store.
 
     Attributes:
-        store: The acceptance authority.
-        pipeline: Completes what is not done.
-        workers: The lanes, with their ledgers.
-        holds: The records of held objects.
-        requests: The bound on requests in flight.
-        backoff: How a write of unknown outcome is retried.
-        high_water: Reads what agents reported as their highest sequence numbers.
-        shards: Spans of agents that are listed concurrently.
-        chunk: Keys that are passed to the pipeline together, at most.
-        on_page: Called with each listed page of `accepted/`.
-        on_boot: Called with the last accepted key of each boot.
-        clock: For pauses.
+        chunk: The most keys that are passed to the pipeline together.
         marks_quiet_ns: How long a high-water mark that batches cover is kept.
-        index_check: Compares the index entries of a sample of the listed batches.
     """
 
     store: ObjectStore
@@ -279,16 +255,7 @@ class FullPass:
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
     ) -> PassReport:
-        """Make one pass, or continue one.
-
-        Args:
-            takeover: As in `BatchPipeline.process`.
-            options: How it runs.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request; what was done so far is kept.
-            OutcomeUnknown: The retries of a write are spent; what was done so far is kept.
-        """
+        """Make one pass, or continue one; what was done before an error is kept."""
         how = options if options is not None else PassOptions()
         began_ns = await self.holds.refresh()
         if how.resume is not None:
@@ -354,7 +321,7 @@ class PassRun:
         self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
 
     def outcome(self) -> PipelineResult:
-        """Return the sum of what the walks did."""
+        """Return the sum of the walks' results."""
         total = PipelineResult()
         for walk in self.walks:
             total = total.plus(walk.outcome)

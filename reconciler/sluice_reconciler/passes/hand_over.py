@@ -45,14 +45,7 @@ class LeftBatches(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The two sides of a hand-over.
-
-    Attributes:
-        store: The store that the reconcilers share.
-        pipeline: Completes the batches of this process's lanes.
-        workers: The lanes, with their ledgers.
-        clock: For pauses.
-    """
+    """The two sides of a hand-over."""
 
     store: ObjectStore
     pipeline: BatchPipeline
@@ -64,16 +57,8 @@ class HandOver:
     ) -> PipelineResult:
         """Name batches for their owners, and wait a bounded time until these have enqueued them.
 
-        Args:
-            keys: At most `LEFT_MAX` accepted keys.
-            announce: Stores that the object has changed.
-
-        Returns:
-            What this process enqueued itself; `left_keys` are those that no process enqueued.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: As `BatchPipeline.process`.
+        At most `LEFT_MAX` keys; `announce` stores that the object has changed. Return what this
+        process enqueued itself, with `left_keys` that no process enqueued.
         """
         if self.workers.shared is not None:
             await self.store.overwrite(LEFT, encode_record(LeftBatches(keys=tuple(keys))))
@@ -98,12 +83,7 @@ class HandOver:
         return total
 
     async def take(self) -> PipelineResult:
-        """Process what another reconciler named, in the lanes of this process.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: As `BatchPipeline.process`.
-        """
+        """Process what another reconciler named, in the lanes of this process."""
         read = await self.store.get(LEFT)
         if not isinstance(read, Found):
             return PipelineResult()

@@ -46,9 +46,7 @@ class IndexCheckRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The result of the last check.
 
     Attributes:
-        checked_unix_ns: When the pass began, by the store's clock.
-        checked: Number of batches that were compared.
-        missing: Number of wrong or missing entries, by the prefix of their index; none if empty.
+        missing: By the prefix of their index; empty for none.
     """
 
     schema: Literal["sluice.index_check.v1"] = "sluice.index_check.v1"
@@ -58,11 +56,7 @@ class IndexCheckRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_index_check(store: ObjectStore) -> IndexCheckRecord | None:
-    """Read the result of the last check; return None without a readable one.
-
-    Raises:
-        StoreError: The store is unreachable or refused the request.
-    """
+    """Read the result of the last check; return None without a readable one."""
     read = await store.get(INDEX_CHECK)
     if not isinstance(read, Found):
         return None
@@ -113,11 +107,7 @@ class IndexCheck:
             self._chosen[place] = key
 
     async def run(self, began_ns: UnixNs) -> None:
-        """Compare the sample, and report and store the result.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Compare the sample, and report and store the result."""
         if not self._is_due:
             return
         held = set(self._holds.held(self._chosen))

@@ -53,23 +53,7 @@ KEY_WORK_S: Final = 0.0005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassDependencies:
-    """What the loop of passes uses.
-
-    Attributes:
-        full_pass: Makes one pass.
-        lanes: Number of lanes of each queue.
-        progress: The stored progress.
-        discovery: The published record.
-        registry: Which gateways write journals.
-        journals: The journal route.
-        live: Compares what is listed with what was offered to it.
-        backlog: The batches pending at each stage.
-        clock: The store's time.
-        runtime: Time and ids.
-        metrics: Where the loop counts.
-        health: What `/readyz` reports.
-        settings: The settings of the reconciler.
-    """
+    """What the loop of passes uses."""
 
     full_pass: FullPass
     lanes: int
@@ -87,12 +71,7 @@ class PassDependencies:
 
 
 def worked_s(took_s: float, listed: int) -> float:
-    """Return for how much of its duration a pass worked, and did not wait for the store.
-
-    Args:
-        took_s: Duration of the pass, seconds.
-        listed: Keys that it listed.
-    """
+    """Return for how long a pass worked, without its waits for the store, seconds."""
     return min(took_s, PASS_WORK_S + KEY_WORK_S * listed)
 
 
@@ -101,11 +80,8 @@ def rest_s(
 ) -> float:
     """Return the pause after a pass; it is shorter while journals decide the frontier.
 
-    Args:
-        worked_s: Time that the pass worked, seconds; None if it failed.
-        journaled: Whether journals decide.
-        interval_s: The pause without journals, at least, seconds.
-        wanted: Whether a journal must be replaced: then half of the time may be spent in passes.
+    `worked_s` is None if the pass failed. `interval_s` is the least pause without journals. If a
+    journal must be replaced (`wanted`), half of the time may be spent in passes.
     """
     if worked_s is None:
         return FAILED_REST_S
@@ -130,8 +106,7 @@ class PassLoop:
     async def run(self, journals_tried: asyncio.Event) -> None:
         """Make every pass that is due; store errors are logged, and the pass is retried.
 
-        Args:
-            journals_tried: Set when the journal route has tried to list the registrations.
+        `journals_tried` is set when the journal route has tried to list the registrations.
         """
         await journals_tried.wait()
         clock, settings = self._parts.runtime.clock, self._parts.settings
@@ -176,11 +151,7 @@ class PassLoop:
             self._worked_s = worked_s(took_s, report.listed)
 
     async def _decide(self) -> NextPass | None:
-        """Decide whether a pass starts now; return None during the pause after the last one.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-        """
+        """Decide whether a pass starts now; return None during the pause after the last one."""
         parts = self._parts
         if not parts.registry.is_journaled and self._rests():
             return None
@@ -213,13 +184,7 @@ class PassLoop:
     async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
         """Make one pass, publish what it has shown, and set the metrics.
 
-        Args:
-            takeover: As in `BatchPipeline.process`.
-            plan: How the service runs it; None for a single pass without stored progress.
-
-        Raises:
-            StoreError: As `FullPass.run`.
-            OutcomeUnknown: As `FullPass.run`.
+        Without a plan, make a single pass without stored progress.
         """
         parts = self._parts
         started_ns = parts.runtime.clock.monotonic_ns()

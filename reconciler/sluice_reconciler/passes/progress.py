@@ -45,8 +45,6 @@ class PassSpan(msgspec.Struct, frozen=True, kw_only=True):
         after: Keys after this one are in the span; empty for the first span.
         up_to: The last key that may be in the span; None for the last span.
         at: Every key of the span up to this one is finished; empty for none.
-        listed: Number of these keys.
-        done: Whether the whole span is finished.
     """
 
     after: str
@@ -60,16 +58,11 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the last full pass.
 
     Attributes:
-        began_unix_ns: The store's clock before its first listing.
-        spans: Its spans.
-        left: Whether it left a batch behind; then it cannot be continued, only repeated.
-        ended: Whether it has ended.
+        left: It left a batch behind, so it cannot be continued, only repeated.
         missed: Number of batches that it found and no journal named.
         handed_over: How often it named batches for the owners of their lanes.
         cuts: Where the next pass cuts `accepted/` into spans; at most 63.
-        queues: The queues that it compares.
         revision: Number of the write.
-        writer: Identifies the process that makes the pass.
     """
 
     schema: Literal["sluice.reconciler_pass.v1"] = "sluice.reconciler_pass.v1"
@@ -87,12 +80,9 @@ class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextPass:
-    """What to do now.
+    """What to do now: whether a pass starts, and continues the stored one.
 
-    Attributes:
-        start: Whether a pass starts now.
-        resume: Whether it continues the stored one.
-        urgent: Whether something waits for it, so that it is not slowed down.
+    An urgent one is not slowed down, because something waits for it.
     """
 
     start: bool
@@ -103,9 +93,7 @@ class NextPass:
 def safety_interval_s(manifests: int, most_s: float) -> float:
     """Return the time between two passes that look for batches which no journal names, seconds.
 
-    Args:
-        manifests: Number of manifests that the last pass listed.
-        most_s: The longest such time, `journaled_pass_interval_s`.
+    `manifests` is what the last pass listed.
     """
     pages = manifests / _PAGE_MANIFESTS
     return min(most_s, max(PASS_INTERVAL_S_MIN, PASS_INTERVAL_S_PER_PAGE * pages))
@@ -121,13 +109,9 @@ def decide_next_pass(
 ) -> NextPass:
     """Decide whether a full pass starts now, where journals make it rare.
 
-    Args:
-        now_ns: The store's clock.
-        stored: The progress of the last pass, of any process.
-        wanted_from_ns: A pass that begins at this time or later is needed, because a process died
-            or a journal is broken; None if nothing waits for a pass.
-        interval_s: Time between the beginnings of two passes.
-        rival_runs: Whether another process makes the stored pass at present.
+    A pass that begins at `wanted_from_ns` or later is needed, because a process died or a journal
+    is broken; None if nothing waits. `rival_runs` is set if another process makes the stored pass
+    at present.
     """
     if rival_runs:
         return NextPass(start=False)
@@ -158,11 +142,7 @@ class PassProgress:
         self.record: PassRecord | None = None
 
     async def read(self) -> None:
-        """Read the record; one that is unreadable counts as none.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Read the record; one that is unreadable counts as none."""
         read = await self._store.get(PASS)
         self.record, self._etag = None, None
         if isinstance(read, Found):
@@ -188,11 +168,7 @@ class PassProgress:
         return self._runtime.clock.monotonic_ns() - self._saved_at_ns >= SAVE_S * NS_PER_S
 
     async def save(self, record: PassRecord) -> bool:
-        """Swap the record in; return False if another process wrote it, or if that is unknown.
-
-        Raises:
-            StoreError: The store is unreachable or refused the request.
-        """
+        """Swap the record in; return False if another process wrote it, or if that is unknown."""
         revision = 1 if self.record is None else self.record.revision + 1
         wanted = replace(record, revision=revision, writer=self._writer)
         self._saved_at_ns = self._runtime.clock.monotonic_ns()

@@ -25,12 +25,7 @@ _PREFIXES: Final = (QUARANTINE_BY_BLOB, QUARANTINE)
 
 
 class QuarantineWalk:
-    """The walk over `quarantine/`; each walk lists everything again.
-
-    Attributes:
-        written: Reverse references that the walks wrote.
-        held: Quarantine manifests that the walks held.
-    """
+    """The walk over `quarantine/`; each walk lists everything again."""
 
     def __init__(
         self,
@@ -55,15 +50,8 @@ class QuarantineWalk:
     async def run(self, pages_max: int | None = None) -> bool:
         """Walk over quarantine manifests from where the last call ended.
 
-        Args:
-            pages_max: Pages of listings, at most; None for all that are left.
-
-        Returns:
-            True if the walk has ended, so that the next call begins another one.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request; the next call continues.
-            OutcomeUnknown: The retries of a write are spent; the next call repeats it.
+        At most `pages_max` pages are listed; None means all that are left. Return True if the walk
+        has ended, so that the next call begins another one.
         """
         pages = 0
         while self._listing < len(_PREFIXES):

@@ -78,9 +78,7 @@ class TimeIndexScanner:
     async def scan(self) -> PipelineResult:
         """Process every entry behind the checkpoint that was not processed lately.
 
-        Raises:
-            StoreError: The store is unreachable or refused a request; the checkpoint is unchanged.
-            OutcomeUnknown: The retries of a write are spent; the checkpoint is unchanged.
+        After an error, the checkpoint is unchanged.
         """
         start_ns = await self._start_ns()
         after = f"{ACCEPTED_BY_TIME}{hour_path(start_ns)}/{start_ns:020d}"
@@ -167,12 +165,7 @@ class BootTailScanner:
             self._latest.popitem(last=False)
 
     async def scan(self) -> PipelineResult:
-        """Process every batch behind the last known keys.
-
-        Raises:
-            StoreError: The store is unreachable or refused a request.
-            OutcomeUnknown: As `BatchPipeline.process`.
-        """
+        """Process every batch behind the last known keys."""
         found: list[ObjectKey] = []
         for boot, latest in list(self._latest.items()):
             known = set(latest)
@@ -204,11 +197,8 @@ class InventoryScanResult:
     """What the scan of an inventory report did.
 
     Attributes:
-        age_s: Age of the report by the store's clock, seconds.
-        named: Accepted keys that it names.
-        foreign: Other keys that it names.
+        age_s: By the store's clock.
         unreadable: Files that are missing, altered or malformed, each with the reason.
-        outcome: What the pipeline did with the keys that were not done.
     """
 
     age_s: float
@@ -225,17 +215,9 @@ async def scan_inventory(
 
     A report is days old and may omit objects created or deleted around its time, so it only names
     candidates: the store is read for what it names, and what it does not name proves nothing. A
-    file that is missing, altered or malformed is reported, and the others are read.
-
-    Args:
-        pipeline: Processes the keys.
-        reports: The bucket with the report, from its root.
-        manifest_key: The report's `manifest.json`.
-
-    Raises:
-        BadUsage: There is no such report, or its manifest does not match its checksum.
-        StoreError: A store is unreachable or refused a request.
-        OutcomeUnknown: As `BatchPipeline.process`.
+    file that is missing, altered or malformed is reported, and the others are read. `reports` is
+    the bucket with the report, from its root. Raise `BadUsage` if there is no such report, or its
+    manifest does not match its checksum.
     """
     try:
         manifest, date_ns = await read_inventory_manifest(reports, manifest_key)
