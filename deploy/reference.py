@@ -1,11 +1,13 @@
 """Write the generated pages of the reference, `docs/reference/`: `python -m deploy.reference`.
 
 The commands and their settings, the HTTP interfaces, the metrics, the tables of the lake and the
-error codes are read from the code. A test compares the pages with what the code renders now.
+error codes are read from the code, and so is the table of bytes in `docs/queue.md`. A test compares
+the pages with what the code renders now.
 """
 
 import ast
 import importlib
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from cyclopts import App, Argument
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.errors_page import render_errors
+from deploy.page_sections import split_section
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_agent.settings import default_agent_id
 from sluice_cli.deployment.redaction import is_secret_option
@@ -33,6 +36,7 @@ from sluice_protocol.store_backends import URL_FORMS
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
 from sluice_queue.metrics import QueueMetrics
+from sluice_queue.register import HEADER
 from sluice_reconciler.metrics import ReconcilerMetrics
 
 ROOT: Final = Path(__file__).parents[1]
@@ -315,6 +319,35 @@ def render_tables() -> str:
     return "\n".join(parts)
 
 
+QUEUE_PAGE: Final = ROOT / "docs" / "queue.md"
+REGISTER_MARKS: Final = ("<!-- register: begin -->", "<!-- register: end -->")
+
+
+def render_register() -> str:
+    """Return the table of the bytes of a lane's register, as `docs/queue.md` shows it."""
+    sizes = [struct.calcsize(f"<{one.code}") for one in HEADER]
+    rows = [
+        (str(sum(sizes[:index])), str(sizes[index]), one.name, one.meaning)
+        for index, one in enumerate(HEADER)
+    ]
+    rows += [
+        (
+            str(sum(sizes)),
+            "32 each",
+            "writers, latest first",
+            "producer id 16, write counter 8, first sequence of its last write 8",
+        ),
+        (
+            "…",
+            "24 each",
+            "segments, oldest first",
+            "first sequence 8, last sequence 8, size of the object 8",
+        ),
+        ("…", "…", "entries, oldest first", "the body ends exactly after them"),
+    ]
+    return f"\n{_table(('offset', 'bytes', 'field', 'meaning'), iter(rows))}"
+
+
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": render_commands,
     "errors.md": render_errors,
@@ -335,6 +368,8 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, render in PAGES.items():
         (FOLDER / name).write_text(render(), encoding="utf-8")
+    before, _, after = split_section(QUEUE_PAGE.read_text(encoding="utf-8"), *REGISTER_MARKS)
+    QUEUE_PAGE.write_text(before + render_register() + after, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """The register of one lane: the bytes that every producer and the one consumer swap.
 
-`docs/queue.md` has the table of its bytes. The entries of the body are the newest `count`; older
-entries after `acked_through` are in the segments. Append and dequeue copy entries as bytes and
-never decode them. Pure: no I/O, clock or randomness.
+`HEADER` is the table of the bytes of its header, and `docs/queue.md` shows it. The entries of the
+body are the newest `count`; older entries after `acked_through` are in the segments. Append and
+dequeue copy entries as bytes and never decode them. Pure: no I/O, clock or randomness.
 
 Source: ADR 23.
 """
 
 import struct
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
 from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
@@ -23,8 +23,45 @@ SEGMENTS_MAX: Final = 4096
 ID_BYTES: Final = 16
 NO_OWNER: Final = bytes(ID_BYTES)
 
+
+class HeaderField(NamedTuple):
+    """One field of the header; `code` is its layout as `struct` has it, little-endian."""
+
+    name: str
+    code: str
+    meaning: str
+
+
+HEADER: Final = (
+    HeaderField("magic", "4s", f"`{MAGIC.decode()}`"),
+    HeaderField("version", "H", f"{VERSION}; any other value is refused"),
+    HeaderField("reserved", "H", "0"),
+    HeaderField("revision", "Q", "grows by one with every write"),
+    HeaderField(
+        "nonce",
+        "16s",
+        "fresh random bytes of the writer; together with the revision they make equal bytes"
+        " impossible, so no ETag ever recurs",
+    ),
+    HeaderField("epoch", "Q", "of the consumer; grows with each opening"),
+    HeaderField("owner", "16s", "id of the consumer that opened the epoch; zero before the first"),
+    HeaderField(
+        "next_sequence", "Q", "the number of the next entry; the first entry of a lane is 1"
+    ),
+    HeaderField(
+        "acked_through",
+        "Q",
+        "every entry up to this number is acknowledged and removed; initially 0",
+    ),
+    HeaderField("count", "I", f"entries in this body, at most {ENTRIES_MAX}: the newest ones"),
+    HeaderField("writers", "H", f"at most {WRITERS_MAX}"),
+    HeaderField("reserved_2", "H", "0"),
+    HeaderField("segments", "I", f"at most {SEGMENTS_MAX}"),
+    HeaderField("entry_bytes", "I", "length of the entries below"),
+)
+_NAMES: Final = tuple(one.name for one in HEADER)
 _VERSION: Final = struct.Struct("<4sH")
-_HEADER: Final = struct.Struct("<4sHHQ16sQ16sQQIHHII")
+_HEADER: Final = struct.Struct("<" + "".join(one.code for one in HEADER))
 _WRITER: Final = struct.Struct("<16sQQ")
 _SEGMENT: Final = struct.Struct("<QQQ")
 
@@ -84,23 +121,23 @@ class Register:
 def encode_register(state: Register) -> bytes:
     """Encode a state."""
     _check(state)
-    header = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        0,
-        state.revision,
-        state.nonce,
-        state.epoch,
-        state.owner,
-        state.next_sequence,
-        state.acked_through,
-        state.count,
-        len(state.writers),
-        0,
-        len(state.segments),
-        len(state.entries),
-    )
-    parts = [header]
+    values: dict[str, bytes | int] = {
+        "magic": MAGIC,
+        "version": VERSION,
+        "reserved": 0,
+        "revision": state.revision,
+        "nonce": state.nonce,
+        "epoch": state.epoch,
+        "owner": state.owner,
+        "next_sequence": state.next_sequence,
+        "acked_through": state.acked_through,
+        "count": state.count,
+        "writers": len(state.writers),
+        "reserved_2": 0,
+        "segments": len(state.segments),
+        "entry_bytes": len(state.entries),
+    }
+    parts = [_HEADER.pack(*[values[name] for name in _NAMES])]
     parts += [_WRITER.pack(w.producer_id, w.counter, w.first_sequence) for w in state.writers]
     parts += [_SEGMENT.pack(s.first, s.last, s.size_bytes) for s in state.segments]
     parts.append(state.entries)
@@ -162,22 +199,21 @@ def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, 
 def decode_register(key: str, body: bytes) -> Register:
     """Decode the header of a register; the entries stay bytes."""
     check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
-    fields = _HEADER.unpack_from(body)
-    if fields[2] or fields[11]:
+    found = dict(zip(_NAMES, _HEADER.unpack_from(body), strict=True))
+    if found["reserved"] or found["reserved_2"]:
         raise LaneDamaged(key, "reserved bytes of the queue register are not 0")
-    writers, segments, entry_bytes = fields[10], fields[12], fields[13]
-    segments_at = _HEADER.size + writers * _WRITER.size
-    entries_at = segments_at + segments * _SEGMENT.size
-    if len(body) != entries_at + entry_bytes:
+    segments_at = _HEADER.size + found["writers"] * _WRITER.size
+    entries_at = segments_at + found["segments"] * _SEGMENT.size
+    if len(body) != entries_at + found["entry_bytes"]:
         raise LaneDamaged(key, "queue register does not end where its header states")
     state = Register(
-        revision=fields[3],
-        nonce=fields[4],
-        epoch=fields[5],
-        owner=fields[6],
-        next_sequence=fields[7],
-        acked_through=fields[8],
-        count=fields[9],
+        revision=found["revision"],
+        nonce=found["nonce"],
+        epoch=found["epoch"],
+        owner=found["owner"],
+        next_sequence=found["next_sequence"],
+        acked_through=found["acked_through"],
+        count=found["count"],
         writers=_writers(body[_HEADER.size : segments_at]),
         segments=_segments(body[segments_at:entries_at]),
         entries=body[entries_at:],

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from deploy.reference import FOLDER, PAGES, ROOT
+from deploy.page_sections import split_section
+from deploy.reference import FOLDER, PAGES, QUEUE_PAGE, REGISTER_MARKS, ROOT, render_register
 
 OTHER_MACHINE = """
 import json, os, socket
@@ -48,6 +49,11 @@ def test_the_pages_are_the_same_on_each_machine(tmp_path: Path) -> None:
     assert list(rendered) == list(PAGES)
     for name, page in rendered.items():
         assert page == (FOLDER / name).read_text(encoding="utf-8"), name
+
+
+def test_the_table_of_the_register_is_current() -> None:
+    _, shown, _ = split_section(QUEUE_PAGE.read_text(encoding="utf-8"), *REGISTER_MARKS)
+    assert shown == render_register(), "run `make docs`"
 
 
 def test_there_is_no_other_page() -> None:
