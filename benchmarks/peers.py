@@ -242,7 +242,7 @@ class Rounds:
             return None
 
     def complete(self) -> dict[tuple[str, str], list[PeerSample]]:
-        """Return the samples of the servers of which no request failed."""
+        """Return the samples of the servers without a failed request."""
         return {
             key: one for key, one in self.found.items() if LOADS[key[1]].server not in self.failed
         }

@@ -1,4 +1,4 @@
-"""How much a batch and a block of lines contain at most."""
+"""The limits of a batch and of a block of lines."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -57,7 +57,7 @@ class BlockLimits:
 
     @classmethod
     def of(cls, batch: BatchLimits) -> "BlockLimits":
-        """Return the limits of equal blocks that fill a batch, and of which none exceeds it."""
+        """Return the limits of equal blocks that fill a batch without exceeding it."""
         blocks = -(-batch.bytes_max // BLOCK_COST_BYTES_MAX)
         cost_bytes_max = batch.bytes_max // blocks
         return cls(

@@ -125,7 +125,7 @@ class AgentDoors:
         return self.clock.now_ns()
 
     def sheds(self) -> bool:
-        """Return False: a client of an agent has no other one to use."""
+        """Return False: a client of an agent cannot use another agent."""
         return False
 
     def is_full(self) -> bool:
@@ -209,7 +209,7 @@ class AgentDoors:
         return duplicate
 
     async def _put(self, block: RecordBlock) -> asyncio.Future[bool]:
-        """Pass records to the batcher; the future becomes True once they are durable."""
+        """Pass records to the batcher; the result becomes True once they are durable."""
         sealed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def report(durable: bool) -> None:  # noqa: FBT001 - the only value of the callback

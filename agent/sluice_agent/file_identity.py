@@ -83,7 +83,7 @@ def _link(chain: bytes, block: bytes | bytearray) -> bytes:
 
 
 def tail_digest(checkpoint: FileCheckpoint, read: ReadBytes) -> PrefixDigest | None:
-    """Return the digest at a checkpoint; None if the last bytes before it are others.
+    """Return the digest at a checkpoint; None if the last bytes before it differ.
 
     The bytes before these are not read.
     """

@@ -1,4 +1,4 @@
-"""Responses that are not those of a gateway: which batches they delay, and when one is parked.
+"""Responses of servers that are not gateways: how they delay a batch, and when they park it.
 
 A mistyped URL, a proxy or a firewall responds to uploads too. Its response decides nothing about a
 batch, so the batch is sent again. If no gateway responds at all, the fault is in the route, and no

@@ -52,7 +52,7 @@ def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> In
 
 
 def parse_mixed(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
-    """Return the time of each line, of which each may have another form."""
+    """Return the time of each line; the forms may differ from line to line."""
     ts = np.full(len(lines), arrived_ns, np.int64)
     head = _heads(lines)
     iso = _looks_iso(head)

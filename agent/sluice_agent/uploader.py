@@ -5,8 +5,8 @@ until they are forgotten or parked. With a backlog of small batches it sends sev
 A batch for which a worker is free is sent from memory; all others are read from the spool.
 `decide_reaction` decides the reaction and `Gateways` the gateway; this module only performs them.
 
-A list of batches is sent once: those of it that are not settled are sent one by one, so every
-reaction to a response is that of a single upload (ADR 4).
+A list of batches is sent once; batches that it does not settle are then sent one by one, so every
+reaction is to a single upload (ADR 4).
 
 Batches that all gateways refuse, although they accept others, are delayed: no gateway reads their
 version, a proxy refuses them, or what the store contains for their identity is damaged. They would
@@ -53,7 +53,7 @@ LIST_BYTES_MAX: Final = 256 * 1024 - LIST_OVERHEAD_BYTES_MAX
 SMALL_BYTES_MAX: Final = 64 * 1024
 """Size of a frame up to which sharing a request saves more than it delays."""
 BACKLOG_MIN: Final = 4
-"""Waiting batches from which on they share requests; fewer are faster in separate ones."""
+"""Batches share requests if at least this many are waiting; fewer are faster in separate ones."""
 
 
 @dataclass(slots=True)
@@ -120,7 +120,7 @@ _OF_THE_BATCH: Final = frozenset(
         ErrorCode.DIGEST_MISMATCH,
     }
 )
-"""Codes after which other batches may well be accepted, and this one not before someone acts."""
+"""Codes that refuse this batch until an operator acts, although others may be accepted."""
 
 
 def concerns_batch(reaction: Reaction) -> bool:
@@ -441,7 +441,7 @@ class Uploader:
         *,
         foreign_only: bool,
     ) -> bool:
-        """Decide what to do after every gateway was tried; return whether the batch is left."""
+        """Decide what to do after every gateway was tried; return True to leave the batch."""
         if foreign_only and isinstance(received.response, GatewayResponse):
             refusals = self.foreign.refuse(batch, target, received.response)
             if self._settings.stop_when_refused:

@@ -1,4 +1,4 @@
-"""Who may use the console: tokens, cookies, and the users of a reverse proxy.
+"""Access to the console: tokens, cookies, and the users of a reverse proxy.
 
 A request is authenticated, in this order, by a bearer token (programs), by the cookie of a login
 (browsers), or by the user that a listed reverse proxy names. Without any of these settings every

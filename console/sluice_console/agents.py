@@ -89,7 +89,7 @@ class _Counts:
         self.size_bytes += one.frame_bytes
 
     def turn(self) -> bool:
-        """Begin another half; return False if nothing was sent in the one that ended."""
+        """Begin another half; return False if nothing was sent in the half that ended."""
         self.earlier_batches, self.batches = self.batches, 0
         self.earlier_records, self.records = self.records, 0
         self.earlier_bytes, self.size_bytes = self.size_bytes, 0

@@ -1,4 +1,4 @@
-"""What needs the attention of an operator, from the facts of one sample. Pure.
+"""Derive what needs an operator's attention from the facts of one sample. Pure.
 
 Each rule returns at most a few items. An item names what is wrong, what to do, the page that
 explains it and the command with the same content. The order is the order of the overview: errors
@@ -139,7 +139,7 @@ def _gateway_item(
 
 
 LAKE_BEHIND_S_MAX: Final = 600.0
-"""Age of the oldest entry that is not in the lake, from which ingestion is late."""
+"""Ingestion is late if the oldest entry that is not in the lake is older than this."""
 WITHOUT_OWNER_S_MAX: Final = 60.0
 """Time without an owner from which a lane is not just handed over: longer than `TAKEOVER_S_MAX` of
 members, and than the default of `takeover_after_s` after it."""
@@ -193,7 +193,7 @@ def list_lane_items(
 
 
 def may_lack_owner(discovery: DiscoveryStatus | None) -> bool:
-    """Return whether the owners of lanes have to be read: some lane is late."""
+    """Return True if the owners of lanes must be read, because some lane is late."""
     if discovery is None or discovery.behind_s is None:
         return True
     return discovery.behind_s > WITHOUT_OWNER_S_MAX
@@ -295,7 +295,7 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
 
 
 BEHIND_S_MAX: Final = 60.0
-"""Age of the time through which everything is enqueued, from which discovery is late."""
+"""Discovery is late if the time through which everything is enqueued is older than this."""
 SILENT_S_MAX: Final = HEARTBEAT_S + 10.0
 """Time since the newest journal object of a gateway from which it does not report: an idle one
 writes an object every `HEARTBEAT_S`."""

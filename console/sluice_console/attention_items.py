@@ -57,7 +57,7 @@ def count_text(number: int, one: str, many: str, *, more: bool = False) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return a duration in the largest unit of which it has two."""
+    """Return a duration in the largest unit with a value of at least two."""
     for size_s, unit in _STEPS:
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {unit}"

@@ -62,11 +62,11 @@ READ_S_MAX: Final = 15.0
 SLOW_S: Final = 60.0
 """Time between two reads of what changes seldom: the doctor, maintenance and gaps."""
 IDLE_S: Final = 600.0
-"""Time without a visitor after which samples are taken once a minute."""
+"""Without a visitor for this time, samples are taken once a minute."""
 IDLE_SAMPLE_S: Final = 60.0
 _IDLE_NS: Final = int(IDLE_SAMPLE_S * NS_PER_S)
 VISIT_S: Final = 1.0
-"""Time within which a visitor ends the pause without one, so that the page is current soon."""
+"""Time within which a new visitor ends the pause, so that the page is current soon."""
 ACTIVITY_DELAY_S: Final = 30.0
 """Age of the accepted batches that are counted: older ones are indexed."""
 ACTIVITY_BATCHES_MAX: Final = 50_000
@@ -143,7 +143,7 @@ class SampledSources:
 
 
 class Sampler:
-    """Takes samples, keeps the last hour, and wakes those who wait for the next one."""
+    """Takes samples, keeps the last hour, and wakes the waiters for the next one."""
 
     def __init__(
         self, sources: SampledSources, clock: Clock, metrics: ConsoleMetrics, sample_s: float

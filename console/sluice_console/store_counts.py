@@ -67,7 +67,7 @@ async def count_held(store: ObjectStore) -> HeldCount:
 
 
 async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
-    """Return the derived indexes of which entries are missing.
+    """Return the derived indexes that have missing entries.
 
     Those are the indexes without any entry whose first source was indexed long ago, and those with
     missing entries in the last check of a full pass. It costs one page of a listing for each index

@@ -272,7 +272,7 @@ class RangeListing:
         self._ended = last
 
     def _check_order(self, key: str, *, again: bool) -> None:
-        """Verify that keys ascend: a page that repeats or goes back would hide keys."""
+        """Verify that keys ascend: a repeated or earlier page would hide keys."""
         now, before = key.encode(), self._last_key.encode()
         past = self._end_at is not None and now > self._end_at.encode()
         falls = now < before or (now == before and (not again or key == self._start_after))

@@ -256,7 +256,9 @@ class MaintainSettings:
     poll_s: ClassVar[float] = 10.0
     """Seconds between two decisions what to run: a decision reads nine small objects."""
     lease_s: ClassVar[float] = 90.0
-    """Duration of a lease: a killed process delays its tasks so long, a renewal costs a write."""
+    """Duration of a lease: the time that a killed process delays its tasks; a renewal costs a
+    write.
+    """
     spark_jobs: ClassVar[int] = 2
     """Spark tasks that run concurrently: compaction, which is long, and rollups next to it."""
     session_idle_s: ClassVar[float] = 1800.0

@@ -183,7 +183,7 @@ class Worker:
 def run_worker() -> None:
     """Run a worker process until its input ends.
 
-    Libraries and the JVM may print to standard output; that goes to standard error here.
+    Libraries and the JVM may print to standard output, which is redirected to standard error.
     """
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

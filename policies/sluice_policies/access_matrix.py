@@ -246,7 +246,7 @@ BASIS_OF_DELETION: Final = (
     *(keys.AUTHORITY, keys.DECISIONS, keys.AUDIT, keys.GC_EVIDENCE),
     keys.GC_APPROVALS,
 )
-"""What the deletion of a blob rests on. The role that deletes blobs writes none of it."""
+"""The evidence for deleting a blob, which the role that deletes blobs cannot write."""
 
 DELETING: Final = ("s3:DeleteObject", "s3:DeleteObjectVersion", "s3:ReplicateDelete")
 """Actions that delete an object or one of its versions, or hide it under a delete marker."""

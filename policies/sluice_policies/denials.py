@@ -324,7 +324,7 @@ def tables(aws: PolicySet, versitygw: PolicySet) -> dict[str, str]:
 
 
 _NO_CALLER: Final = ""
-"""The name of a caller that is none of the roles: no ARN is equal to it."""
+"""The name of a caller without a role; it equals no ARN."""
 
 
 class DenialOutcome(StrEnum):
@@ -578,7 +578,7 @@ def missing_statements(policies: PolicySet, rendered: PolicySet) -> frozenset[st
 def missing_of(
     item: Property, case: PropertyCase, missing: frozenset[str], rendered: PolicySet
 ) -> tuple[str, ...]:
-    """Return those of the missing statements and documents that enforce a property."""
+    """Return the missing statements and documents that enforce a property."""
     requirement = requirement_of(item)
     enforcing = () if requirement is None else enforcing_statements(requirement, rendered)
     own = () if case.role is None else (f"role-{case.role.value}",)

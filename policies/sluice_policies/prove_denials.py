@@ -238,7 +238,7 @@ class _DenialSearch:
         return _denied(DenialGround.BOTH if core else DenialGround.NOTHING_ALLOWS, core)
 
     def _denying(self, formulas: tuple[z3.BoolRef, ...]) -> tuple[NamedStatement, ...] | None:
-        """Return statements that deny every request of the formulas, and of which each is needed.
+        """Return a minimal set of statements that deny every request of the formulas.
 
         Return None if a request matches no denying statement, and nothing if there is no request.
         """

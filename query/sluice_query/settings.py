@@ -86,8 +86,9 @@ class ServeSettings:
     reconciler_token: str = field(default="", repr=False)
     download_s_max: float = 600.0
     tail_s_max: ClassVar[float] = 3600.0
-    """Time after which the service ends a live tail, which clients resume: a client that is gone
-    without a word is forgotten."""
+    """Time after which the service ends a live tail, so that it forgets clients that disappeared
+    silently; others resume.
+    """
 
     def __post_init__(self) -> None:
         """Check the values."""

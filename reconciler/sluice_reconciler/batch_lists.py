@@ -265,7 +265,7 @@ async def _index_keys(store: ObjectStore, since_ns: int, before_ns: int) -> _Lis
 
 
 def _last_ns(key: ObjectKey) -> int:
-    """Return the last instant in an index object, of which both forms of key have 20 digits."""
+    """Return the last instant in an index object; it has 20 digits in both forms of the key."""
     return int(key.rpartition("/")[2][:20])
 
 

@@ -1,4 +1,4 @@
-"""Which sequence numbers are missing: the gaps of each (agent, boot) in `accepted/`.
+"""Missing sequence numbers: the gaps of each (agent, boot) in `accepted/`.
 
 The report is computed from a listing of `accepted/`, so it is correct whatever the reconciler has
 done so far. What is missing at the end of a boot is known only from the agent's high-water mark,

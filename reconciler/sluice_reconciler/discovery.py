@@ -119,7 +119,7 @@ def is_worth_writing(before: DiscoveryRecord, after: DiscoveryRecord, step_s: fl
 
 
 def _lanes_moved_ns(before: DiscoveryRecord, after: DiscoveryRecord) -> int:
-    """Return how far a lane moved that is ahead of the others."""
+    """Return how far the lane that is ahead of the others has moved."""
     start_ns = before.complete_through_unix_ns
     return max((at - before.lanes.get(one, start_ns) for one, at in after.lanes.items()), default=0)
 

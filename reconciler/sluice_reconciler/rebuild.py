@@ -352,7 +352,7 @@ class IndexComparison:
     async def _compare_sources(
         self, defined: dict[int, Suspects]
     ) -> AsyncIterator[DerivedDifference]:
-        """Compare again the sources of which some entry was not found, or was found different."""
+        """Compare again the sources with an entry that is missing or different."""
         refused = defined.get(_REFUSED)
         accepted = [one for index, one in defined.items() if index != _REFUSED]
         if accepted:

@@ -91,7 +91,7 @@ class WaitingDate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A state of the table `logs` of which every file has an index chunk.
+    """A state of the table `logs` in which every file has an index chunk.
 
     Attributes:
         table_id: The id of the table in its log; a table that was created again has another one.
@@ -455,7 +455,7 @@ class _IndexPlan:
 
 
 def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> IndexReport:
-    """Create chunks for files of `logs` that have none, remove those of files that are gone.
+    """Create missing chunks for files of `logs`, and remove the chunks of removed files.
 
     Repeating it is safe.
     """

@@ -196,7 +196,7 @@ def session_conf(
 def _s3a_conf(place: TableLocation) -> dict[str, str]:
     """Return the settings of S3A for a store's URL.
 
-    Keys without an end are those of the store. Others are found by the JVM, which renews them.
+    Keys that do not expire are those of the store. The JVM finds and renews all others.
     """
     bucket = place.bucket
     if bucket is None:

@@ -172,7 +172,7 @@ def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:
 def refuse_unknown_tables(
     root: App, commands: Iterable[str], path: Path, values: Mapping[str, object]
 ) -> None:
-    """Refuse a key of a command that has subcommands only, and none of this name.
+    """Refuse a key that names no subcommand, in the table of a command with subcommands only.
 
     The error names the nearest known key.
     """

@@ -9,10 +9,10 @@ from sluice_doors.table import DoorName
 
 HOST: Final = "127.0.0.1"
 DOOR_PRINCIPAL: Final = "local"
-"""Who sends through the doors, with the token or by Fluent's protocol."""
+"""The sender through the doors, with the token or by Fluent's protocol."""
 
 _DRAIN_S: Final = "3"
-"""Time in which a service ends running work; all services must have stopped after 10 s."""
+"""Time for a service to finish running work; all services must have stopped after 10 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -167,7 +167,7 @@ async def _read_tail(store: ObjectStore, key: ObjectKey, size_bytes: int, length
 
 
 class _Parts(io.RawIOBase):
-    """A file of which only some parts are present; a read of any other byte fails."""
+    """A file with only some parts present; a read of any other byte fails."""
 
     def __init__(self, size: int, parts: dict[int, bytes]) -> None:
         super().__init__()

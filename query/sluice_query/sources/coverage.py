@@ -61,7 +61,7 @@ _LANE: Final = re.compile(r"[0-9]{3}", re.ASCII)
 NEW_MAX: Final = 256
 """Manifests created since the last discovery that a query reads."""
 _APPEARANCE_NS: Final = (VISIBILITY_S_MAX + 1) * NS_PER_S
-"""How much later than its time a manifest may appear; on S3 the time is in whole seconds."""
+"""The longest delay between a manifest's time and its appearance; S3 times are whole seconds."""
 NAMED_MAX: Final = 5
 """Late gateways that a reason names; further ones are counted."""
 FRESH_S: Final = 3.0

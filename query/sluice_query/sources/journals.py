@@ -46,7 +46,7 @@ READS_CONCURRENT: Final = 32
 _HEADER_BYTES: Final = 4096
 _NEVER: Final = UnixNs(0)
 _NOT_LAPSED: Final = UnixNs(2**63 - 1)
-"""The time of the newest object of a process that cannot be counted as lapsed."""
+"""Time of the newest object of a process that cannot count as lapsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class SourceReader:
         return await fetch_batches(self._blob_stores(), waiting, self.target.settings)
 
     async def select(self) -> SearchRead:
-        """Read what decides which files and which pending batches the answer needs."""
+        """Read what determines the files and the pending batches that the answer needs."""
         store, settings = self.target.store, self.target.settings
         coverage = await self._read_coverage()
         in_spool = await self._read_spool()

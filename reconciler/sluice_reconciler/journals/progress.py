@@ -170,7 +170,7 @@ class ProcessJournal:
     def of(
         cls, registration: GatewayProcess, written_ns: UnixNs, published: int = 0
     ) -> "ProcessJournal":
-        """Return a journal of which nothing was read.
+        """Return a journal that is not read yet.
 
         The object with the `published` number is read again, because its header states the time;
         `written_ns` is the Last-Modified of the registration.
@@ -288,7 +288,7 @@ class ProcessJournal:
         )
 
     def is_replaced(self) -> bool:
-        """Return True if the process has written nothing for so long that it acknowledges nothing.
+        """Return True if the process has been silent too long to acknowledge anything.
 
         A listing has shown that its newest object is older than `JOURNAL_REPLACED_AFTER_S`. The
         journal of a spool is never replaced: it may acknowledge for days without the store.
@@ -296,7 +296,7 @@ class ProcessJournal:
         return self.is_silent(JOURNAL_REPLACED_AFTER_S)
 
     def is_silent(self, seconds: float) -> bool:
-        """Return True if a listing has shown that a process in the store wrote nothing so long."""
+        """Return True if a listing showed that a process in the store was silent for this time."""
         if self.registration.acceptance == "local_spool" or self.is_read:
             return False
         return self.silent_at_ns >= self.written_ns + int(seconds * NS_PER_S)

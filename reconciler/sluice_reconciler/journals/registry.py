@@ -1,4 +1,4 @@
-"""Which gateways write journals: only if all of them do, journals decide the frontier.
+"""Which gateways write journals; journals decide the frontier only if all gateways do.
 
 A registration may be lost, and another program may write manifests. A batch is without a journal
 if its collector has no registration that is older than the batch. Journals decide only after a full

@@ -558,7 +558,7 @@ class JournalRoute:
             log.error("journal_entries_absent", entries=done.absent, first_key=chunk[0])
 
     def _schedule(self, due: Sequence[WaitingObject]) -> None:
-        """Set when what is left is tried again: a rival has `takeover_after_s` for its lanes."""
+        """Set when what is left is tried again; a rival has `takeover_after_s` for its lanes."""
         patience_s = RETRY_S
         if self._parts.workers.shared is None:
             patience_s = max(RETRY_S, self._parts.settings.takeover_after_s)

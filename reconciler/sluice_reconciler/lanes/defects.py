@@ -1,4 +1,4 @@
-"""What is wrong with the bookkeeping of a lane: its register, its segments and its state.
+"""Defects in the bookkeeping of a lane: its register, its segments and its state.
 
 A lane with a defect is halted: no batch is appended to it until `sluice rebuild` has replaced what
 is lost or damaged. Nothing is written here. Source: ADR 26.

@@ -1,4 +1,4 @@
-"""Which requests of combined batches a lane was given lately, and which parts repeat them.
+"""The requests of combined batches that a lane was given lately, and the parts that repeat them.
 
 A part is repeated if another batch that was enqueued before, or that is earlier in the same work
 list, contains the same request. A batch is never a repetition of itself: enqueued a second time, it
@@ -105,7 +105,7 @@ class RequestRun:
         return self if kept.all() else _take(self, np.flatnonzero(kept))
 
     def find(self, requests: Requests) -> dict[bytes, KnownRequest]:
-        """Return those of the requests that this run contains."""
+        """Return the given requests that this run contains."""
         if not len(self):
             return {}
         at = np.searchsorted(self.requests, requests)
@@ -233,7 +233,7 @@ class RequestWindow:
         return repeated
 
     def find(self, requests: Iterable[bytes]) -> dict[bytes, KnownRequest]:
-        """Return those of the requests that the lane was given."""
+        """Return the given requests that the lane knows."""
         wanted = list(requests)
         array = _array(wanted)
         known = {one: self._unstored[one] for one in wanted if one in self._unstored}

@@ -1,4 +1,4 @@
-"""Which boots leave the state of a lane, and what is known of a boot that it does not contain.
+"""Which boots leave a lane's state, and what is known about boots that it no longer contains.
 
 The settled time of a lane is a fact about `accepted/`: every batch of the lane whose manifest was
 created before it is enqueued, except the unsettled ones, which the lane state names. It comes from

@@ -107,7 +107,7 @@ class FileMerger:
 
 
 MERGED_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Limit of the files merged into one: about 150 000 rows, all of which are in memory."""
+"""Limit of the files merged into one: about 150 000 rows, which are in memory together."""
 HOUR_S: Final = 3600
 
 

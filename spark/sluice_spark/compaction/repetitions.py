@@ -141,7 +141,7 @@ class RepetitionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyedRow:
-    """One row of which another with the same key exists.
+    """A row that shares its key with another row.
 
     Attributes:
         key: Digest of what repetitions have in common.

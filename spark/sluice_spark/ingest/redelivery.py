@@ -1,9 +1,10 @@
 """Enqueue dead letters again whose blobs were restored.
 
 The ingest job compares the open dead letters with the store when it starts, and then once a minute.
-A repeated entry is harmless, because the ledger drops a batch that it contains. Each check reads at
-most `PAGE` letters more than have come back, in turn, so its cost is bounded: a GET of the manifest
-and a HEAD of the blob for each. A blob with the same tag as before is not read again.
+A repeated entry is harmless, because the ledger drops a batch that it contains. Each check takes
+the letters in rotation and reads at most `PAGE` that were not restored, so its cost is bounded: a
+GET of the manifest and a HEAD of the blob for each. A blob with the same tag as before is not read
+again.
 """
 
 from collections.abc import Sequence

@@ -9,9 +9,9 @@ window are merged by `kll_merge_agg_double`. NaN values are ignored.
 
 If a delete is created after its points were rolled up, the next source range aggregates the
 affected units again from the remaining points; as for chunks, a unit is a window length, a metric
-and an hour. If retention has already removed points of the unit, that is impossible: the rows of
-which every point is deleted are removed, and the others remain. Retention itself does not change
-rollups, because rollups are kept longer than points (ADR 35).
+and an hour. If retention has already removed points of the unit, that is impossible: rows whose
+points are all deleted are removed, and the others remain. Retention itself does not change rollups,
+because rollups are kept longer than points (ADR 35).
 """
 
 import asyncio

@@ -111,10 +111,10 @@ async def remove_old_source_ranges(store: ObjectStore, done: int, before_ns: int
     """Delete the source ranges that were written before a time and that no job or query needs.
 
     A job needs range `done` and the one before it. A query needs the range of the state of the
-    table that it has just opened. Both are covered if the time is before every running process. An
-    older process must not find a number free that is already decided, so the time is that of a
-    vacuum, before which such a process has lost its files too. `done` is the last range that the
-    table contains. Return the number of deleted objects.
+    table that it has just opened. Both are kept if the time is before the start of every running
+    process. No older process may find a decided number free, so the time is that of a vacuum, which
+    removes the files of such a process too. `done` is the last range that the table contains.
+    Return the number of deleted objects.
     """
     if done <= RANGES_NEEDED:
         return 0
@@ -151,10 +151,10 @@ async def remove_old_chunks(
 ) -> int:
     """Delete chunks of earlier dates that were written before a time, every version of them.
 
-    No job and no query reads a chunk. A chunk goes only if the table contains its source range, so
-    its rows are never in the chunk alone. Only dates before the time are listed: what was removed
-    costs later runs nothing. One run removes at most `CHUNKS_MAX`; the next continues. `done` is
-    the last range that the table contains. Return the number of deleted objects.
+    No job and no query reads a chunk. A chunk is removed only if the table contains its source
+    range, so its rows are never only in the chunk. Only dates before the time are listed: what was
+    removed costs later runs nothing. One run removes at most `CHUNKS_MAX`; the next continues.
+    `done` is the last range that the table contains. Return the number of deleted objects.
     """
     prefix, removed = f"{ROLLUP}window={window}/", 0
     end_at = prefix + hour_path(before_ns).partition("/")[0]
