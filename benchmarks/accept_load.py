@@ -180,7 +180,6 @@ class UploadList:
     """Frames of one request, and the plain and signed headers of it for one gateway."""
 
     def __init__(self, batches: list[UploadBatch], port: int) -> None:
-        """Create the list of the frames of `batches`."""
         self.count = len(batches)
         self.body = encode_frame_list([ListedFrame(frame=one.frame) for one in batches])
         self.plain = plain_headers(self.body, digest_of(self.body), FRAME_LIST_MEDIA_TYPE)

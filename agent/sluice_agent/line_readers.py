@@ -294,8 +294,6 @@ class FollowedFile:
 
 
 class _Times(NamedTuple):
-    """The size and the times of a file."""
-
     size_bytes: int
     modified_ns: int
     changed_ns: int

@@ -62,8 +62,6 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ServiceClients:
-    """The clients of the other services."""
-
     reconcilers: tuple[ServiceClient, ...]
     gateways: GatewayAddresses
     query: ServiceClient | None

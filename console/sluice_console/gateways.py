@@ -73,7 +73,6 @@ class GatewayAddresses:
         tls_name: str = "",
         look_up: LookUp = look_up,
     ) -> None:
-        """Check the entries."""
         self._session = session
         self._tls_name = tls_name
         self._look_up = look_up

@@ -87,7 +87,6 @@ class PolicyProofs:
     """Keeps the newest proof, and begins another one if a reader finds it old."""
 
     def __init__(self, settings: PolicySettings, clock: Clock, metrics: ConsoleMetrics) -> None:
-        """Check the settings."""
         self._settings = settings
         self._clock = clock
         self._metrics = metrics

@@ -38,7 +38,6 @@ class OidcSettings:
     viewer_roles: str = ""
 
     def __post_init__(self) -> None:
-        """Check that the settings belong together."""
         if not self.issuer:
             check_effects(
                 (f"oidc.{name}", getattr(self, name), "oidc.issuer", self.issuer)
@@ -84,7 +83,6 @@ class PolicySettings:
     """Time between two proofs: each takes seconds of processor time."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_effects(
             [
                 ("policies.live", self.live, "policies.file", self.file),
@@ -157,7 +155,6 @@ class ConsoleSettings:
     """Manifests that are listed to find gaps without a reconciler: 200 LIST requests."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_effects(
             [
                 (

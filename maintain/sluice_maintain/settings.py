@@ -135,7 +135,6 @@ class RetentionOptions:
     entries_days: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         days = (self.logs_days, self.metrics_days, self.entries_days)
         if min(days) < 0:
             raise BadUsage(
@@ -193,7 +192,6 @@ class GcOptions:
     """With `execute_only`, highest age of the newest audit: one audit a day may fail."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         with _checking("gc"):
             check_number("deep", self.deep, 0, 1)
             check_number("max_delete_ratio", self.max_delete_ratio, 0, 1)
@@ -267,7 +265,6 @@ class MaintainSettings:
     """Tasks after which a worker is replaced: a JVM that leaks a little is bounded."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for name, low in (("timeout_s", 0), ("stop_grace_s", 0)):
             if not getattr(self, name) >= low:
                 raise BadUsage(

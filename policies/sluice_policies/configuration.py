@@ -50,7 +50,6 @@ class LifecycleFault:
     effect: str
 
     def __str__(self) -> str:
-        """Return the fault in one sentence."""
         where = ", ".join(self.prefixes)
         return f"rule {self.rule!r} ({', '.join(self.elements)}) reaches {where}: {self.effect}"
 

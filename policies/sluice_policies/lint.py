@@ -122,7 +122,6 @@ class LintFinding:
     message: str
 
     def __str__(self) -> str:
-        """Return the finding as one line."""
         return f"{self.severity.value}: {self.where}: {self.message} [{self.rule}]"
 
 

@@ -423,7 +423,6 @@ class Counterexample:
     context: Mapping[str, str]
 
     def __str__(self) -> str:
-        """Return the request as one line."""
         shown = {key: text for key, text in self.context.items() if key not in _PRINCIPAL_KEYS}
         keys = ", ".join(f"{key}={value!r}" for key, value in sorted(shown.items()))
         return (

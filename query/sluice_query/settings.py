@@ -42,7 +42,6 @@ class QuerySettings:
     """Pending batches that are read concurrently: more share one core for decoding."""
 
     def __post_init__(self) -> None:
-        """Check the values."""
         for name in ("memory_bytes_max", "threads"):
             check_number(name, getattr(self, name), 1)
         check_number("time_s_max", self.time_s_max, 0, above=True)
@@ -91,5 +90,4 @@ class ServeSettings:
     """
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_number("download_s_max", self.download_s_max, 0, above=True)

@@ -214,7 +214,6 @@ class _ProcessReader:
         self._pass_began_ns = None if pass_began_ns is None else UnixNs(pass_began_ns)
 
     async def read(self, registered: tuple[GatewayProcess, UnixNs]) -> ProcessStatus:
-        """Return the status of a registered process."""
         registration, written_ns = registered
         number = self._numbers.get(registration.process, 0)
         place = await self._place(registration, written_ns, number)

@@ -82,7 +82,6 @@ class _Absence:
     accepted_at_ns: int = 0
 
     def note(self, place: int, accepted_at_ns: int) -> None:
-        """Record an absence."""
         self.place = max(self.place, place)
         self.accepted_at_ns = max(self.accepted_at_ns, accepted_at_ns)
 

@@ -73,7 +73,6 @@ class ReconcilerOptions:
     live_bytes_max: int = 0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_number("journaled_pass_interval_s", self.journaled_pass_interval_s, 0.01)
         check_number("lease_s", self.lease_s, 0.01)
         for name in ("live_bytes_max", "door_window_s"):

@@ -57,7 +57,6 @@ class _TerminalText:
         return self._out.write(printable_text(text, kept="\n\t"))
 
     def flush(self) -> None:
-        """Flush the output."""
         self._out.flush()
 
     def isatty(self) -> bool:

@@ -162,7 +162,6 @@ class _Purge:
 def _by_shard(
     copies: Iterable[ListedIncarnation], places: Iterable[str]
 ) -> dict[str, list[ListedIncarnation]]:
-    """Return the copies of each shard that has some."""
     shards = {place: parse_shard(place) for place in places}
     found: dict[str, list[ListedIncarnation]] = defaultdict(list)
     for one in copies:

@@ -128,7 +128,6 @@ class PassLoop:
         return rested_ns < pause_s * NS_PER_S
 
     async def _run_if_due(self) -> None:
-        """Make a pass if one is due."""
         health, metrics, clock = self._parts.health, self._parts.metrics, self._parts.runtime.clock
         started_ns = clock.monotonic_ns()
         try:

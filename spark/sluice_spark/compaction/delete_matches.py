@@ -180,7 +180,6 @@ class DeleteMatches:
     """Some deletes of one kind."""
 
     def __init__(self, records: Iterable[DeleteRecord]) -> None:
-        """Group the deletes."""
         shapes: dict[_Shape, dict[tuple[str, ...], list[DeleteRecord]]] = {}
         columns = set[str]()
         for one in records:

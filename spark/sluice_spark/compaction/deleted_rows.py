@@ -69,7 +69,6 @@ class DeleteIndex:
     """Deletes of one kind."""
 
     def __init__(self, records: Sequence[DeleteRecord]) -> None:
-        """Sort the deletes."""
         groups: dict[str, list[DeleteRecord]] = defaultdict(list)
         for one in records:
             if one.agent_id is not None:
@@ -166,7 +165,6 @@ class FileDeletes:
     _new: DeleteIndex = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the deletes."""
         self._every, self._new = DeleteIndex(self.every), DeleteIndex(self.new)
 
     def is_done(self, file: DataFile) -> bool:
