@@ -21,7 +21,6 @@ class BatchLimits:
 
     Attributes:
         bytes_max: Approximate size before compression; at most 8 MiB.
-        records_max: Number of records.
         freshness_s: Seconds since the first record, if every record may wait: see
             `RecordBlock.may_wait`. 0 means `age_s_max`.
 

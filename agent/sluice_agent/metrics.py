@@ -78,7 +78,6 @@ class LabelledMetric:
 
     Attributes:
         name: Without prefix, and without the `_total` of a counter.
-        meaning: Its help text.
     """
 
     def __init__(self, name: str, meaning: str, labels: tuple[str, ...], *, counter: bool) -> None:

@@ -79,7 +79,6 @@ class SpoolDirectory:
 
         Raises:
             CorruptEntry: The file differs from what was written; it was moved to `corrupt/`.
-            UnsupportedVersion: The file has another version than this build's.
         """
         path = self.path("ready", name)
         try:
@@ -92,11 +91,7 @@ class SpoolDirectory:
             raise
 
     def read_header(self, folder: str, name: str, size_bytes: int) -> EntryHeader | None:
-        """Return a batch's header; move a corrupt file to `corrupt/` and return None.
-
-        Raises:
-            UnsupportedVersion: The file has another version than this build's.
-        """
+        """Return a batch's header; move a corrupt file to `corrupt/` and return None."""
         path = self.path(folder, name)
         try:
             with naming_file(path):
@@ -129,7 +124,6 @@ class SpoolDirectory:
 
         Raises:
             BadUsage: It is corrupt, and an operator must decide.
-            UnsupportedVersion: It has another version than this build's.
         """
         path = self._directory / STATE
         try:

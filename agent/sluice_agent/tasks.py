@@ -40,7 +40,6 @@ class AgentRunResult:
     """The result of one run of an agent.
 
     Attributes:
-        boot_id: The boot of this run.
         sealed_batches: Batches made durable.
         parked: Batches that gateways rejected permanently, by now.
         waiting: Batches in the spool that are not accepted yet.

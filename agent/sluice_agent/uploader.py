@@ -198,8 +198,7 @@ class OutageLog:
     ) -> None:
         """Record a failed upload; `waiting` counts the batches that are not settled.
 
-        Raises:
-            GatewaysUnreachable: Uploads have failed for `give_up_s`.
+        After `give_up_s` of failures, raise `GatewaysUnreachable`.
         """
         outage = self._outage = self._outage or _Outage(since_s=now_s, logged_s=now_s)
         outage.failures += 1

@@ -325,7 +325,6 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
         doctor_ran: Whether there is a result; None if that could not be read.
         disk_problem: Why a directory store cannot be written; empty if it can, or if it is none.
         plan: The newest deletion plan; None if there is none.
-        gateways: The health of each gateway whose URL is known.
     """
 
     problems: tuple[SourceProblem, ...] = ()

@@ -240,12 +240,7 @@ class Deletes:
         return keys[:count]
 
     async def show(self, delete_id: str) -> DeleteView | None:
-        """Return a delete with its state, or None where it does not exist.
-
-        Raises:
-            BadUsage: The text is not the id of a delete.
-            InvalidRecord: A delete cannot be decoded.
-        """
+        """Return a delete with its state, or None where it does not exist."""
         key = delete_key(check_delete_id(delete_id))
         read = await self.searcher.store.get(key)
         if not isinstance(read, Found):

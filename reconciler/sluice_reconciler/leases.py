@@ -33,7 +33,6 @@ class Lease:
     Attributes:
         since_ns: By the monotonic clock.
         ends_ns: When the entry may be claimed again, by the monotonic clock.
-        attempts: How often the entry was claimed before.
     """
 
     lease_id: str

@@ -71,8 +71,7 @@ async def fetch_rows(
 ) -> list[list[PendingBatch]]:
     """Read the work lists of entries concurrently; return their rows in the order of the entries.
 
-    Raises:
-        WorkListMissing: It is never skipped.
+    A missing list is an error, and never skipped.
     """
     gate = asyncio.Semaphore(CONCURRENT_LISTS)
     async with open_store(store_url) as store:

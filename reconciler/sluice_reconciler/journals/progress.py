@@ -41,9 +41,7 @@ class WaitingObject:
     """A journal object that was read and is not processed yet.
 
     Attributes:
-        number: Its number.
         left: Accepted keys that are neither enqueued nor held.
-        lanes: The lanes of these keys.
         due_ns: When they are processed (again), by the monotonic clock.
         attempted: Whether they were processed before; `left` may name other reconcilers' lanes.
         written_ns: Its Last-Modified.

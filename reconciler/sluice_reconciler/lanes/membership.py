@@ -287,11 +287,7 @@ class LiveMembers:
 
 
 async def read_member_record(store: ObjectStore, key: ObjectKey) -> SeenRecord | None:
-    """Read one member record; return None if it was deleted.
-
-    Raises:
-        InvalidRecord: It cannot be decoded.
-    """
+    """Read one member record; return None if it was deleted."""
     read = await store.get(key)
     if not isinstance(read, Found):
         return None

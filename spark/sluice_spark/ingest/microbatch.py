@@ -57,12 +57,8 @@ class IngestTotals:
 
     Attributes:
         batches: Accepted batches entered in the ledger.
-        records: Records written.
-        files: Data files committed.
         dead_letters: Batches that could not be read.
-        rounds: Rounds committed.
         dead_letters_open: Dead letters of all runs that are not in the lake, when last counted.
-        redelivered: Dead letters whose blob was restored, enqueued again.
     """
 
     batches: int = 0
