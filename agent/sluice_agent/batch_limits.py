@@ -6,7 +6,7 @@ from typing import Final
 from sluice_protocol.errors import BadUsage
 
 BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Above this limit a batch of incompressible bytes could exceed the maximum size of a frame."""
+"""A larger batch of incompressible bytes could exceed the maximum size of a frame."""
 FRESH_RECORDS_MAX: Final = 300_000
 """Records of a batch that is cut by freshness: about as many as empty lines fit into its bytes."""
 FRESHNESS_S_MAX: Final = 3600.0

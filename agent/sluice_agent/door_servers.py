@@ -32,12 +32,12 @@ from sluice_web.tokens import parse_operators
 SHUTDOWN_S: Final = 2.0
 """Time to answer what was received before the agent was stopped."""
 HANDSHAKE_S: Final = 10.0
-"""Also the time of a request head."""
+"""Time for a handshake, and for a request head."""
 HTTP_IDLE_S: Final = 75.0
 FORWARD_IDLE_S: Final = 1800.0
 PACE: Final = BodyPace(grace_s=10.0, rate_min=16 * 1024)
 HOSTNAME: Final = "sluice/agent"
-"""In the handshake of Fluent, whose clients refuse a server with their host name."""
+"""The host name in Fluent's handshake, whose clients refuse a server with their own name."""
 
 log = structlog.get_logger("sluice.agent.doors")
 

@@ -1,8 +1,8 @@
 """The identity of a followed file: a digest of every byte that was read from it.
 
-The digest is a chain over blocks of 64 KiB, so that it can be continued, from a checkpoint too: the
-digest of a block is the sha256 of the digest before it and of its bytes, and that of the last,
-incomplete block likewise. A block of zero bytes is hashed as one word, because it may be a hole.
+The digest is a chain over blocks of 64 KiB, so that it can be continued, also from a checkpoint:
+the digest of each block, the last and incomplete one included, is the sha256 of the previous digest
+and the block's bytes. A block of zero bytes is hashed as one word, because it may be a hole.
 
 What a comparison costs: the last 64 to 128 KiB before the position are compared whenever the file
 has changed. Everything before them is read again, once, when only that can decide: at a start, if

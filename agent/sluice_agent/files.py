@@ -1,7 +1,7 @@
 """The input of log files: find files by pattern and follow them through every kind of rotation.
 
-A file is known by its inode and by a digest of all bytes that were read of it (`file_identity`).
-Where a file is no longer what was read, it is read from its start: a line is sent again rather than
+A file is known by its inode and by a digest of all bytes that were read of it (`file_identity`). If
+a file no longer contains what was read, it is read from its start: a line is sent again rather than
 lost, and `FileCounts` counts it. `docs/agent.md` has the table of events and promises.
 
 - *rename* (`app.log` to `app.log.1`, and a new `app.log`): the open file is read to its end and
@@ -47,7 +47,7 @@ from sluice_protocol.units import UnixNs
 COPY_BYTES_MIN: Final = 1024
 """Shorter files may begin alike, for example with the same header."""
 COPY_WAIT_S: Final = 60.0
-"""The longest time between the copy and the truncation of one copytruncate."""
+"""The longest time between copy and truncation in one copytruncate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +158,7 @@ class _Check:
 
 
 class _Seen(NamedTuple):
-    """A file as it was when its first bytes were read; another one may have its inode later."""
+    """A file as it was when its first bytes were read; another file may get its inode later."""
 
     path: str
     size_bytes: int
@@ -431,7 +431,7 @@ class FileInput:
         return file.source in self._files
 
     def _skip(self, file: FollowedFile) -> None:
-        """Do not read a binary file until it changes: its inode may then be that of a log file."""
+        """Skip a binary file until it changes, because its inode may then be a log file's."""
         known = self._skipped.get(file.source)
         if known is None or known.path != file.path:
             _log.warning("binary_file_skipped", path=file.shown_path)
@@ -538,7 +538,7 @@ class FileInput:
 
 
 def _find(checkpoint: FileCheckpoint) -> str:
-    """Return a path with the inode of a checkpoint; empty if there is none."""
+    """Return a path to the inode of a checkpoint; empty if there is none."""
     names = [parse_stored_path(one) for one in (checkpoint.path, checkpoint.target) if one]
     folders = dict.fromkeys(Path(one).parent for one in names)
     return next(filter(None, (_find_inode(one, checkpoint.source) for one in folders)), "")

@@ -24,15 +24,15 @@ from sluice_web.rare_warnings import RareWarnings
 REFUSALS_MIN: Final = 10
 """Refusals of a batch, each followed by an upload that a gateway decided, before it is parked."""
 REFUSED_S_MIN: Final = 3600.0
-"""Time since the first of them: a proxy that is being reconfigured parks nothing."""
+"""Time since the first refusal, so that reconfiguring a proxy parks nothing."""
 STOP_S: Final = 60.0
-"""Time with foreign responses only, after which a run that waits for acceptance ends."""
+"""A run that waits for acceptance ends after this time with foreign responses only."""
 
 _log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
 def describe_foreign(target: GatewayTarget, response: GatewayResponse) -> str:
-    """Return what responded, and what to check."""
+    """Describe what responded, and what to check."""
     address = f" ({target.address})" if target.address else ""
     content = response.code or response.media_type or "no content type"
     return (

@@ -30,7 +30,7 @@ RESOLVE_S: Final = 60.0
 RESOLVE_S_MIN: Final = 5.0
 RESOLVE_TIMEOUT_S: Final = 5.0
 ADDRESSES_MAX: Final = 64
-"""Addresses used per URL; of more, a random part."""
+"""Addresses used per URL; a random part if there are more."""
 
 _log: Final = structlog.get_logger("sluice.agent.gateways")
 

@@ -26,7 +26,7 @@ PROBE_AFTER_S: Final = 30.0
 """A gateway whose last failure is older than this is tried again; doubled per further failure."""
 PROBE_DOUBLINGS_MAX: Final = 3
 SHED_S: Final = 60.0
-"""A gateway that shed is tried after the others for this long."""
+"""For this long, a gateway that shed is tried after the others."""
 CHOICES: Final = 2
 REDRAW_S: Final = 60.0
 """About how often the slower choice is replaced by another gateway, chosen at random."""
@@ -88,7 +88,7 @@ class TargetHealth:
         return self.shed_at_s is not None and now_s - self.shed_at_s < SHED_S
 
     def is_usable(self, now_s: float) -> bool:
-        """Return True if nothing speaks against it."""
+        """Return True if it neither fails nor sheds, and has not requested a pause."""
         return not (self.is_failing(now_s) or self.is_shedding(now_s) or self.not_before_s > now_s)
 
     def expected_s(self, now_s: float) -> float:

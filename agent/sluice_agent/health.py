@@ -15,7 +15,7 @@ from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.problems import Problem, problem_middleware, problem_of
 
 ReadinessCheck = Callable[[], str]
-"""Returns the condition that an operator must resolve; empty if there is none."""
+"""Returns the condition that an operator must resolve; empty without one."""
 
 
 class AgentCollector(Collector):

@@ -25,7 +25,7 @@ LINE_BYTES_MAX: Final = 1024 * 1024
 """A longer line is split into records with the attribute `sluice.continues`."""
 DEFAULT_LIMITS: Final = BlockLimits()
 HOLE_BYTES_MIN: Final = 256
-"""So many zero bytes inside a line are a hole, which ends the line; fewer are bytes of the line."""
+"""This many zero bytes inside a line are a hole, which ends the line; fewer belong to the line."""
 BOM: Final = b"\xef\xbb\xbf"
 _HOLE: Final = bytes(HOLE_BYTES_MIN)
 _HOLES: Final = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
@@ -37,7 +37,7 @@ _SAMPLE_BYTES: Final = 64 * 1024
 _BINARY_SHARE: Final = 32
 _TEXT: Final = bytes([7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 _SPARE: Final = 32
-"""The part of a block that the next read may be larger by."""
+"""The share of a block by which the next read may be larger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class LineBlock:
 
 
 class FileChange(Enum):
-    """What a changed status of a file shows about the bytes that were read."""
+    """What a changed status of a file means for the bytes already read."""
 
     NONE = "none"
     REWRITTEN = "rewritten"

@@ -15,7 +15,7 @@ DOORS_LISTEN: Final = "127.0.0.1:4318"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorLimits:
-    """What one client may use.
+    """The limits of one client.
 
     Attributes:
         connections_max: For each port of doors.

@@ -50,7 +50,7 @@ class Durability(StrEnum):
 
 
 class WhenFull(StrEnum):
-    """What happens to new records while the spool is full."""
+    """The treatment of new records while the spool is full."""
 
     BLOCK = "block"
     DROP_NEWEST = "drop_newest"

@@ -236,13 +236,13 @@ def _zone_offsets(zone: Bytes2D) -> tuple[Ints, Bools]:
 
 
 def _ends(octets: Bytes2D) -> Bools:
-    """Return which bytes end a time without doubt."""
+    """Return which bytes certainly end a time."""
     found: Bools = (octets == 0) | (octets == ord(" ")) | (octets == ord("]"))
     return found
 
 
 def _has_no_zone(after: Bytes2D) -> Bools:
-    """Return which rows have no zone without doubt: what follows the time begins with neither."""
+    """Return which rows certainly have no zone, because the time is followed by neither form."""
     spaced = after[:, 0] == ord(" ")
     found: Bools = _ends(after[:, 0]) & ~(
         spaced & may_be_zone(after[:, 1], after[:, 2], after[:, 3])

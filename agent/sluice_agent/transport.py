@@ -40,7 +40,7 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024
 LIST_RESPONSE_BYTES_MAX: Final = 1024 * 1024
 """A result of a list has at most 2 KiB, a conflict with long ids included."""
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
-"""What OpenSSL reports where the answer to a handshake is not one of TLS."""
+"""OpenSSL's errors for a response to a handshake that is not TLS."""
 PIECE_BYTES: Final = 256 * 1024
 MEDIA_TYPE_CHARS_MAX: Final = 64
 _OK: Final = 200

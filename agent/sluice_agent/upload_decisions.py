@@ -49,7 +49,7 @@ _CLIENT_ERRORS: Final = range(400, 500)
 _SERVER_ERRORS: Final = range(500, 600)
 _KNOWN: Final = frozenset(code.value for code in ErrorCode)
 _BUSY: Final = frozenset({408, 425, 429})
-"""Statuses with which a proxy requests another try: RFC 9110 section 15.5.9, RFC 8470, RFC 6585."""
+"""Statuses by which a proxy requests a retry: RFC 9110 section 15.5.9, RFC 8470, RFC 6585."""
 
 
 class ConnectionFailure(StrEnum):

@@ -149,7 +149,8 @@ _WITHOUT_OWNER: Final[dict[OwnershipState, tuple[Severity, str]]] = {
     OwnershipState.DISPUTED: ("warning", "has several owners"),
     OwnershipState.UNKNOWN: ("warning", "has an unknown owner"),
 }
-"""Per state of a lane its severity and what the title states; in the order of the overview."""
+"""For each state of a lane, its severity and the words of the title, in the order of the overview.
+"""
 
 
 def list_lane_items(

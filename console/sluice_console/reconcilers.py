@@ -1,4 +1,4 @@
-"""Client of the other services: what only their memory contains."""
+"""Client of the other services, for what only their memory contains."""
 
 import asyncio
 import math

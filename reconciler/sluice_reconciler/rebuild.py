@@ -79,7 +79,8 @@ MEMORY_BYTES_MAX: Final = 64 << 20
 PARTS: Final = 4096
 PLACES: Final = 1 << 16
 SUSPECTS_MAX: Final = 500_000
-"""Facts that are remembered as suspected; beyond them, everything at a suspected place is."""
+"""Suspected facts that are remembered; beyond this limit, everything at their places is suspected.
+"""
 
 _KEY_BYTES: Final = 12
 _BODY_BYTES: Final = 8

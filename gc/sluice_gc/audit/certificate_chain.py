@@ -39,9 +39,9 @@ class ChainLink:
 async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
     """Return the newest certificate, verified without the others; None if there is none.
 
-    A missing position before it is not noticed here: `verify_store_chain` names it. It neither
-    makes an earlier certificate the newest one nor lets a new one take the missing position,
-    because a listing without an end decides which key is the last.
+    A missing position before it is not noticed here: `verify_store_chain` names it. Such a gap
+    cannot make an earlier certificate the newest, and no new certificate can fill it, because a
+    listing to the end finds the last key.
     """
     newest = await list_newest_certificate_keys(store, 1)
     return await read_place(store, chain_position(newest[0]), trusted) if newest else None

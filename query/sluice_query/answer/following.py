@@ -18,7 +18,7 @@ INTERVAL_S: Final = 1.0
 WINDOW_NS: Final = 300 * NS_PER_S
 """A follower misses a record that arrives later than this after its own time."""
 AHEAD_NS: Final = 60 * NS_PER_S
-"""How far the clocks of agents may be ahead."""
+"""How far agents' clocks may be ahead."""
 
 _RecordKey = tuple[object, ...]
 

@@ -69,8 +69,9 @@ from sluice_store.authority import read_history
 from sluice_store.port import ObjectStore
 
 LOOK_BACK_MAX: Final = 200_000
-"""Most manifests of a store in which a pass begins as soon as a process is late. It lists 200 pages
-at most; in a larger store only the pass that replaces the journal looks for its batches."""
+"""The largest store, in manifests, in which a pass begins as soon as a process is late. It lists
+200 pages at most; in a larger store only the pass that replaces the journal looks for its batches.
+"""
 ACKNOWLEDGED_S: Final = 120.0
 """Time from the acceptance of a batch until its gateway has acknowledged or abandoned it. An entry
 is journaled only with the acknowledgement."""

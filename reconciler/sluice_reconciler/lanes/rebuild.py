@@ -17,8 +17,8 @@ that name the same segment keys. Only an operator deletes these copies.
 
 A lost work list is written again with every batch of the lane accepted in the time span of its
 entry. The index by time names the batches of a span, so the cost of a list does not depend on how
-many batches are older. The manifests under `accepted/` decide what a list contains. `sluice
-rebuild` repairs the index before it repairs lists. Lists that are not complete all the same are
+many batches are older. The manifests under `accepted/` decide what a list contains.
+`sluice rebuild` repairs the index before it repairs lists. Lists that are still incomplete are
 written from one listing of `accepted/`.
 """
 

@@ -46,7 +46,7 @@ class SequenceRange(msgspec.Struct, array_like=True):
 
 
 class EnqueueStatus(Enum):
-    """Whether a batch was enqueued, as far as the stored ranges can decide it."""
+    """Whether a batch was enqueued, as far as the stored ranges show."""
 
     NEW = "new"
     DONE = "done"

@@ -1,4 +1,4 @@
-"""When full passes run, and what follows from each.
+"""When full passes run, and what each causes.
 
 Without journals, passes follow each other, and each is followed by a pause of four times its
 duration. With journals they are the safety net: one a minute, rarer in a large store, one as soon
@@ -45,8 +45,9 @@ TICK_S: Final = 1.0
 FAILED_REST_S: Final = 3.0
 """Pause after a pass that failed."""
 PASS_WORK_S: Final = 1.0
-"""Time that a pass over an empty store works, at most. What it took beyond this and the time of its
-pages, it waited for the store: an outage must not lengthen the pause after it."""
+"""Time that a pass over an empty store works, at most. Beyond this and the time of its pages, it
+waited for the store, and an outage must not lengthen the pause after a pass.
+"""
 KEY_WORK_S: Final = 0.0005
 """Time that one listed key costs a pass, at most: a page of 1,000 takes half a second."""
 
