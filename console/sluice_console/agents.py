@@ -44,8 +44,6 @@ class AcceptedRate(msgspec.Struct, frozen=True, kw_only=True):
     """What was accepted of one agent or boot, per second of the window that was read.
 
     Attributes:
-        batches_per_s: Batches.
-        records_per_s: Records.
         bytes_per_s: Bytes of frames.
     """
 
@@ -244,11 +242,6 @@ class AgentRow(msgspec.Struct, frozen=True, kw_only=True):
     """One agent.
 
     Attributes:
-        agent_id: The agent.
-        boots: Number of its boots.
-        batches: Number of accepted batches.
-        gaps: Number of gaps.
-        missing: Number of missing records.
         oldest_gap_s: Age of the oldest gap, 0 for none, seconds.
         overlaps: Number of batches that share sequence numbers with earlier ones.
         last_accepted_s: Time since its latest batch was accepted, seconds.
@@ -274,7 +267,6 @@ class AgentPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of agents.
 
     Attributes:
-        agents: The agents.
         total: Number of agents that match.
         with_gaps: Number of all agents with gaps.
         as_of: When the report was made, RFC 3339.
@@ -298,7 +290,6 @@ class AgentDetail(msgspec.Struct, frozen=True, kw_only=True):
     """One agent with its boots, the latest first.
 
     Attributes:
-        agent_id: The agent.
         boots: Its boots; at most 200.
         boots_more: Number of boots that are not listed.
         as_of: When the report was made, RFC 3339.

@@ -109,7 +109,6 @@ class StoreView(msgspec.Struct, frozen=True, kw_only=True):
     """The store: its settings and the newest result of the doctor.
 
     Attributes:
-        url: The URL of the store.
         authority: The settings of the authority; None if they cannot be read.
         authority_problem: Why they cannot be read.
         doctor: The newest result; None if the doctor never ran, or its result cannot be read.

@@ -38,7 +38,6 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         service: `reconciler`, `query`, or another service of the same machine.
-        url: Its URL.
         problem: Why it cannot be used and what to do; empty if it can.
         responds: Whether it sent a response.
     """

@@ -45,7 +45,6 @@ class CostPart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: `puts`, `lists`, `gets` or `storage`.
         quantity: Requests per day, or stored bytes.
-        usd_per_day: The cost.
     """
 
     name: str

@@ -63,7 +63,6 @@ class GatewayHealth(msgspec.Struct, frozen=True, kw_only=True):
     """What an operator should know about one gateway.
 
     Attributes:
-        url: Its URL.
         problem: Why its metrics cannot be read; empty if they were.
         not_ready: Why it accepts nothing now, as its `/readyz` states it; empty if it is ready.
         errors_per_s: Store calls that failed; None before the second reading.

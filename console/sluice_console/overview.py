@@ -27,8 +27,6 @@ class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         agent_id: The agent; empty for all agents that are not listed.
         kind: `logs`, `metrics` or `entries`.
-        batches_per_s: Batches.
-        records_per_s: Records.
         bytes_per_s: Bytes of frames.
     """
 
@@ -92,16 +90,10 @@ class OverviewNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of one sample; None where a number could not be read.
 
     Attributes:
-        batches_per_s: Accepted batches per second.
-        records_per_s: Accepted records per second.
-        bytes_per_s: Accepted bytes per second.
         index_lag_s: Age of the oldest accepted batch that is not indexed.
         enqueue_lag_s: Age of the time through which every accepted batch is enqueued or held.
         lake_lag_s: Age of the oldest batch in Spark's queue that is not in the lake.
         waiting_batches: Batches in Spark's queue that are not in the lake.
-        conflicts_open: Conflicts without a decision.
-        held: Batches that are held back.
-        oldest_gap_s: Age of the oldest gap.
         store_ms: Duration of the slowest request of the sample to the store.
         store_errors_per_s: Store calls of gateways that failed; None without their URLs.
         cost_usd_per_day: The estimated cost of a day; None for a directory.

@@ -207,7 +207,6 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
         proved_at_unix_ns: When the proof ended; None before the first one.
         problem: Why nothing is proved, and what to do; empty if it is.
         roles: The names that `role` may have.
-        actions: The actions of all denials.
         total: Number of denials before `role` and `action` select some.
         report: The denials; None before the first proof and after a problem.
     """

@@ -32,7 +32,6 @@ class ReconcilerLeases(msgspec.Struct, frozen=True, kw_only=True):
     """The lanes that one reconciler serves to consumers over HTTP.
 
     Attributes:
-        url: The URL of the reconciler.
         lanes: The lanes, with who holds leases.
         problem: Why they are not known and what to do; empty if they are.
     """

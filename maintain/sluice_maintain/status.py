@@ -31,8 +31,6 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
         last_success_unix_ns: End of the last successful run, or None.
         last_outcome: How the last run ended; empty before the first.
         last_reason: Why it did not succeed.
-        last_duration_s: Its duration, or None.
-        failures: Consecutive failures.
         halted: Why it waits for `sluice maintain resume`; empty if it does not.
         failing: Why its work did not succeed the last time; empty once it has.
         stuck: Why it does not get on although it runs; empty if it does.
@@ -90,7 +88,6 @@ class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         checked_at_unix_ns: When the records were read.
         owner: The process that reports this; empty for the command.
-        tasks: The tasks.
     """
 
     checked_at_unix_ns: int

@@ -375,7 +375,6 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
         risk: The consequence if it is not denied.
         roles: The roles for which it is required.
         others: Whether it is required for every other caller, also for administrators.
-        actions: The actions.
         resources: Patterns of the objects; the ARN of the bucket for actions on it.
         outside: Whether it covers every object that `resources` does not match.
         unless: Alternatives: a request that meets all conditions of one of them may be allowed.
@@ -413,9 +412,6 @@ class DenialReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         denials: The denials, those that are not denied first.
-        denied: How many are denied.
-        allowed: How many are not denied.
-        undecided: How many the solver could not decide.
     """
 
     denials: tuple[Denial, ...]

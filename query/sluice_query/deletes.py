@@ -135,7 +135,6 @@ class TableState(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a table honours a delete.
 
     Attributes:
-        table: The table.
         honoured: Whether its newest state contains no deleted record; for rollups, whether the
             delete is applied to every row.
         records_left: Number of deleted records in it, which readers hide; null for rollups.
@@ -150,7 +149,6 @@ class DeleteView(msgspec.Struct, frozen=True, kw_only=True):
     """One delete and its state.
 
     Attributes:
-        record: The delete.
         active: Whether readers apply it themselves; otherwise a wider one hides the same records.
         implied_by: That wider delete.
         tables: The tables that it applies to.

@@ -76,7 +76,6 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     """One deletion plan, as recorded in the plan.
 
     Attributes:
-        key: The key of the plan.
         plan_id: ULID of the plan.
         audit_id: The audit that it is based on.
         made_at_unix_ns: The store's clock when it was made.
@@ -353,7 +352,6 @@ class RestorableBlob(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sha256: The digest of the blob.
-        size_bytes: Its size.
         copied_at_unix_ns: When it was copied, immediately before its deletion.
     """
 

@@ -130,8 +130,6 @@ class BootReport:
     """One boot of one agent.
 
     Attributes:
-        agent_id: The agent.
-        boot_id: The boot.
         batches: Number of accepted batches.
         ranges: The union of their sequence numbers, disjoint and in order; the first 1 000.
         overlaps: Number of batches that share a sequence number with an earlier one.
@@ -164,7 +162,6 @@ class BootList(msgspec.Struct, frozen=True):
     """The boots of the last full pass that this process made from its beginning.
 
     Attributes:
-        boots: The boots.
         complete_through: Every batch that was accepted before this time is counted, RFC 3339; null
             if this process has made no such pass.
         more: Number of boots that the report of the pass left out, of any agent: those without gaps

@@ -231,8 +231,6 @@ class BatchPath:
     """Everything that the store contains about one identity.
 
     Attributes:
-        identity: The identity.
-        manifest_key: The key of its manifest.
         manifest: The manifest, or None if the identity was not accepted.
         accepted_for_s: Age of the manifest, seconds.
         blob: `ok`, or what is wrong with the blob.

@@ -83,11 +83,8 @@ class ClaimedEntry:
 
     Attributes:
         lease_id: Identifies the claim in commit, failed and heartbeat.
-        lane: The lane of the entry.
-        sequence: Its sequence number in the lane.
         attempts: How often it was claimed before.
         lease_s: Duration of the lease, seconds.
-        batches: The batches of the entry.
     """
 
     lease_id: str

@@ -169,8 +169,6 @@ class ServedLane(msgspec.Struct, frozen=True, kw_only=True):
     """One lane that a process serves over HTTP.
 
     Attributes:
-        queue: Name of the queue.
-        lane: Number of the lane.
         epoch: The epoch that the process opened.
         consumer_id: The id under which it did, 32 hex digits. If the register of the lane contains
             another id, another process opened the lane since.

@@ -71,14 +71,9 @@ class PlanCandidate(msgspec.Struct, frozen=True, kw_only=True):
     """One object version that a plan names, with the clauses that the plan checked.
 
     Attributes:
-        sha256: The digest of the blob.
-        key: The key of the blob.
-        incarnation: The object version.
-        size_bytes: Its size.
         last_modified_unix_ns: When it was written, by the store's clock.
         age_s: Its age when the plan was made, in seconds, by the store's clock.
         superseded: Whether it is a noncurrent version of a named blob. Else no record names it.
-        clauses: The clauses that the plan checked.
     """
 
     sha256: str
@@ -95,7 +90,6 @@ class CandidatePage(msgspec.Struct, frozen=True, kw_only=True):
     """Some candidates of a plan, in the order of its files, which is that of the digests.
 
     Attributes:
-        plan_id: The plan.
         made_at_unix_ns: When the plan was made, by the store's clock.
         retry_horizon_s: The retry horizon of the authority, in seconds.
         signature_checked: Whether the signature of the plan was verified.
@@ -119,7 +113,6 @@ class CandidateProof(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         proof_key: Key of the file with the proof.
         proved_at_unix_ns: The store's clock when the evidence was read; 0 if it was not read.
-        incarnation: The object version.
         verdict: `may_go` or `keep`.
         clauses: The clauses in their order, with the values that were read.
     """
@@ -135,9 +128,7 @@ class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
     """An object version that is in the audit, and that the plan keeps.
 
     Attributes:
-        incarnation: The object version.
-        size_bytes: Its size.
-        last_modified_unix_ns: When it was written, by the store's clock.
+        last_modified_unix_ns: By the store's clock.
         current: Whether it was the current version.
         finding: The first clause that keeps it, and why.
     """
@@ -153,10 +144,7 @@ class CandidateDetail(msgspec.Struct, frozen=True, kw_only=True):
     """Why a plan names one blob, what its runs proved about it, or why the plan does not name it.
 
     Attributes:
-        plan_id: The plan.
         audit_id: The audit that the plan is based on.
-        sha256: The digest of the blob.
-        key: The key of the blob.
         signature_checked: Whether the signature of the plan was verified.
         candidates: Its object versions that the plan names.
         proofs: What the runs of this plan proved about them, in the order of time.

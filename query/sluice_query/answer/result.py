@@ -91,7 +91,6 @@ class MatchCount:
 
     Attributes:
         source: The table, or `pending` for batches that are not in the lake yet.
-        records: Number of records.
         batches: Number of batches with such records; None for rollups, which have none.
     """
 
@@ -131,9 +130,7 @@ class NeighboursResult(ViewResult, frozen=True, kw_only=True):
     """The records before and after one record, in the order of their sequence numbers.
 
     Attributes:
-        before: Those before it.
         record: The record, or null if the query does not find it.
-        after: Those after it.
         more_before: Whether there are earlier records.
         more_after: Whether there are later records.
     """

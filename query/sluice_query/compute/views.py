@@ -59,7 +59,6 @@ class HistogramSplit(msgspec.Struct, frozen=True, kw_only=True):
     """By what the buckets are divided.
 
     Attributes:
-        field: The field.
         values: The most frequent values, the most frequent first; null for records without it.
     """
 
@@ -185,7 +184,6 @@ class ValueCount(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a field.
 
     Attributes:
-        value: The value.
         count: The number of records that have it.
         cut: Whether the value is longer than it is shown.
     """
@@ -199,9 +197,7 @@ class TopValuesResult(ViewResult, frozen=True, kw_only=True):
     """The most frequent values of a field.
 
     Attributes:
-        field: The field.
         values: The values, the most frequent first.
-        distinct: The number of values.
         missing: The number of records without the field.
         records: The number of records that were counted.
         sampled: Whether more records match than were counted.

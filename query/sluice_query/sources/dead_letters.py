@@ -125,12 +125,7 @@ class ListedDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent_id: The agent that sent it.
-        boot_id: Its boot.
-        seq_start: First sequence number.
-        seq_end: Last sequence number.
-        kind: Kind of its records.
         frame_sha256: The hash of its blob, as its manifest names it.
-        record_count: Number of records.
         accepted_at: When it was accepted, RFC 3339.
         reason: `missing`, `corrupt`, `invalid_frame` or `disagrees`.
         detail: What exactly was wrong.
@@ -154,7 +149,6 @@ class DeadLetterList(msgspec.Struct, frozen=True, kw_only=True):
     """The dead letters, those accepted last first.
 
     Attributes:
-        dead_letters: The dead letters.
         more: Whether there may be others, accepted earlier.
     """
 
