@@ -188,12 +188,7 @@ async def read_doctor(
 async def require_doctor(
     store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult:
-    """Return the newest result, or raise unless gateways may accept through this store.
-
-    Raises:
-        StoreMisconfigured: The doctor never ran, or the store breaks a promise that acceptance
-            needs.
-    """
+    """Return the newest result; raise if the doctor never ran or acceptance is not safe here."""
     result = await read_doctor(store, trusted)
     if result is None:
         raise StoreMisconfigured(

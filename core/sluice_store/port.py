@@ -124,10 +124,7 @@ class ObjectStore(Protocol):
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        """Write `body`, whether or not the key exists.
-
-        With versioning the old version stays noncurrent.
-        """
+        """Write `body`, whether or not the key exists; with versioning the old version stays."""
         ...
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:

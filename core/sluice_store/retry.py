@@ -226,10 +226,7 @@ async def delete_current_version(store: ObjectStore, key: ObjectKey) -> CurrentD
 
 
 async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
-    """Delete an object with its noncurrent versions.
-
-    Deleting the current version restores the one before it, so this repeats until none is left.
-    """
+    """Delete an object with all noncurrent versions, each of which becomes current in turn."""
     for _ in range(VERSIONS_MAX):
         outcome = await delete_current_version(store, key)
         if outcome in (CurrentDeletion.MISSING, CurrentDeletion.UNVERSIONED):

@@ -551,10 +551,7 @@ class NoFileSystemSync:
 
 @dataclass(slots=True)
 class SyncPause:
-    """Decides from past calls and unwritten bytes whether the next call may be made.
-
-    No call is made before the monotonic time `until_ns`.
-    """
+    """Decides from past calls and unwritten bytes whether the next call may be made."""
 
     until_ns: int = 0
 

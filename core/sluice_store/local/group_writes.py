@@ -259,10 +259,7 @@ def _remove_hidden(group: list[_Create]) -> None:
 
 
 def split_groups(objects: Sequence[NewObject]) -> Iterator[list[NewObject]]:
-    """Yield the objects in groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`.
-
-    A larger object is a group without others.
-    """
+    """Yield groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`; large objects are alone."""
     group: list[NewObject] = []
     size_bytes = 0
     for one in objects:

@@ -305,10 +305,7 @@ def _outside(start: str, prefix: str, after: str, end: str | None) -> bool:
 
 
 def walk_keys(root: Path, prefix: str, after: str, end: str | None) -> Iterator[str]:
-    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes.
-
-    Folders outside the bounds are not read.
-    """
+    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes."""
     top = prefix.rpartition("/")[0]
     steps = top.split("/") if top else []
     if {"", ".", ".."}.intersection(steps) or steps[:1] == [HIDDEN]:
