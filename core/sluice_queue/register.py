@@ -183,10 +183,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
 
 
 def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
-    """Check that a body begins with a magic, a version, and the rest of its header.
-
-    `size` is the length of the header; `key` and `what` are for errors.
-    """
+    """Check that a body begins with a magic, a version, and the rest of its header."""
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
     found = _VERSION.unpack_from(body)[1]

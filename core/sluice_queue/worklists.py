@@ -102,10 +102,7 @@ def by_lane(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBatch:
-    """One accepted batch as the queue delivers it.
-
-    `position` is the position in the entry's work list, from 0.
-    """
+    """One accepted batch as the queue delivers it; `position` in the work list is from 0."""
 
     lane: int
     sequence: int
