@@ -199,10 +199,7 @@ def _canonical(field: Field, values: ColumnValues | None) -> ColumnValues | None
 
 
 def content_digest(records: DecodedRecords) -> bytes:
-    """Return the digest of the canonical form of records.
-
-    The digest of equal requests is equal only if the records are `timed`.
-    """
+    """Return the digest of the canonical form; equal for equal requests only if `timed`."""
     return form_digest(canonical(records))
 
 

@@ -140,10 +140,7 @@ def request_head(
     usual_coding: str = "identity",
     read_lines: Callable[[bytes], TimedLines | None] | None = None,
 ) -> DoorRequest:
-    """Return what the head of a request states.
-
-    `usual_coding` is the coding of a body whose head names none.
-    """
+    """Return what the head of a request states; `usual_coding` applies if it names none."""
     return DoorRequest(
         door=door,
         decode=decode,
@@ -234,10 +231,7 @@ def canonical_records(
 
 
 def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity:
-    """Return the identity of the records of one kind of a request.
-
-    `named` is that of `CanonicalRecords`.
-    """
+    """Return the identity of the records of one kind of a request, from their `named` form."""
     source, value = _source(named, origin)
     return request_identity(
         principal=origin.principal,

@@ -89,10 +89,7 @@ class _Rows(NamedTuple):
 
 
 class NumberPoints:
-    """The points of gauges and sums of some metrics.
-
-    `are_plain` is True for each metric that has such points only in the form that this module maps.
-    """
+    """The points of gauges and sums; `are_plain` metrics have no point of an unusual form."""
 
     def __init__(self, metrics: ArrowArray) -> None:
         self._metrics = metrics
