@@ -63,10 +63,7 @@ WIDTH_MAXIMA: Final = (0xFF, 0xFFFF)
 
 
 class ColumnForm(NamedTuple):
-    """What a column may contain.
-
-    Its writer chooses the first of `types` that is wide enough.
-    """
+    """What a column may contain; its writer chooses the first type that is wide enough."""
 
     types: tuple[int, ...]
     has_differences: bool = False
@@ -81,10 +78,7 @@ NAMES: Final = ColumnForm((NAMES_U8, NAMES_U16, NAMES_U32))
 
 
 class ColumnBytes(NamedTuple):
-    """The bytes of a column before compression.
-
-    `type` is their layout, and `coding` is `DIFFERENCES` or 0.
-    """
+    """A column before compression: its layout, `DIFFERENCES` or 0, and its bytes."""
 
     type: int
     coding: int
@@ -189,11 +183,7 @@ def encode_counts(values: npt.NDArray[np.integer]) -> ColumnBytes:
 
 
 def decode_counts(kind: int, data: memoryview, field: str) -> npt.NDArray[np.unsignedinteger]:
-    """Decode numbers from 0 to 2^32 - 1.
-
-    Raises:
-        InvalidFrame: A smaller width would hold them.
-    """
+    """Decode numbers from 0 to 2^32 - 1, which must have the smallest width."""
     values = _numbers(data, kind, field)
     _check_width(values, COUNTS.types.index(kind), field)
     return values
@@ -218,10 +208,7 @@ def decode_texts(kind: int, data: memoryview, count: int, field: str) -> TextCol
 
 
 def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
-    """Encode texts of which many are equal.
-
-    Each of the distinct `names` is used, and `indexes` has that of each value.
-    """
+    """Encode texts of which many are equal: the distinct ones, each used, and indexes."""
     texts = [name.encode() for name in names]
     lengths = list(map(len, texts))
     kind = NAMES.types[width_place(max(len(names) - 1, *lengths))]
@@ -421,10 +408,7 @@ def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
 
 
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
-    """Decode and check the columns of a frame.
-
-    `raw` is the result of `read_columns`.
-    """
+    """Decode and check the columns of a frame, as `read_columns` returns them."""
     values: dict[str, ColumnValues | AttributeColumns | None] = {}
     for field in KINDS[kind].fields:
         if field.column in raw or not field.is_optional:

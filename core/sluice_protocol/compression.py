@@ -49,10 +49,7 @@ class ZstdTables(NamedTuple):
 
 
 def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
-    """Return one frame that states its size, without checksum and dictionary.
-
-    Any reader decodes the frame, also with other `tables` than those of the level.
-    """
+    """Return one frame with its size; any reader decodes it, whatever the `tables` are."""
     compressor = _compressor(level, tables)
     try:
         return compressor.compress(raw, compressor.FLUSH_FRAME)

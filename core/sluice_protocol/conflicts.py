@@ -119,10 +119,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPair:
-    """The records of two frames at one sequence number.
-
-    A record is a line of JSON, cut short; None if that frame has none.
-    """
+    """The JSON lines, cut short, of two frames at a sequence number; None if one has none."""
 
     seq: int
     accepted: str | None

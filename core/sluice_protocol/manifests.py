@@ -317,10 +317,7 @@ def check_accepted(key: str, manifest: AcceptedManifest) -> None:
 def readable_parts(
     manifest: AcceptedManifest, report: Callable[[InvalidRecord], None] | None = None
 ) -> tuple[RequestPart, ...]:
-    """Return the parts of a combined batch; none if the batch has none or they are unreadable.
-
-    `report` is called if they are unreadable.
-    """
+    """Return the parts of a combined batch; none, and a `report`, if they are unreadable."""
     if not manifest.parts:
         return ()
     try:

@@ -28,10 +28,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exists(msgspec.Struct, frozen=True, kw_only=True):
-    """A create found an object and wrote nothing.
-
-    The object may be from an earlier try of this caller.
-    """
+    """A create wrote nothing: an object exists, perhaps from an earlier try of this caller."""
 
     date_ns: UnixNs
 

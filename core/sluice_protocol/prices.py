@@ -26,10 +26,7 @@ _READS: Final = frozenset(("get", "head", "versioning"))
 
 
 class StorageTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of stored bytes up to a total.
-
-    `up_to_gib` is the end of the tier; None for no end.
-    """
+    """The price of stored bytes up to a total; `up_to_gib` is None for no end."""
 
     up_to_gib: float | None = None
     gib_month_dollars: float

@@ -300,10 +300,7 @@ def delete_id_time_ns(delete_id: str) -> UnixNs:
 def with_delete(
     register: ActiveDeletes, record: DeleteRecord, *, nonce: str
 ) -> ActiveDeletes | None:
-    """Return the register with one more delete; None if it already considers it, or its effect.
-
-    `nonce` is new for this write.
-    """
+    """Return the register with one more delete; None if it already considers it, or its effect."""
     if any(one.delete_id == record.delete_id for one in register.records):
         return None
     needed = needed_deletes([*register.records, record])
@@ -468,10 +465,7 @@ class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def decide_delete(
     request: DeleteRequest, *, delete_id: str, now_ns: int, principal: str
 ) -> DeleteRecord:
-    """Return the record that a request leads to.
-
-    `now_ns` is the store's clock, which becomes the cut-off.
-    """
+    """Return the record that a request leads to; `now_ns` of the store becomes the cut-off."""
     _check_length("where", request.where or "", WHERE_CHARS_MAX)
     _check_length("reason", request.reason, REASON_CHARS_MAX)
     where = Where() if request.where is None else parse_where(request.where, request.kind)
