@@ -94,10 +94,7 @@ class JournalBook:
     def __init__(
         self, process: str, began: MachineInstant | None, started_ns: UnixNs | None = None
     ) -> None:
-        """Start a journal.
-
-        `began` is when the write of its registration began, and `started_ns` the time in it.
-        """
+        """Start a journal whose registration has `started_ns` and was written from `began` on."""
         self.process = process
         self.durable_from = began
         self.begun = began
@@ -280,10 +277,7 @@ class UploadJournal(Protocol):
         ...
 
     async def close(self, *, landed: bool) -> None:
-        """Write the last object of a stopping worker.
-
-        `landed` is True if the authority has every batch that this worker acknowledged.
-        """
+        """Write the last object of a worker; `landed` if the authority has all of its batches."""
         ...
 
 
@@ -469,11 +463,7 @@ class AcceptanceJournal:
             self._failure = ""
 
     async def flush(self) -> None:
-        """Write objects until every noted entry is durable.
-
-        Raises:
-            SluiceError: The store is unreachable; the entries are kept.
-        """
+        """Write objects until every noted entry is durable; after an error they are kept."""
         async with self._writing:
             while self._book.waiting:
                 await self._write(self._book)
@@ -494,11 +484,7 @@ class AcceptanceJournal:
             log.warning("journal_not_closed", process=self.process, reason=reason)
 
     async def end(self) -> None:
-        """Write the last object of this journal, and of earlier registrations.
-
-        Raises:
-            SluiceError: The store is unreachable; call again.
-        """
+        """Write the last object of this journal and of earlier ones; after an error, call again."""
         async with self._writing:
             await self._close_superseded()
             if self.process:
@@ -569,11 +555,7 @@ class AcceptanceJournal:
         return record, self._now()
 
     async def _write(self, book: JournalBook, *, closes: bool = False) -> int:
-        """Write the next object of a journal; return the number of its entries.
-
-        Raises:
-            SluiceError: It is not known to be durable; it stays pending.
-        """
+        """Write the next object and return the number of its entries; it stays pending on error."""
         pending = book.next_object(self._through_ns(), self._now(), closes=closes)
         await self._rules.begin_object(pending.number)
         while isinstance(await self._create(pending.key, pending.body), Exists) and book.resumed:
@@ -598,11 +580,7 @@ class AcceptanceJournal:
             raise StoreUnavailable("create", key, f"no response in {WRITE_S_MAX:g} s") from error
 
     async def _close_superseded(self) -> None:
-        """Close the journals of earlier registrations; a full pass replaces those that stay open.
-
-        Raises:
-            SluiceError: The store is unreachable; the next call continues.
-        """
+        """Close journals of earlier registrations; a full pass replaces those left open."""
         while self._superseded:
             book = self._superseded[0]
             began = book.durable_from

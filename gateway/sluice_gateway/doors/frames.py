@@ -37,11 +37,7 @@ ENCODER: Final = f"c1 zstd-{ZSTD_VERSION} tables-{_TABLES}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFrame:
-    """A frame that a gateway made from records of one kind.
-
-    `reproducible` is True if another gateway makes the same bytes. It does not where records have
-    the time of receipt.
-    """
+    """A frame made from records; `reproducible` unless the records have the time of receipt."""
 
     frame: bytes
     digest: Digest
