@@ -45,7 +45,7 @@ _ANY_COLUMNS: Final = tuple(
 
 
 class DoorLane(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests may be in one frame; `number`, below `DOOR_LANES`, follows from the request."""
+    """Which requests may be in one frame; `number` (below `DOOR_LANES`) follows from a request."""
 
     principal: str
     kind: Kind

@@ -227,7 +227,7 @@ class SpoolTransfer:
         return self._scanned_ns is not None and not self.pending and not self._accepted.unsure
 
     async def run(self) -> None:
-        """Transfer until cancelled. Errors of the authority delay it; another spool's claim ends it."""
+        """Transfer until cancelled. An unreachable authority delays it; a foreign claim ends it."""
         while True:
             try:
                 await self.transfer_once()
