@@ -98,9 +98,8 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     """A result in its stored form.
 
-    Attributes:
-        result: The canonical JSON of the result, as text, so that its bytes are kept.
-        signature: Ed25519 over `sluice.doctor.v1`, NUL and the text, base64, or None.
+    `result` is canonical JSON, as text, so that its bytes are kept. `signature` is Ed25519 over
+    `sluice.doctor.v1`, NUL and the text, base64, or None.
     """
 
     schema: Literal["sluice.doctor_stored.v1"] = "sluice.doctor_stored.v1"

@@ -61,10 +61,8 @@ class ListPage:
 class ListedIncarnation:
     """One stored version of a key, or a delete marker over it.
 
-    Attributes:
-        incarnation: The version id, `null` when it was written without versioning.
-        marker: Whether it is a delete marker; a marker has size 0.
-        last_modified_ns: When this version was written, by the store's clock.
+    `incarnation` is `null` when the version was written without versioning. A marker has size 0.
+    The time is that of the store's clock.
     """
 
     key: ObjectKey

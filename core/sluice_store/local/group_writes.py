@@ -125,10 +125,8 @@ GroupOutcome = CreateOutcome | StoreError
 class _Create:
     """One create of a group.
 
-    Attributes:
-        dated: Its timestamp before it was named.
-        made: Folders on its path that are not known to be durable.
-        stamp: Its timestamp, once it was checked after the naming.
+    `dated` is its timestamp before it was named, and `stamp` the one that was checked after that.
+    `made` are the folders on its path that are not known to be durable.
     """
 
     new: NewObject
@@ -259,7 +257,7 @@ def _remove_hidden(group: list[_Create]) -> None:
 
 
 def split_groups(objects: Sequence[NewObject]) -> Iterator[list[NewObject]]:
-    """Yield groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`; large objects are alone."""
+    """Yield groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`; a large one is alone."""
     group: list[NewObject] = []
     size_bytes = 0
     for one in objects:

@@ -89,10 +89,8 @@ _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 class FileState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store reports about a file.
 
-    Attributes:
-        stamp: Its timestamp, which is also its version and its ETag.
-        last_modified_ns: The time that readers may rely on; equal to `stamp` unless this process
-            may not write to the store.
+    `stamp` is also its version and its ETag. Readers may rely on `last_modified_ns`, which equals
+    `stamp` unless this process may not write to the store.
     """
 
     size_bytes: int

@@ -53,9 +53,8 @@ _MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
 class S3Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request on an object, before it is signed.
 
-    Attributes:
-        key: The key with the deployment's prefix; empty for the bucket itself.
-        headers: Headers in addition to those of the signature; every one is signed.
+    `key` has the deployment's prefix; it is empty for the bucket itself. All `headers` are signed,
+    in addition to those of the signature.
     """
 
     method: str
