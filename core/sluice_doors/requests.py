@@ -77,11 +77,9 @@ Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
 class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the head of a request states.
 
-    Attributes:
-        coding: The Content-Encoding, or the one that the protocol prescribes.
-        key: The name that came with the request; empty where there is none.
-        read_lines: Reads a small body so that its records can be decoded together with others; None
-            where the protocol has no such form.
+    `coding` is the Content-Encoding, or the one that the protocol prescribes. `key` is the name
+    that came with the request; empty where there is none. `read_lines` reads a small body so that
+    its records can be decoded together with others; None where the protocol has no such form.
     """
 
     door: DoorName

@@ -42,10 +42,8 @@ class Names:
 class PairSource:
     """One source of attributes.
 
-    Attributes:
-        prefix: What a renamed attribute of this source starts with.
-        offsets: Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
-        owner: The owner of each record's pairs; None if record `i` has those of owner `i`.
+    Renamed attributes start with `prefix`. Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
+    `owner` is the owner of each record's pairs; None if record `i` has those of owner `i`.
     """
 
     prefix: str
