@@ -82,7 +82,6 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
             process acknowledged before this time of the store's clock. Readers bound it by the
             Last-Modified of the object (`bounded_through_ns`).
         closed: Whether the process stopped in order: it acknowledges nothing after this object.
-        batches: Number of lines that follow.
     """
 
     schema: Literal["sluice.acceptance_journal.v1"] = "sluice.acceptance_journal.v1"
