@@ -234,9 +234,8 @@ log = structlog.get_logger()
 class JournalOwner:
     """Whose journal it is.
 
-    Attributes:
-        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
-        interval_s: Pause between two objects while there is something to report, seconds.
+    `fence_s` is the largest age of the newest durable object when a 200 is decided. `interval_s` is
+    the pause between two objects while there is something to report.
     """
 
     collector_id: str
