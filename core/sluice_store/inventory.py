@@ -119,10 +119,6 @@ async def read_inventory_manifest(
     """Read a report's manifest and compare it with `manifest.checksum` next to it.
 
     `store` starts at the root of the bucket with the report. The time returned is the store's.
-
-    Raises:
-        InvalidRecord: One of the two objects is missing, they do not match, or the manifest is
-            malformed.
     """
     read = await store.get(key)
     checksum = await store.get(ObjectKey(f"{key[: key.rfind('/') + 1]}manifest.checksum"))

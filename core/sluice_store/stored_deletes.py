@@ -302,10 +302,7 @@ async def compact_deletes(
     register exists, writers add nothing to it, so that the records are read again here.
 
     `known` is every delete record, as a run read them before. `honoured` has the ids of the deletes
-    that every rollup honours.
-
-    Raises:
-        OutcomeUnknown: Other writers kept changing the register; run it again.
+    that every rollup honours. `OutcomeUnknown` means that other writers kept changing the register.
     """
     budget = RetryBudget("compact deletes", ACTIVE_DELETES, backoff)
     while True:

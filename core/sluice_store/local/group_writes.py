@@ -82,11 +82,8 @@ class HiddenFiles:
     ) -> HiddenFile:
         """Write and date a hidden file, which may not be durable; the caller removes it.
 
-        Its timestamp is the next one when `stamp` is None.
-
-        Raises:
-            ChecksumRefused: The body does not match the sha256, which is checked as a remote store
-                would check it.
+        Its timestamp is the next one when `stamp` is None. A wrong sha256 is refused, as a remote
+        store would refuse it.
         """
         digest = digest_of(body)
         if sha256 is not None and digest != sha256:

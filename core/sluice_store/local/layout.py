@@ -11,10 +11,9 @@ The writer settles its file after naming it, and every reader settles a marked f
 reports the timestamp. No reader therefore relies on a timestamp that a stalled writer or a dead one
 did not check (ADR 8).
 
-The sha256 of an object that was verified when it was written is in an attribute of its file.
-
-The value contains the timestamp of the state: a file that was edited has another modification time,
-and its attribute is ignored. Readers then hash the bytes.
+The sha256 of an object that was verified when it was written is in an attribute of its file. The
+value contains the timestamp of the state: a file that was edited has another modification time, and
+its attribute is ignored. Readers then hash the bytes.
 
 A value has 40 bytes, so that it fits into an inode of 256 bytes, the default of ext4. A value of
 more than 56 bytes needs a separate block of 4 KiB for each object. Source: "Extended Attributes" in

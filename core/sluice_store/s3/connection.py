@@ -321,9 +321,6 @@ class SigningTransport:
 
         A request whose credentials were refused had no effect. It is signed and sent again if
         there are other credentials now.
-
-        Raises:
-            StoreError: There are no credentials now.
         """
         await self._gate.enter(len(body))
         try:
