@@ -95,11 +95,8 @@ class Consumer:
         """Claim the lane's next epoch and fence every earlier consumer.
 
         `resume_after` is the last sequence that the caller stored with its own results. It is
-        acknowledged immediately, and the next descriptor is the one after it.
-
-        Raises:
-            ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
-                lost or repeated.
+        acknowledged immediately, and the next descriptor is the one after it. `ResumeRefused` means
+        that the lane is past it, or has not reached it: entries would be lost or repeated.
         """
         with_tools = runtime if runtime is not None else Runtime()
         bounds = settings if settings is not None else ConsumerSettings()

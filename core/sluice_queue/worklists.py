@@ -38,10 +38,7 @@ async def write_work_list(
     """Write one work list under a new name and return the entry that names it.
 
     An unknown outcome is settled by writing the same bytes under the same name again; the name is
-    never used for anything else.
-
-    Raises:
-        OutcomeUnknown: No tries are left; the list is garbage at worst.
+    never used for anything else. If no tries are left, the list is garbage at worst.
     """
     lane = client.lane
     if not batches:
