@@ -46,7 +46,7 @@ class TableLocation:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings for delta-rs, with valid credentials; `trusting` sets the authorities."""
+        """The settings for delta-rs with valid credentials, except certificates: see `trusting`."""
         bucket = self.bucket
         if bucket is None:
             return {}
@@ -125,7 +125,10 @@ _TRUST: Final = threading.Lock()
 
 @contextmanager
 def trusting(location: TableLocation) -> Iterator[None]:
-    """Let delta-rs trust the authorities of the store, by SSL_CERT_FILE, while it opens a table."""
+    """Let delta-rs trust the store's certificate authorities while it opens a table.
+
+    It reads them from the file that SSL_CERT_FILE names, each time it opens one.
+    """
     ca_bundle = None if location.bucket is None else location.bucket.ca_bundle
     if ca_bundle is None:
         yield

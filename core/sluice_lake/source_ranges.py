@@ -64,9 +64,6 @@ class DeleteIdsReader:
         """Return the ids of a set.
 
         Parts that cannot contain a `wanted` id are not read. None returns all ids.
-
-        Raises:
-            InvalidRecord: A part is missing or has other bytes.
         """
         ids = set(found.listed)
         for part in found.parts:
