@@ -50,9 +50,6 @@ def check_query(query: str, known: Sequence[str], *, ignores_others: bool) -> No
 
     With `ignores_others`, a parameter that is not known is ignored unless it is similar to one of
     `known`.
-
-    Raises:
-        BodyUnreadable: A parameter is not known, or one of `known` is given twice.
     """
     named = URL.build(query_string=query, encoded=True).query
     cutoff = _TYPING_ERROR if ignores_others else _HINT

@@ -96,9 +96,6 @@ def exponential_buckets(
     The base is 2 to the power of 2 to the power of -scale. `zero` is the zero threshold, and the
     count of values up to it. Counts are by rising index; those of negative values by the index of
     the absolute value.
-
-    Raises:
-        ValueError: The scale is out of range, or a count is negative.
     """
     if scale not in SCALES:
         raise ValueError(f"scale of an exponential histogram is out of range, scale={scale}")
