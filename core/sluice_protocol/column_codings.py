@@ -223,10 +223,6 @@ def decode_names(
     """Decode `count` texts of which many are equal, at least one.
 
     Return the distinct texts, and the index of each value into them.
-
-    Raises:
-        InvalidFrame: The indexes or lengths are cut off, too wide, or do not match the bytes behind
-            them; or a text is not UTF-8.
     """
     indexes, rest = _head_numbers(kind, data, count, field)
     distinct = largest_of(indexes) + 1
@@ -356,10 +352,6 @@ def read_columns(
     """Return the columns of a frame by name, decompressed, with checksums and forms checked.
 
     `body` is all bytes behind the envelope.
-
-    Raises:
-        InvalidFrame: The kind has no such column, or not in this type or coding; or the bytes do
-            not match the entry.
     """
     forms = COLUMNS[kind]
     found: dict[str, RawColumn] = {}

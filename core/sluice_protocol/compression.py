@@ -127,11 +127,8 @@ def compress_column(raw: bytes) -> bytes:
 def decompress_column(field: str, stored: memoryview, raw_bytes: int) -> bytes:
     """Decompress a column to exactly `raw_bytes` bytes.
 
-    `field` is for errors. `raw_bytes` is at least 1 and already within the limit.
-
-    Raises:
-        InvalidFrame: It is not one zstd frame of that size, its window is above 8 MiB, it needs a
-            dictionary, or bytes follow it.
+    `field` is for errors. `raw_bytes` is at least 1 and already within the limit. The frame has
+    that size, a window of at most 8 MiB and no dictionary, and no bytes follow it.
     """
     if bytes(stored[:4]) != _MAGIC:
         raise InvalidFrame(field, "is not a zstd frame")

@@ -116,10 +116,7 @@ def parse_where(text: str, kind: Kind) -> Where:
     """Parse conditions joined by `and`; a quote inside a text is doubled.
 
     `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics.
-
-    Raises:
-        BadUsage: A condition has another form, occurs twice, or does not exist for this kind; the
-            error shows where.
+    The error shows which condition is wrong, occurs twice, or does not exist for this kind.
     """
     plain: dict[str, str] = {}
     attributes: dict[str, str] = {}
@@ -492,13 +489,7 @@ def decide_delete(
 
 
 def check_new_id(delete_id: str, now_ns: int) -> None:
-    """Check that an id may name a new delete.
-
-    `now_ns` is the store's clock.
-
-    Raises:
-        BadUsage: Its time is more than a day ago or more than an hour ahead.
-    """
+    """Check that the time in an id is at most a day before and an hour after `now_ns`."""
     age_ns = now_ns - delete_id_time_ns(delete_id)
     if not -ID_AHEAD_MAX_NS <= age_ns <= ID_AGE_MAX_NS:
         raise BadUsage(
