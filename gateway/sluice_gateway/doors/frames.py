@@ -61,10 +61,8 @@ def make_frames(
     """Return the frames of the records of one kind: one, unless it would be too large.
 
     A request with less than `own_frame_bytes` is returned as it is, to be combined with others.
-    `named` are the same records with a constant in place of the time of receipt.
-
-    Raises:
-        TooLarge: A single record is larger than a frame.
+    `named` are the same records with a constant in place of the time of receipt. A record that is
+    larger than a frame is `TooLarge`.
     """
     identity = identity_of(named, origin)
     size_bytes = combined_bytes(records) if own_frame_bytes else 0
