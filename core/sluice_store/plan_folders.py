@@ -48,7 +48,7 @@ async def read_first_key(store: ObjectStore, prefix: str, after: str) -> ObjectK
 
 
 async def plan_folders(store: ObjectStore, *, after: str = "") -> AsyncIterator[str]:
-    """Yield the ids of plans, oldest first, after an id or the time at the start of one."""
+    """Yield the ids of plans, oldest first, after an id or the start of one, which is a time."""
     key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{after}" if after else "")
     while key is not None:
         plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
