@@ -253,11 +253,7 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
 
 
 def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
-    """Return the state with everything up to `through` acknowledged and removed.
-
-    Raises:
-        InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
-    """
+    """Return the state dequeued up to `through`; `acked_through < through < next_sequence`."""
     if not state.acked_through < through < state.next_sequence:
         raise InvariantViolated(
             f"dequeue is not between acked_through and next_sequence, through=`{through}`"

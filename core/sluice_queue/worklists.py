@@ -65,11 +65,7 @@ async def write_work_list(
 
 
 async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> WorkList:
-    """Read the list that an entry names and check that it is that list.
-
-    Raises:
-        InvalidRecord: It has another schema, queue or lane than the entry, or fewer batches.
-    """
+    """Read the list that an entry names and check that it is that list."""
     match await store.get(entry.location):
         case NotFound():
             raise WorkListMissing(lane.key, entry.sequence, entry.location)
