@@ -72,11 +72,7 @@ def bound_text(bound: float) -> str:
 def explicit_buckets(
     bounds: Sequence[float], counts: Sequence[float], count: float
 ) -> list[Bucket]:
-    """Return the buckets of a histogram; without counts, the one bucket of all measurements.
-
-    Raises:
-        ValueError: The number of counts is not the number of bounds plus one, or one is negative.
-    """
+    """Return the buckets of a histogram; without counts, the one bucket of all measurements."""
     if not counts and not bounds:
         return [(math.inf, count)]
     if len(counts) != len(bounds) + 1:
