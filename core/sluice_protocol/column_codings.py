@@ -140,11 +140,7 @@ def store_column(
 
 
 def load_column(entry: StoredColumn, body: memoryview) -> memoryview:
-    """Return the bytes of a column before compression, from the bytes behind the envelope.
-
-    Raises:
-        InvalidFrame: They do not match the checksum, or are not one zstd frame of the stated size.
-    """
+    """Check the checksum of a stored column, and return its bytes before compression."""
     stored = body[entry.offset : entry.offset + entry.length]
     if checksum_of(stored) != entry.checksum:
         raise InvalidFrame(entry.name, "does not match its checksum")
@@ -197,11 +193,7 @@ def encode_texts(column: TextColumn) -> ColumnBytes:
 
 
 def decode_texts(kind: int, data: memoryview, count: int, field: str) -> TextColumn:
-    """Decode `count` strings; their characters are not checked.
-
-    Raises:
-        InvalidFrame: The lengths are cut off, too wide, or do not add up to the bytes behind them.
-    """
+    """Decode `count` strings; their characters are not checked."""
     lengths, rest = _head_numbers(kind, data, count, field)
     _check_width(lengths, TEXTS.types.index(kind), field)
     return TextColumn(offsets=offsets_of(lengths, len(rest), field), data=bytes(rest))

@@ -135,11 +135,7 @@ def describe_requests(
 
 
 def parse_prices(document: Mapping[str, object]) -> PriceTable:
-    """Return the price table of a decoded file; what it does not name keeps its default.
-
-    Raises:
-        BadUsage: A field is unknown, or a price is not a number of at least 0.
-    """
+    """Return the price table of a decoded file, with defaults; every name must be known."""
     try:
         table = msgspec.convert(dict(document), PriceTable)
     except msgspec.ValidationError as error:
