@@ -403,12 +403,7 @@ class AcceptanceJournal:
         self._book.note(manifest)
 
     async def require_current(self) -> None:
-        """Register again if the journal lapsed; called after the entry was noted.
-
-        Raises:
-            HttpRefusal: The worker is stopping, or could not register. The batch may be accepted:
-                the same bytes may be sent to any gateway.
-        """
+        """Register again if the journal lapsed; called after the entry was noted."""
         if self.is_current:
             return
         if not self._closing:
