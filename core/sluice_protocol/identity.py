@@ -179,7 +179,7 @@ def is_door_agent(agent_id: str) -> bool:
 
 
 def check_sender_id(agent_id: str) -> None:
-    """Check an agent's id, which may not be reserved for gateways, before the agent reads anything."""
+    """Check an agent's id, which may not be reserved for gateways, before anything is read."""
     try:
         check_id("agent_id", agent_id, AGENT_ID_BYTES_MAX)
     except InvalidFrame as error:

@@ -129,7 +129,7 @@ class GatewaySettings:
 
 
 def check_settings(settings: GatewaySettings) -> None:
-    """Check limits, dependent options, options without an effect, and listeners with one address."""
+    """Check limits, dependent options, options without effect, and addresses used twice."""
     _check_limits(settings)
     _check_numbers(settings)
     _check_doors(settings)
