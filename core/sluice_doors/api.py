@@ -50,9 +50,6 @@ def check_query(query: str, known: Sequence[str], *, ignores_others: bool) -> No
 
     With `ignores_others`, a parameter that is not known is ignored unless it is similar to one of
     `known`.
-
-    Raises:
-        BodyUnreadable: A parameter is not known, or one of `known` is given twice.
     """
     named = URL.build(query_string=query, encoded=True).query
     cutoff = _TYPING_ERROR if ignores_others else _HINT
@@ -71,11 +68,7 @@ def check_query(query: str, known: Sequence[str], *, ignores_others: bool) -> No
 def closed_endpoints(
     doors: Collection[DoorName], now_ns: Callable[[], UnixNs], *, open_host: bool
 ) -> Iterator[Endpoint]:
-    """Yield an endpoint for each path of each door that is not open.
-
-    Some responses contain the time. With `open_host` the gate accepts any `Host`; the responses are
-    constants.
-    """
+    """Yield an endpoint for each path of each door that is not open; responses are constants."""
     for door in HTTP_DOORS:
         for path in () if door in doors else DOORS[door].paths:
             for method in methods_of(path):

@@ -90,10 +90,7 @@ def value_text(value: AnyValue) -> str:
 
 
 def json_value(value: AnyValue) -> object:  # noqa: PLR0911 - one for each type
-    """Return the value as JSON represents it, with integers as numbers.
-
-    The text of a number that is not one remains a text.
-    """
+    """Return the value as JSON represents it; text that is not a number remains text."""
     if value.string_value is not None:
         return value.string_value
     if value.int_value is not None:
@@ -235,10 +232,7 @@ class ScopeGroup(Generic[_Message_co]):
 
 
 class LazyMessages(Collection[_Message]):
-    """Messages that are read when they are iterated, so that few exist as objects.
-
-    An object takes twenty times the memory of its message on the wire.
-    """
+    """Messages that are read while they are iterated: an object takes 20 times the memory."""
 
     __slots__ = ("_parts", "_read")
 

@@ -51,13 +51,10 @@ RECORDS_MAX: Final = 1024 * 1024
 class DecodedRecords:
     """The records of one kind of one request, at least one.
 
-    Attributes:
-        resource: The pairs that all records have in common, sorted by key.
-        timed: True if every record contains its own time. Otherwise some have the time of receipt,
-            so a repetition of the request has other columns.
-        unreadable: The number of records that were kept raw, with the attribute `sluice.error`.
-        is_canonical: True if the decoder has built the canonical form, so that it need not be
-            searched for what to sort.
+    `resource` has the pairs that all records have in common, sorted by key. Unless the records are
+    `timed`, some have the time of receipt, so a repetition of the request has other columns.
+    `unreadable` of them were kept raw, with the attribute `sluice.error`. The columns are searched
+    for what to sort unless the decoder made the canonical form (`is_canonical`).
     """
 
     columns: SignalColumns
@@ -199,10 +196,7 @@ def _canonical(field: Field, values: ColumnValues | None) -> ColumnValues | None
 
 
 def content_digest(records: DecodedRecords) -> bytes:
-    """Return the digest of the canonical form of records.
-
-    The digest of equal requests is equal only if the records are `timed`.
-    """
+    """Return the digest of the canonical form; equal for equal requests only if `timed`."""
     return form_digest(canonical(records))
 
 

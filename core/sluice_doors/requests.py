@@ -77,11 +77,9 @@ Decode = Callable[[bytes, UnixNs], Sequence[DecodedRecords]]
 class DoorRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the head of a request states.
 
-    Attributes:
-        coding: The Content-Encoding, or the one that the protocol prescribes.
-        key: The name that came with the request; empty where there is none.
-        read_lines: Reads a small body so that its records can be decoded together with others; None
-            where the protocol has no such form.
+    `coding` is the Content-Encoding, or the one that the protocol prescribes. `key` is the name
+    that came with the request; empty where there is none. `read_lines` reads a small body so that
+    its records can be decoded together with others; None where the protocol has no such form.
     """
 
     door: DoorName
@@ -140,10 +138,7 @@ def request_head(
     usual_coding: str = "identity",
     read_lines: Callable[[bytes], TimedLines | None] | None = None,
 ) -> DoorRequest:
-    """Return what the head of a request states.
-
-    `usual_coding` is the coding of a body whose head names none.
-    """
+    """Return what the head of a request states; `usual_coding` applies if it names none."""
     return DoorRequest(
         door=door,
         decode=decode,
@@ -234,10 +229,7 @@ def canonical_records(
 
 
 def identity_of(named: DecodedRecords, origin: RequestOrigin) -> RequestIdentity:
-    """Return the identity of the records of one kind of a request.
-
-    `named` is that of `CanonicalRecords`.
-    """
+    """Return the identity of the records of one kind of a request, from their `named` form."""
     source, value = _source(named, origin)
     return request_identity(
         principal=origin.principal,

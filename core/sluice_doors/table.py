@@ -17,10 +17,7 @@ Method = Literal["POST", "PUT"]
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """A protocol.
-
-    The module is in this package; it is empty without HTTP. Clients send records to `paths`.
-    """
+    """A protocol: its module in this package, empty without HTTP, and the paths for records."""
 
     module: str
     paths: tuple[str, ...]

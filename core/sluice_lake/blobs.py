@@ -29,10 +29,7 @@ class BlobFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RejectedBlob:
-    """A blob that cannot be used.
-
-    `unsupported` is set if the blob is a frame of another version, which is not a fault of it.
-    """
+    """A blob that cannot be used; `unsupported` is set for a frame of another version."""
 
     fault: BlobFault
     detail: str
@@ -40,10 +37,7 @@ class RejectedBlob:
 
 
 def decode_blob(manifest: AcceptedManifest, body: bytes | None) -> Frame | RejectedBlob:
-    """Verify a blob against its manifest and decode it.
-
-    `body` is None when the store does not contain the blob.
-    """
+    """Verify a blob against its manifest and decode it; `body` is None if it is missing."""
     if body is None:
         return _rejected(manifest, BlobFault.MISSING, "the blob is missing from the store")
     digest = hashlib.sha256(body).hexdigest()

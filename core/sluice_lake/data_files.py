@@ -63,10 +63,7 @@ class DataFile:
 def list_files(
     opened: DeltaTable, table: Table, wanted: Callable[[str], bool] | None = None
 ) -> list[DataFile]:
-    """Return the data files of this state of a table, by partition and path.
-
-    `wanted` decides by the value of the partition column which files are listed.
-    """
+    """Return the data files by partition and path; `wanted` chooses by the partition's value."""
     column = f"partition.{table.partition_column}"
     found = pa.table(opened.get_add_actions(flatten=True))
     if wanted is not None:

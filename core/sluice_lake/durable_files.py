@@ -46,9 +46,6 @@ def sync_commits(uri: str, after: int) -> None:
     """Make the entries and checkpoints of a log after a version durable; do nothing on a bucket.
 
     The folder of the table is synced too, because it names the partitions of new data files.
-
-    Raises:
-        OSError: The disk failed; an entry may not be durable.
     """
     folder = _local_folder(uri)
     if folder is None:
@@ -78,9 +75,6 @@ def require_durable(opened: DeltaTable) -> None:
     """Make a state of a table durable before another object names it or what it contains.
 
     A version that is lost would be assigned to other files.
-
-    Raises:
-        StoreUnavailable: The disk failed; the state may not be durable.
     """
     with log_errors_translated(opened.table_uri):
         sync_state(opened)

@@ -42,10 +42,7 @@ class LogFiles(Protocol):
 def read_lane_versions(
     location: TableLocation, opened: DeltaTable, lanes: Sequence[int]
 ) -> dict[int, int]:
-    """Return, for each lane, the last queue sequence that this state of the table contains.
-
-    The sequence is 0 if nothing was ingested from a lane.
-    """
+    """Return the last queue sequence of each lane in this state of a table; 0 for none."""
     apps = {lane: ingest_app_id(lane) for lane in lanes}
     with log_errors_translated(location.uri):
         search = search_transactions(open_log(location), opened.version(), apps.values())
@@ -58,10 +55,7 @@ def read_lane_versions(
 
 @dataclass(slots=True, kw_only=True)
 class TransactionSearch:
-    """The result of a search for transaction versions.
-
-    When it is `complete`, an application that was not found has no version in this state.
-    """
+    """Found transaction versions; if `complete`, an application not found has no version."""
 
     found: dict[str, int] = field(default_factory=dict)
     complete: bool = False

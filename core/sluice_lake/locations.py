@@ -46,10 +46,7 @@ class TableLocation:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings for delta-rs, with credentials that are valid now.
-
-        `trusting` sets the certificate authorities, for which delta-rs has no setting.
-        """
+        """The settings for delta-rs with valid credentials, except certificates: see `trusting`."""
         bucket = self.bucket
         if bucket is None:
             return {}
@@ -128,7 +125,7 @@ _TRUST: Final = threading.Lock()
 
 @contextmanager
 def trusting(location: TableLocation) -> Iterator[None]:
-    """Let delta-rs trust the certificate authorities of the store while it opens a table.
+    """Let delta-rs trust the store's certificate authorities while it opens a table.
 
     It reads them from the file that SSL_CERT_FILE names, each time it opens one.
     """

@@ -43,11 +43,7 @@ Chunks = list[pa.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodedBatch:
-    """One decoded batch and what the queue records about it.
-
-    `sequence` is that of the queue entry that contains it; 0 when the caller does not use the
-    column.
-    """
+    """A decoded batch with its acceptance time and queue sequence; 0 if the caller needs none."""
 
     frame: Frame
     accepted_at_ns: int
@@ -73,10 +69,7 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
 
 
 def payload_arrays(columns: Columns, count: int) -> dict[str, pa.Array]:
-    """Return, by name, the columns that depend on the kind of the records, and the attributes.
-
-    Text has the plain type of the schema.
-    """
+    """Return, by name, the columns that depend on the kind, as plain text, and the attributes."""
     names = [field.name for field in columns.kind.own_fields]
     arrays = _kind_arrays(columns, count, _Names(columns.kind, [columns], plain=True))
     attributes = _attributes(columns, count, plain=True)
@@ -84,10 +77,7 @@ def payload_arrays(columns: Columns, count: int) -> dict[str, pa.Array]:
 
 
 def number_array(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Wrap numbers as an Arrow array over the same memory.
-
-    `pa.array` does the same, but imports `numpy.ma`, and pandas if it exists.
-    """
+    """Wrap numbers without a copy; `pa.array` would import `numpy.ma`, and pandas if it exists."""
     dense = np.ascontiguousarray(values)
     buffers = [None, pa.py_buffer(dense)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
@@ -211,10 +201,7 @@ def _head(batches: Sequence[DecodedBatch], counts: Ints, *, plain: bool) -> list
 
 
 def kept_batches(frame: Frame, manifest: AcceptedManifest, sequence: int) -> list[DecodedBatch]:
-    """Return the kept records of a batch, each range of them as a batch; usually one.
-
-    `manifest` is the copy in the work list.
-    """
+    """Return the kept records of a batch, each range of them as a batch; usually one."""
     frames = [frame]
     if manifest.repeated:
         frames = [_cut(frame, start, end) for start, end in manifest.kept]
@@ -250,10 +237,7 @@ class BatchHead:
 
 
 def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> list[pa.Array]:
-    """Return the first columns of a record table: agent, boot, sequence numbers and times.
-
-    `counts` has the number of records of each batch, and `ts` the times of all records.
-    """
+    """Return the first columns of a record table: agent, boot, sequence numbers and times."""
     envelopes = [batch.envelope for batch in batches]
     total = int(counts.sum())
     starts = np.array([one.seq_start for one in envelopes], dtype=np.int64)
@@ -318,10 +302,7 @@ class _SmallBatch:
 def small_blobs_table(
     kind: Kind, manifests: Sequence[AcceptedManifest], bodies: Sequence[bytes | None]
 ) -> pa.Table | None:
-    """Return the records of small blobs; None if one of them cannot be used.
-
-    A body is None when the store does not contain the blob.
-    """
+    """Return the records of small blobs; None if one is missing or cannot be used."""
     by_columns: dict[tuple[tuple[str, int], ...], list[_SmallBatch]] = {}
     for manifest, body in zip(manifests, bodies, strict=True):
         batch = _decode(kind, manifest, body)

@@ -47,10 +47,7 @@ class IdsPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteIds(msgspec.Struct, frozen=True, kw_only=True):
-    """A set of ids of deletes: those that are listed, and those of the parts.
-
-    The listed ids are sorted. The largest part is the first.
-    """
+    """A set of ids of deletes: sorted ids that are listed, and parts, the largest first."""
 
     listed: tuple[str, ...] = ()
     parts: tuple[IdsPart, ...] = ()
@@ -58,10 +55,7 @@ class DeleteIds(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteIdsReader:
-    """Reads sets of ids; a part is read once.
-
-    `known` has the ids of the parts that were read, by sha256.
-    """
+    """Reads sets of ids; the ids of each part are kept by its sha256."""
 
     store: ObjectStore
     known: MutableMapping[str, frozenset[str]] = field(default_factory=dict)
@@ -70,9 +64,6 @@ class DeleteIdsReader:
         """Return the ids of a set.
 
         Parts that cannot contain a `wanted` id are not read. None returns all ids.
-
-        Raises:
-            InvalidRecord: A part is missing or has other bytes.
         """
         ids = set(found.listed)
         for part in found.parts:

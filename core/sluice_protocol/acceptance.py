@@ -269,11 +269,7 @@ def begin(offer: Offer) -> Progress:
 
 
 def step(now: Progress, seen: Observation) -> Progress:  # noqa: C901, PLR0911 - one line per action
-    """Return the state after the observation of the action in `now.action`.
-
-    Raises:
-        InvariantViolated: The observation does not belong to that action; nothing changed.
-    """
+    """Return the state after an observation, which must belong to `now.action`."""
     if isinstance(seen, Unknown):
         return _again(now)
     match now.action:

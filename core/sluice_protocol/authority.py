@@ -113,10 +113,8 @@ def decode_authority(body: bytes) -> Authority:
 class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
     """One change of the acceptance mode; all other settings stay the same.
 
-    Attributes:
-        number: Its position, from 1, without gaps.
-        spool_writer: In `local_spool`, the collector id of the one gateway; else None.
-        switched_at_unix_ns: The store's clock when the switch was requested.
+    Numbers begin at 1 and have no gaps. `spool_writer` is the collector id of the one gateway in
+    `local_spool`; else None. The time is the store's clock when the switch was requested.
     """
 
     schema: Literal["sluice.authority_switch.v1"] = "sluice.authority_switch.v1"

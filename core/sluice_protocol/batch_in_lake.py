@@ -130,10 +130,7 @@ def decide_rollup(
     *,
     dead_letter: bool = False,
 ) -> BatchRollup:
-    """Return whether the rollups contain a batch.
-
-    `rolled_up` is what the rollups contain of its lane; None if there are no rollups.
-    """
+    """Return whether the rollups contain a batch; `rolled_up` is None if there are none."""
     if manifest.kind != "metrics":
         return BatchRollup(state=RollupState.OTHER_KIND, reason=_not_rolled_up(manifest.kind))
     if dead_letter:

@@ -76,10 +76,9 @@ class Candidate:
 class AuditResult:
     """What a certificate reports about one sha256.
 
-    Attributes:
-        started_at_ns: The store's Date of a response received before the first evidence request.
-        complete: Whether `accepted/` and `quarantine/` were listed from first to last key.
-        names_blob: Whether any manifest or reverse reference named it; None if not looked up.
+    `started_at_ns` is the store's Date of a response before the first evidence request. It is
+    `complete` if `accepted/` and `quarantine/` were listed from first to last key. `names_blob` is
+    whether a manifest or reverse reference named it; None if not looked up.
     """
 
     audit_id: str

@@ -63,10 +63,7 @@ WIDTH_MAXIMA: Final = (0xFF, 0xFFFF)
 
 
 class ColumnForm(NamedTuple):
-    """What a column may contain.
-
-    Its writer chooses the first of `types` that is wide enough.
-    """
+    """What a column may contain; its writer chooses the first type that is wide enough."""
 
     types: tuple[int, ...]
     has_differences: bool = False
@@ -81,10 +78,7 @@ NAMES: Final = ColumnForm((NAMES_U8, NAMES_U16, NAMES_U32))
 
 
 class ColumnBytes(NamedTuple):
-    """The bytes of a column before compression.
-
-    `type` is their layout, and `coding` is `DIFFERENCES` or 0.
-    """
+    """A column before compression: its layout, `DIFFERENCES` or 0, and its bytes."""
 
     type: int
     coding: int
@@ -146,11 +140,7 @@ def store_column(
 
 
 def load_column(entry: StoredColumn, body: memoryview) -> memoryview:
-    """Return the bytes of a column before compression, from the bytes behind the envelope.
-
-    Raises:
-        InvalidFrame: They do not match the checksum, or are not one zstd frame of the stated size.
-    """
+    """Check the checksum of a stored column, and return its bytes before compression."""
     stored = body[entry.offset : entry.offset + entry.length]
     if checksum_of(stored) != entry.checksum:
         raise InvalidFrame(entry.name, "does not match its checksum")
@@ -189,11 +179,7 @@ def encode_counts(values: npt.NDArray[np.integer]) -> ColumnBytes:
 
 
 def decode_counts(kind: int, data: memoryview, field: str) -> npt.NDArray[np.unsignedinteger]:
-    """Decode numbers from 0 to 2^32 - 1.
-
-    Raises:
-        InvalidFrame: A smaller width would hold them.
-    """
+    """Decode numbers from 0 to 2^32 - 1, which must have the smallest width."""
     values = _numbers(data, kind, field)
     _check_width(values, COUNTS.types.index(kind), field)
     return values
@@ -207,21 +193,14 @@ def encode_texts(column: TextColumn) -> ColumnBytes:
 
 
 def decode_texts(kind: int, data: memoryview, count: int, field: str) -> TextColumn:
-    """Decode `count` strings; their characters are not checked.
-
-    Raises:
-        InvalidFrame: The lengths are cut off, too wide, or do not add up to the bytes behind them.
-    """
+    """Decode `count` strings; their characters are not checked."""
     lengths, rest = _head_numbers(kind, data, count, field)
     _check_width(lengths, TEXTS.types.index(kind), field)
     return TextColumn(offsets=offsets_of(lengths, len(rest), field), data=bytes(rest))
 
 
 def encode_names(names: tuple[str, ...], indexes: U32) -> ColumnBytes:
-    """Encode texts of which many are equal.
-
-    Each of the distinct `names` is used, and `indexes` has that of each value.
-    """
+    """Encode texts of which many are equal: the distinct ones, each used, and indexes."""
     texts = [name.encode() for name in names]
     lengths = list(map(len, texts))
     kind = NAMES.types[width_place(max(len(names) - 1, *lengths))]
@@ -236,10 +215,6 @@ def decode_names(
     """Decode `count` texts of which many are equal, at least one.
 
     Return the distinct texts, and the index of each value into them.
-
-    Raises:
-        InvalidFrame: The indexes or lengths are cut off, too wide, or do not match the bytes behind
-            them; or a text is not UTF-8.
     """
     indexes, rest = _head_numbers(kind, data, count, field)
     distinct = largest_of(indexes) + 1
@@ -369,10 +344,6 @@ def read_columns(
     """Return the columns of a frame by name, decompressed, with checksums and forms checked.
 
     `body` is all bytes behind the envelope.
-
-    Raises:
-        InvalidFrame: The kind has no such column, or not in this type or coding; or the bytes do
-            not match the entry.
     """
     forms = COLUMNS[kind]
     found: dict[str, RawColumn] = {}
@@ -421,10 +392,7 @@ def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
 
 
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
-    """Decode and check the columns of a frame.
-
-    `raw` is the result of `read_columns`.
-    """
+    """Decode and check the columns of a frame, as `read_columns` returns them."""
     values: dict[str, ColumnValues | AttributeColumns | None] = {}
     for field in KINDS[kind].fields:
         if field.column in raw or not field.is_optional:

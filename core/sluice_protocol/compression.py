@@ -49,10 +49,7 @@ class ZstdTables(NamedTuple):
 
 
 def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
-    """Return one frame that states its size, without checksum and dictionary.
-
-    Any reader decodes the frame, also with other `tables` than those of the level.
-    """
+    """Return one frame with its size; any reader decodes it, whatever the `tables` are."""
     compressor = _compressor(level, tables)
     try:
         return compressor.compress(raw, compressor.FLUSH_FRAME)
@@ -130,11 +127,8 @@ def compress_column(raw: bytes) -> bytes:
 def decompress_column(field: str, stored: memoryview, raw_bytes: int) -> bytes:
     """Decompress a column to exactly `raw_bytes` bytes.
 
-    `field` is for errors. `raw_bytes` is at least 1 and already within the limit.
-
-    Raises:
-        InvalidFrame: It is not one zstd frame of that size, its window is above 8 MiB, it needs a
-            dictionary, or bytes follow it.
+    `field` is for errors. `raw_bytes` is at least 1 and already within the limit. The frame has
+    that size, a window of at most 8 MiB and no dictionary, and no bytes follow it.
     """
     if bytes(stored[:4]) != _MAGIC:
         raise InvalidFrame(field, "is not a zstd frame")

@@ -101,12 +101,9 @@ class Decisions:
 class Difference:
     """The difference between the records of two frames of one identity.
 
-    Attributes:
-        differing_count: Positions at which the records differ or only one frame has a record.
-        first_seq: Sequence number of the first such position; None when all records are equal and
-            only the encoding or the resource differs.
-        accepted_record: The owner's record there as a line of JSON, cut short; None when it has
-            none.
+    `differing_count` are the positions at which the records differ or only one frame has a record.
+    `first_seq` is the first of them; None when only the encoding or the resource differs. A record
+    is a line of JSON, cut short; None when that frame has none there.
     """
 
     accepted_count: int
@@ -119,10 +116,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPair:
-    """The records of two frames at one sequence number.
-
-    A record is a line of JSON, cut short; None if that frame has none.
-    """
+    """The JSON lines, cut short, of two frames at a sequence number; None if one has none."""
 
     seq: int
     accepted: str | None

@@ -126,10 +126,7 @@ class SluiceError(Exception):
 
 
 class InvalidFrame(SluiceError):
-    """The bytes are not a valid frame.
-
-    `field` is named as in `docs/protocol.md`.
-    """
+    """The bytes are not a valid frame; `field` is named as in `docs/protocol.md`."""
 
     code = ErrorCode.INVALID_FRAME
 
@@ -343,10 +340,7 @@ class Fenced(SluiceError):
 
 
 class OutcomeUnknown(SluiceError):
-    """No tries are left, and whether the write was applied is unknown.
-
-    The same call may be repeated.
-    """
+    """No tries are left, and the write may or may not be applied; the call may be repeated."""
 
     code = ErrorCode.OUTCOME_UNKNOWN
     exit_code = ExitCode.STORE_UNREACHABLE

@@ -179,11 +179,7 @@ def is_door_agent(agent_id: str) -> bool:
 
 
 def check_sender_id(agent_id: str) -> None:
-    """Check that an agent may send under an id, before it has read anything.
-
-    Raises:
-        BadUsage: The id breaks a rule of identities, or is reserved for gateways.
-    """
+    """Check an agent's id, which may not be reserved for gateways, before anything is read."""
     try:
         check_id("agent_id", agent_id, AGENT_ID_BYTES_MAX)
     except InvalidFrame as error:

@@ -82,7 +82,6 @@ class JournalHeader(msgspec.Struct, frozen=True, kw_only=True):
             process acknowledged before this time of the store's clock. Readers bound it by the
             Last-Modified of the object (`bounded_through_ns`).
         closed: Whether the process stopped in order: it acknowledges nothing after this object.
-        batches: Number of lines that follow.
     """
 
     schema: Literal["sluice.acceptance_journal.v1"] = "sluice.acceptance_journal.v1"
@@ -155,19 +154,13 @@ def parse_journal_key(key: str) -> JournalKey:
 
 
 def encode_journal(header: JournalHeader, manifests: Iterable[bytes]) -> bytes:
-    """Return the bytes of a journal object.
-
-    The manifests are the exact bytes that `encode_record` makes.
-    """
+    """Return the bytes of a journal object; manifests are the bytes of `encode_record`."""
     lines = [msgspec.json.encode(header, order="sorted"), *manifests]
     return b"\n".join(lines) + b"\n"
 
 
 def decode_journal_header(key: ObjectKey, start: bytes) -> JournalHeader:
-    """Decode the first line of a journal object.
-
-    `start` has at least the whole first line.
-    """
+    """Decode the first line of a journal object, which `start` contains as a whole."""
     place = parse_journal_key(key)
     header = decode_record(key, start.partition(b"\n")[0], JournalHeader)
     if (header.process, header.number) != (place.process, place.number):
@@ -217,10 +210,7 @@ class ProcessProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
-    """The time through which every acknowledged batch is enqueued or held.
-
-    `held_by` is the process whose journal ends there; None if the listing itself is the bound.
-    """
+    """The time through which all is enqueued or held, and which journal bounds it, if any."""
 
     complete_through_ns: UnixNs
     held_by: ProcessProgress | None = None
@@ -255,10 +245,7 @@ def ended_processes(
     pass_began_ns: UnixNs | None,
     spool_left_ns: UnixNs | None = None,
 ) -> frozenset[str]:
-    """Return the processes whose journals no longer bound the frontier.
-
-    The times are those of `decide_frontier`.
-    """
+    """Return the processes whose journals no longer bound the frontier; see `decide_frontier`."""
     known = list(processes)
     spools = [one.process for one in known if one.acceptance == "local_spool"]
     evidence = _Evidence(

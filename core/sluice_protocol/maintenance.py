@@ -66,10 +66,8 @@ class TaskLease(msgspec.Struct, frozen=True, kw_only=True):
 class TaskRun(msgspec.Struct, frozen=True, kw_only=True):
     """One run that has ended.
 
-    Attributes:
-        ended_at_unix_ns: End, by the store's clock; of a lost run, the end of its lease.
-        outcome: A `RunOutcome`; text, because a later version may know others.
-        reason: Why it did not succeed, shortened.
+    `ended_at_unix_ns` of a lost run is the end of its lease. `outcome` is a `RunOutcome` as text,
+    because a later version may know others. Times are those of the store's clock.
     """
 
     started_at_unix_ns: int

@@ -73,11 +73,7 @@ def encode_parts(parts: Iterable[RequestPart]) -> str:
 
 
 def decode_parts(key: str, text: str, record_count: int) -> tuple[RequestPart, ...]:
-    """Return the parts that a manifest lists.
-
-    Raises:
-        InvalidRecord: It is not base64 of whole parts, or they overlap or exceed the batch.
-    """
+    """Return the parts of a manifest: base64 of whole parts within the batch, without overlap."""
     try:
         packed = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -296,11 +292,7 @@ def decode_accepted(key: str, body: bytes) -> AcceptedManifest:
 
 
 def check_accepted(key: str, manifest: AcceptedManifest) -> None:
-    """Check that an accepted manifest agrees with its key.
-
-    Raises:
-        InvalidRecord: It disagrees with its key, or names a blob outside `raw-blobs/`.
-    """
+    """Check that a manifest agrees with its key and names a blob under `raw-blobs/`."""
     try:
         expected_key = accepted_key(manifest.identity)
         expected_blob = blob_key(parse_digest(manifest.frame_sha256))
@@ -317,10 +309,7 @@ def check_accepted(key: str, manifest: AcceptedManifest) -> None:
 def readable_parts(
     manifest: AcceptedManifest, report: Callable[[InvalidRecord], None] | None = None
 ) -> tuple[RequestPart, ...]:
-    """Return the parts of a combined batch; none if the batch has none or they are unreadable.
-
-    `report` is called if they are unreadable.
-    """
+    """Return the parts of a combined batch; none, and a `report`, if they are unreadable."""
     if not manifest.parts:
         return ()
     try:

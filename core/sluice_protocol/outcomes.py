@@ -28,10 +28,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Exists(msgspec.Struct, frozen=True, kw_only=True):
-    """A create found an object and wrote nothing.
-
-    The object may be from an earlier try of this caller.
-    """
+    """A create wrote nothing: an object exists, perhaps from an earlier try of this caller."""
 
     date_ns: UnixNs
 
@@ -65,10 +62,8 @@ class Unknown(msgspec.Struct, frozen=True, kw_only=True):
 class ObjectInfo:
     """The metadata of one current object.
 
-    Attributes:
-        incarnation: The object version, or None on a store without versioning.
-        last_modified_ns: The store's Last-Modified of this state, whole seconds on S3.
-        sha256: The checksum that the store verified at upload, or None when it has none.
+    `incarnation` is None on a store without versioning. `last_modified_ns` is in whole seconds on
+    S3. `sha256` is the checksum that the store verified at upload, or None.
     """
 
     key: ObjectKey

@@ -26,10 +26,7 @@ _READS: Final = frozenset(("get", "head", "versioning"))
 
 
 class StorageTier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The price of stored bytes up to a total.
-
-    `up_to_gib` is the end of the tier; None for no end.
-    """
+    """The price of stored bytes up to a total; `up_to_gib` is None for no end."""
 
     up_to_gib: float | None = None
     gib_month_dollars: float
@@ -138,11 +135,7 @@ def describe_requests(
 
 
 def parse_prices(document: Mapping[str, object]) -> PriceTable:
-    """Return the price table of a decoded file; what it does not name keeps its default.
-
-    Raises:
-        BadUsage: A field is unknown, or a price is not a number of at least 0.
-    """
+    """Return the price table of a decoded file, with defaults; every name must be known."""
     try:
         table = msgspec.convert(dict(document), PriceTable)
     except msgspec.ValidationError as error:

@@ -116,10 +116,7 @@ def parse_where(text: str, kind: Kind) -> Where:
     """Parse conditions joined by `and`; a quote inside a text is doubled.
 
     `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics.
-
-    Raises:
-        BadUsage: A condition has another form, occurs twice, or does not exist for this kind; the
-            error shows where.
+    The error shows which condition is wrong, occurs twice, or does not exist for this kind.
     """
     plain: dict[str, str] = {}
     attributes: dict[str, str] = {}
@@ -300,10 +297,7 @@ def delete_id_time_ns(delete_id: str) -> UnixNs:
 def with_delete(
     register: ActiveDeletes, record: DeleteRecord, *, nonce: str
 ) -> ActiveDeletes | None:
-    """Return the register with one more delete; None if it already considers it, or its effect.
-
-    `nonce` is new for this write.
-    """
+    """Return the register with one more delete; None if it already considers it, or its effect."""
     if any(one.delete_id == record.delete_id for one in register.records):
         return None
     needed = needed_deletes([*register.records, record])
@@ -468,10 +462,7 @@ class DeleteRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def decide_delete(
     request: DeleteRequest, *, delete_id: str, now_ns: int, principal: str
 ) -> DeleteRecord:
-    """Return the record that a request leads to.
-
-    `now_ns` is the store's clock, which becomes the cut-off.
-    """
+    """Return the record that a request leads to; `now_ns` of the store becomes the cut-off."""
     _check_length("where", request.where or "", WHERE_CHARS_MAX)
     _check_length("reason", request.reason, REASON_CHARS_MAX)
     where = Where() if request.where is None else parse_where(request.where, request.kind)
@@ -498,13 +489,7 @@ def decide_delete(
 
 
 def check_new_id(delete_id: str, now_ns: int) -> None:
-    """Check that an id may name a new delete.
-
-    `now_ns` is the store's clock.
-
-    Raises:
-        BadUsage: Its time is more than a day ago or more than an hour ahead.
-    """
+    """Check that the time in an id is at most a day before and an hour after `now_ns`."""
     age_ns = now_ns - delete_id_time_ns(delete_id)
     if not -ID_AHEAD_MAX_NS <= age_ns <= ID_AGE_MAX_NS:
         raise BadUsage(

@@ -13,10 +13,7 @@ from sluice_protocol.errors import BadUsage
 def check_number(
     name: str, value: float | None, low: float, high: float = inf, *, above: bool = False
 ) -> None:
-    """Check that a number is in a range; None is, and NaN is not.
-
-    With `above` it must be above `low`.
-    """
+    """Check that a number is in a range (`above`: more than `low`). None passes, and NaN fails."""
     if value is None or (low <= value <= high and not (above and value == low)):
         return
     least = f"above {low:.15g}" if above else f"at least {low:.15g}"

@@ -118,10 +118,8 @@ def view_request(
 ) -> SignedView:
     """Return the view of a request as it was received.
 
-    `path` and `query` are raw, without `?`. Field names may be in any case.
-
-    Raises:
-        Unauthenticated: A field that the profile reads was sent more than once.
+    `path` and `query` are raw, without `?`. Field names may be in any case. A field that the
+    profile reads may occur once only.
     """
     seen: dict[str, str] = {}
     for name, value in headers:

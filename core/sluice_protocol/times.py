@@ -138,10 +138,7 @@ without a zone has this name at that time. Any other word after a time is not a 
 
 
 class Scanned(NamedTuple):
-    """A time at the start of a text.
-
-    `ts_ns` is None if the time cannot be read. The text continues at `end`.
-    """
+    """A time at the start of a text, None if it cannot be read, and where the text continues."""
 
     ts_ns: int | None
     end: int
@@ -206,10 +203,7 @@ def _second_ns(text: str) -> int | None:
 def scan_time(
     text: str, at: int = 0, *, zone: tzinfo | None, received_ns: int | None = None
 ) -> Scanned | None:
-    """Return the time with which a text begins; None if it begins with something else.
-
-    The time begins at `at`. `zone` and `received_ns` are those of `read_time`.
-    """
+    """Return the time with which a text begins at `at`, as `read_time`; None if it has none."""
     clock, end = _scan_clock(text, at)
     if clock is None:
         return None

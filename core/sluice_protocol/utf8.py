@@ -17,10 +17,7 @@ def character_end(data: bytes) -> int:
 
 
 def printable_text(text: str, *, kept: str = "") -> str:
-    """Return text with U+FFFD instead of control characters and others that are not printed.
-
-    Characters of `kept` stay, for example a tab.
-    """
+    """Return text with U+FFFD for characters that are not printed, except those of `kept`."""
     if text.isprintable():
         return text
     return "".join(

@@ -129,10 +129,7 @@ class _Group:
 
 
 class Appender:
-    """One producer's append path to one lane.
-
-    `counter` is the number of its writes that are known to be applied.
-    """
+    """One producer's append path to one lane; `counter` counts its applied writes."""
 
     def __init__(
         self,

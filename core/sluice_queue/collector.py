@@ -154,10 +154,7 @@ class Collector:
     async def _delete_all(
         self, objects: Sequence[tuple[ObjectKey, str]], kind: str
     ) -> dict[ObjectKey, CurrentDeletion]:
-        """Delete objects, each with its queue; return the outcome of each.
-
-        The first one is deleted alone: it shows whether the store has versions.
-        """
+        """Delete objects; the first alone, because it shows whether the store has versions."""
         outcomes: dict[ObjectKey, CurrentDeletion] = {}
 
         async def delete(one: tuple[ObjectKey, str]) -> None:

@@ -50,11 +50,7 @@ class FetchHandle:
     lane: Lane
 
     async def fetch(self, descriptor: Descriptor) -> WorkList:
-        """Read the work list of a descriptor.
-
-        Raises:
-            WorkListMissing: The list does not exist: stop the lane, never skip the list.
-        """
+        """Read the work list of a descriptor; if it is missing, stop the lane, never skip it."""
         return await read_work_list(self.store, self.lane, descriptor)
 
 
@@ -99,11 +95,8 @@ class Consumer:
         """Claim the lane's next epoch and fence every earlier consumer.
 
         `resume_after` is the last sequence that the caller stored with its own results. It is
-        acknowledged immediately, and the next descriptor is the one after it.
-
-        Raises:
-            ResumeRefused: The lane is past `resume_after`, or has not reached it: entries would be
-                lost or repeated.
+        acknowledged immediately, and the next descriptor is the one after it. `ResumeRefused` means
+        that the lane is past it, or has not reached it: entries would be lost or repeated.
         """
         with_tools = runtime if runtime is not None else Runtime()
         bounds = settings if settings is not None else ConsumerSettings()
@@ -150,11 +143,7 @@ class Consumer:
         return found
 
     async def next_batch(self) -> ConsumedBatch | None:
-        """Hand out and fetch the next entry, or return None when there is no pending entry.
-
-        Raises:
-            WorkListMissing: The entry's list does not exist; the cursor stays before it.
-        """
+        """Hand out and fetch the next entry, if any; the cursor stays before a missing list."""
         found = await self.next_descriptors(1)
         if not found:
             return None
@@ -171,11 +160,7 @@ class Consumer:
         return FetchHandle(store=self._client.store, lane=self._client.lane)
 
     async def ack(self, sequence: int) -> None:
-        """Acknowledge the entry after the last one; durable with every 100th call or `flush_acks`.
-
-        Raises:
-            AckRefused: It is not the next one, so that no entry is skipped by mistake.
-        """
+        """Acknowledge the next entry, no other; durable with every 100th call or `flush_acks`."""
         if sequence != self._acked + 1 or sequence > self._handed_out:
             reason = f"acknowledge in order, expected=`{self._acked + 1}`"
             raise AckRefused(self._client.lane.key, sequence, reason)

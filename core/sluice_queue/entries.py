@@ -21,9 +21,8 @@ _FIXED: Final = struct.Struct("<QQIQQQQHH")
 class Draft:
     """An entry before a swap assigns its sequence.
 
-    Attributes:
-        ingested_at_ns: The store's clock shortly before the append.
-        metadata: The caller's bytes, at most 512.
+    `ingested_at_ns` is the store's clock shortly before the append. `metadata` has at most 512
+    bytes.
     """
 
     location: ObjectKey

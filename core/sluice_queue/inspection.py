@@ -157,12 +157,9 @@ class OwnershipState(StrEnum):
 class OwnerName:
     """One reconciler, as its claim or its member record names it.
 
-    Attributes:
-        url: Where its operator API is reached; empty if it is unknown.
-        pid: Its process id on that machine; 0 if it is unknown.
-        since_unix_ns: When it claimed the lane, by the store's clock; None if that is unknown, or
-            if it claims the lane with its next batch.
-        is_running: Whether its heartbeat is current; None if it writes none.
+    Texts are empty and `pid` is 0 if they are unknown. `since_unix_ns` is when it claimed the lane,
+    by the store's clock; None if that is unknown, or if it claims the lane with its next batch.
+    `is_running` is whether its heartbeat is current; None if it writes none.
     """
 
     member: str

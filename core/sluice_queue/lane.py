@@ -83,11 +83,7 @@ _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """The name of one lane of one queue.
-
-    Raises:
-        BadUsage: The queue's name is not 1 to 40 of `a-z 0-9 _ -`, or the lane is out of range.
-    """
+    """The name of one lane: a queue of 1 to 40 of `a-z 0-9 _ -`, and a number in range."""
 
     queue: str
     lane: int

@@ -183,10 +183,7 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
 
 
 def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
-    """Check that a body begins with a magic, a version, and the rest of its header.
-
-    `size` is the length of the header; `key` and `what` are for errors.
-    """
+    """Check that a body begins with a magic, a version, and the rest of its header."""
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
     found = _VERSION.unpack_from(body)[1]
@@ -256,11 +253,7 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
 
 
 def dequeue(key: str, state: Register, through: int, nonce: bytes) -> Register:
-    """Return the state with everything up to `through` acknowledged and removed.
-
-    Raises:
-        InvariantViolated: `through` is not in `acked_through < through < next_sequence`.
-    """
+    """Return the state dequeued up to `through`; `acked_through < through < next_sequence`."""
     if not state.acked_through < through < state.next_sequence:
         raise InvariantViolated(
             f"dequeue is not between acked_through and next_sequence, through=`{through}`"

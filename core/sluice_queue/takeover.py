@@ -64,9 +64,6 @@ async def take_over(
 
     `term` is higher than any earlier one; the caller's durable record assigns it and contains
     `writes`, the number of applied writes.
-
-    Raises:
-        ProducerSuperseded: The register has a higher term already.
     """
     with_tools = runtime if runtime is not None else Runtime()
     bounds = ProducerSettings()

@@ -38,10 +38,7 @@ async def write_work_list(
     """Write one work list under a new name and return the entry that names it.
 
     An unknown outcome is settled by writing the same bytes under the same name again; the name is
-    never used for anything else.
-
-    Raises:
-        OutcomeUnknown: No tries are left; the list is garbage at worst.
+    never used for anything else. If no tries are left, the list is garbage at worst.
     """
     lane = client.lane
     if not batches:
@@ -68,11 +65,7 @@ async def write_work_list(
 
 
 async def read_work_list(store: ObjectStore, lane: Lane, entry: Descriptor) -> WorkList:
-    """Read the list that an entry names and check that it is that list.
-
-    Raises:
-        InvalidRecord: It has another schema, queue or lane than the entry, or fewer batches.
-    """
+    """Read the list that an entry names and check that it is that list."""
     match await store.get(entry.location):
         case NotFound():
             raise WorkListMissing(lane.key, entry.sequence, entry.location)
@@ -102,10 +95,7 @@ def by_lane(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingBatch:
-    """One accepted batch as the queue delivers it.
-
-    `position` is the position in the entry's work list, from 0.
-    """
+    """One accepted batch as the queue delivers it; `position` in the work list is from 0."""
 
     lane: int
     sequence: int

@@ -56,10 +56,7 @@ def is_other_register(state: Register | None, producer_id: bytes, counter: int) 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendAttempt:
-    """One producer's write in flight.
-
-    It replaces the ETag `on` and writes `revision`.
-    """
+    """One producer's write in flight: it replaces the ETag `on` and writes `revision`."""
 
     producer_id: bytes
     counter: int

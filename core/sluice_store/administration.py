@@ -27,10 +27,7 @@ NO_ETAG: Final = '"00000000000000000000000000000000"'
 
 
 def sdk_errors(operation: str, key: str) -> AbstractContextManager[None]:
-    """Translate every exception of the SDK, as `sluice_store.s3.sdk.sdk_errors`.
-
-    The SDK is an extra, which rendering policies does not need.
-    """
+    """Translate every exception of the SDK, an extra that rendering policies does not need."""
     from sluice_store.s3 import sdk  # noqa: PLC0415 - an extra
 
     return sdk.sdk_errors(operation, key)

@@ -75,10 +75,7 @@ def _same(wanted: Authority, found: Authority) -> Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityHistory:
-    """The settings as created, and every mode switch since, in order, each with its bytes.
-
-    `created` is the content of `authority/v1/settings.json`.
-    """
+    """The settings as created, and every mode switch since, in order, each with its bytes."""
 
     created: bytes
     switches: tuple[tuple[ModeSwitch, bytes], ...]
@@ -108,11 +105,7 @@ class AuthorityHistory:
 
 
 async def read_history(store: ObjectStore) -> AuthorityHistory:
-    """Read the settings and every mode switch.
-
-    Raises:
-        NoStore: The store has no settings: `sluice init` was not run.
-    """
+    """Read the settings and every mode switch; `NoStore` if `sluice init` was not run."""
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):
         raise NoStore(
@@ -139,7 +132,7 @@ async def open_deployment(
 ) -> AsyncIterator[ObjectStore]:
     """Open the store that a URL names, after a check that this version can read its settings.
 
-    `sluice doctor` opens a bucket before `sluice init`, with `initialised=False`.
+    With `initialised=False` they may be missing: `sluice doctor` runs before `sluice init`.
     """
     async with open_store(url, mode) as store:
         if initialised or isinstance(await store.get(AUTHORITY_SETTINGS), Found):

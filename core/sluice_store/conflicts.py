@@ -53,10 +53,7 @@ RECENT_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedConflict:
-    """One conflict, described by its key.
-
-    `first_seen_ns` is when the store created the quarantine manifest.
-    """
+    """One conflict, described by its key and the creation time of its quarantine manifest."""
 
     name: ConflictName
     first_seen_ns: UnixNs
@@ -151,10 +148,7 @@ def _decode(blob: bytes) -> Frame | str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictRecords:
-    """The first records at which both sides of a conflict differ, in order.
-
-    A problem is why that blob cannot be compared; empty if it can.
-    """
+    """The first records at which both sides of a conflict differ, and why a side is unreadable."""
 
     pairs: tuple[RecordPair, ...]
     more: bool
@@ -245,11 +239,7 @@ class DecisionsReader:
         self.current = Decisions()
 
     async def refresh(self) -> Decisions:
-        """Read new decisions and return all.
-
-        Raises:
-            StoreError: The store is unreachable or refused; the known decisions stay.
-        """
+        """Read new decisions and return all; those that are known stay after an error."""
         if self._listed_ns is None:
             self._listed_ns = await self._read_from("")
             return self.current

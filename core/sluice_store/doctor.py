@@ -98,9 +98,8 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
     """A result in its stored form.
 
-    Attributes:
-        result: The canonical JSON of the result, as text, so that its bytes are kept.
-        signature: Ed25519 over `sluice.doctor.v1`, NUL and the text, base64, or None.
+    `result` is canonical JSON, as text, so that its bytes are kept. `signature` is Ed25519 over
+    `sluice.doctor.v1`, NUL and the text, base64, or None.
     """
 
     schema: Literal["sluice.doctor_stored.v1"] = "sluice.doctor_stored.v1"
@@ -188,12 +187,7 @@ async def read_doctor(
 async def require_doctor(
     store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
 ) -> DoctorResult:
-    """Return the newest result, or raise unless gateways may accept through this store.
-
-    Raises:
-        StoreMisconfigured: The doctor never ran, or the store breaks a promise that acceptance
-            needs.
-    """
+    """Return the newest result; raise if the doctor never ran or acceptance is not safe here."""
     result = await read_doctor(store, trusted)
     if result is None:
         raise StoreMisconfigured(

@@ -94,12 +94,9 @@ class InventoryManifest(msgspec.Struct, frozen=True, kw_only=True):
 class InventoryRow:
     """One object version of a report. A field whose column was not read is None.
 
-    Attributes:
-        key: The full key in the bucket, decoded.
-        latest: Whether it is the current version; None when the report lists current versions only.
-        version_id: The version, `null` when it was written without versioning.
-        size_bytes: Length of the object, 0 for a delete marker.
-        last_modified_ns: When the version was written, by the store's clock.
+    `key` is the full key in the bucket, decoded. `latest` is None when the report lists current
+    versions only. `version_id` is `null` when the version was written without versioning. A delete
+    marker has size 0.
     """
 
     key: str
@@ -122,10 +119,6 @@ async def read_inventory_manifest(
     """Read a report's manifest and compare it with `manifest.checksum` next to it.
 
     `store` starts at the root of the bucket with the report. The time returned is the store's.
-
-    Raises:
-        InvalidRecord: One of the two objects is missing, they do not match, or the manifest is
-            malformed.
     """
     read = await store.get(key)
     checksum = await store.get(ObjectKey(f"{key[: key.rfind('/') + 1]}manifest.checksum"))

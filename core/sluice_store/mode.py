@@ -42,11 +42,7 @@ def is_store(folder: Path) -> bool:
 
 
 def require_store(folder: Path) -> None:
-    """Check that a folder contains a store.
-
-    Raises:
-        NoStore: It does not; the error names a store in it or above it, if there is one.
-    """
+    """Check that a folder contains a store; the error names one in it or above it."""
     if not is_store(folder):
         raise NoStore(str(folder), _describe_absence(folder))
 

@@ -48,10 +48,7 @@ async def read_first_key(store: ObjectStore, prefix: str, after: str) -> ObjectK
 
 
 async def plan_folders(store: ObjectStore, *, after: str = "") -> AsyncIterator[str]:
-    """Yield the ids of plans, oldest first.
-
-    `after` may be the start of a ULID, which limits them by time.
-    """
+    """Yield the ids of plans, oldest first, after an id or the start of one, which is a time."""
     key = await read_first_key(store, GC_PLANS, f"{GC_PLANS}{after}" if after else "")
     while key is not None:
         plan_id = key.removeprefix(GC_PLANS).partition("/")[0]
@@ -92,10 +89,7 @@ def chain_position(key: ObjectKey) -> int:
 async def list_newest_certificate_keys(
     store: ObjectStore, limit: int, *, known: int = -1
 ) -> tuple[ObjectKey, ...]:
-    """Return the keys of the newest certificates, the newest first.
-
-    The search begins at `known`, a position that was seen earlier; -1 for none.
-    """
+    """Return the newest keys of certificates, newest first; `known` is a position seen earlier."""
     if known < 0:
         page = await anext(aiter(store.list(AUDIT_CHAIN)))
         if page.last:

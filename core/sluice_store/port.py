@@ -61,10 +61,8 @@ class ListPage:
 class ListedIncarnation:
     """One stored version of a key, or a delete marker over it.
 
-    Attributes:
-        incarnation: The version id, `null` when it was written without versioning.
-        marker: Whether it is a delete marker; a marker has size 0.
-        last_modified_ns: When this version was written, by the store's clock.
+    `incarnation` is `null` when the version was written without versioning. A marker has size 0.
+    The time is that of the store's clock.
     """
 
     key: ObjectKey
@@ -124,10 +122,7 @@ class ObjectStore(Protocol):
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        """Write `body`, whether or not the key exists.
-
-        With versioning the old version stays noncurrent.
-        """
+        """Write `body`, whether or not the key exists; with versioning the old version stays."""
         ...
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:

@@ -11,10 +11,9 @@ with an unknown outcome is settled depends on the record that was written, so ea
 in its state machine. The acceptance machine of the gateway decides after each outcome what to send
 next, and bounds its tries itself.
 
-Objects are deleted and replaced here by the version that a read has just shown as current.
-
-A delete names a version, so it never removes what another writer adds meanwhile. A store without
-versioning shows no version: there only lifecycle rules of the operator remove objects.
+Objects are deleted and replaced here by the version that a read has just shown as current. A delete
+names a version, so it never removes what another writer adds meanwhile. A store without versioning
+shows no version: there only lifecycle rules of the operator remove objects.
 """
 
 import random  # noqa: TID251 - the type of the source of jitter, which the caller passes
@@ -92,10 +91,8 @@ class RetryBudget:
     async def wait_or_raise(self, cause: object = None) -> None:
         """Count a try without a known outcome and wait before the next one.
 
-        The message reports `cause`, which is the error or the outcome of that try.
-
-        Raises:
-            OutcomeUnknown: The number of tries or the time is spent; the cause is chained.
+        The message reports `cause`, which is the error or the outcome of that try. `OutcomeUnknown`
+        ends the tries, with `cause` chained.
         """
         self.tries += 1
         settings, clock = self._backoff.settings, self._backoff.clock
@@ -226,10 +223,7 @@ async def delete_current_version(store: ObjectStore, key: ObjectKey) -> CurrentD
 
 
 async def delete_versions(store: ObjectStore, key: ObjectKey) -> None:
-    """Delete an object with its noncurrent versions.
-
-    Deleting the current version restores the one before it, so this repeats until none is left.
-    """
+    """Delete an object with all noncurrent versions, each of which becomes current in turn."""
     for _ in range(VERSIONS_MAX):
         outcome = await delete_current_version(store, key)
         if outcome in (CurrentDeletion.MISSING, CurrentDeletion.UNVERSIONED):

@@ -83,11 +83,7 @@ def decode_pack(body: bytes) -> DeletesPack:
 
 
 async def read_known_deletes(store: ObjectStore) -> list[DeleteRecord]:
-    """Return every delete record, by id, and write the pack again if many are new to it.
-
-    Raises:
-        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
-    """
+    """Return every delete record, by id, and write the pack again if many are new to it."""
     packed = await _read_pack(store)
     listed = [one async for page in store.list(DELETES) for one in page.objects]
     missing = [one for one in listed if _packed(packed, one) is None]
@@ -160,10 +156,7 @@ class CompactedDeletes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenDelete:
-    """The result of writing a delete.
-
-    `created` is False if the record existed, perhaps from an earlier attempt.
-    """
+    """A stored delete, and whether this call created it, not an earlier attempt."""
 
     record: DeleteRecord
     created: bool
@@ -211,8 +204,7 @@ async def _read_register(store: ObjectStore, cache: DeletesCache) -> ActiveDelet
 async def read_all_deletes(store: ObjectStore, *, after: str = "") -> list[DeleteRecord]:
     """Read every delete record, or those with a higher id than `after`.
 
-    Raises:
-        InvalidRecord: A delete cannot be decoded; skipping it would keep deleted rows.
+    A damaged record is an error: skipping it would keep deleted rows.
     """
     found: list[DeleteRecord] = []
     start_after = delete_key(after) if after else ""
@@ -310,10 +302,7 @@ async def compact_deletes(
     register exists, writers add nothing to it, so that the records are read again here.
 
     `known` is every delete record, as a run read them before. `honoured` has the ids of the deletes
-    that every rollup honours.
-
-    Raises:
-        OutcomeUnknown: Other writers kept changing the register; run it again.
+    that every rollup honours. `OutcomeUnknown` means that other writers kept changing the register.
     """
     budget = RetryBudget("compact deletes", ACTIVE_DELETES, backoff)
     while True:

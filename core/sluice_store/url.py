@@ -50,11 +50,7 @@ def _url_of_path(path: str) -> str:
 
 
 def with_profile(url: str, profile: str) -> str:
-    """Return the URL of the same bucket with the credentials of a profile.
-
-    Raises:
-        BadUsage: The URL names a directory, which has no credentials.
-    """
+    """Return the URL of the same bucket with the credentials of a profile."""
     if not profile:
         return url
     if is_local(url):
@@ -67,10 +63,7 @@ def with_profile(url: str, profile: str) -> str:
 
 
 def read_disk_problem(url: str, needed_bytes: int) -> str:
-    """Return why an object of a size cannot be written into a directory store; empty if it can.
-
-    A bucket has no such limit.
-    """
+    """Return why a directory store has no room for an object of this size; empty for a bucket."""
     folder = local_folder(url)
     if folder is None:
         return ""

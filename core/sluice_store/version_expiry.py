@@ -44,11 +44,9 @@ class ExpirySettings:
 class ExpiryReport:
     """The result of one run.
 
-    Attributes:
-        deleted: Versions and markers deleted, by prefix; those to delete, if it was a dry run.
-        kept: Versions that are not current and were kept, by reason.
-        unknown: Deletions whose outcome is unknown; the next run tries again.
-        resume_after: The key after which the next run continues, or None if this one listed all.
+    `deleted` counts by prefix, also what a dry run would delete. `kept` counts noncurrent versions
+    by reason. The next run repeats deletions whose outcome is `unknown`, and continues after
+    `resume_after`, which is None if this run listed all.
     """
 
     deleted: dict[str, int]

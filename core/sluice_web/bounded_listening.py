@@ -112,10 +112,7 @@ def _service_bounds(listen: str, options: ServerOptions) -> BoundedServer:
 
 
 def service_connections_max() -> int:
-    """Return the most open connections of a service: half of the open files it may have.
-
-    The other half is for the store, the tables of the lake, and logs.
-    """
+    """Return the most open connections of a service: half of the open files it may have."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = CONNECTIONS_MAX * 2 if soft == resource.RLIM_INFINITY else soft
     return max(1, min(CONNECTIONS_MAX, files // 2))
@@ -176,10 +173,7 @@ async def listening_on(
     *,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[None]:
-    """Serve an application on a bound socket until the block ends.
-
-    The socket is closed at the end.
-    """
+    """Serve an application on a bound socket until the block ends, and close the socket."""
     runner = http_runner(app, options)
     await runner.setup()
     new_guard = _new_guard(runner, limits)

@@ -54,10 +54,7 @@ class ConflictsPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConflictAccess:
-    """What the sender of a request may see and do.
-
-    `agents` is None for all. A decision records `principal`.
-    """
+    """What a sender may see (`agents`, None for all) and do; decisions record `principal`."""
 
     principal: str
     agents: frozenset[str] | None
@@ -79,10 +76,7 @@ class ConflictsApi:
         access: Callable[[web.Request], ConflictAccess],
         read_body: Callable[[web.Request], Awaitable[bytes]],
     ) -> None:
-        """Bind the API to a service.
-
-        `access` raises where the sender is unknown. `read_body` enforces the limits of the service.
-        """
+        """Bind the API to a service; `access` raises where the sender is unknown."""
         self._conflicts = conflicts
         self._access = access
         self._read_body = read_body

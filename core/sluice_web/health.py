@@ -34,10 +34,7 @@ def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
 def ready_endpoint(
     check: HealthCheck = healthy, state: Callable[[], object] | None = None
 ) -> Endpoint:
-    """Return `GET /readyz`.
-
-    A 200 has the JSON of `state`, or plain text where it is None.
-    """
+    """Return `GET /readyz`; a 200 has the JSON of `state`, or plain text without one."""
 
     def respond() -> web.Response:
         return web.Response(text="ready\n") if state is None else json_response(state())

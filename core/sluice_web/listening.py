@@ -85,10 +85,7 @@ def cannot_listen(error: OSError, name: str, listen: str) -> BadUsage:
 
 
 def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
-    """Return a socket that is bound to the `HOST:PORT` of a setting.
-
-    With `is_shared` other processes can bind the same port.
-    """
+    """Return a socket bound to the `HOST:PORT` of a setting; `is_shared` allows other processes."""
     try:
         return _bind(*parse_listen(listen), is_shared=is_shared)
     except OSError as error:
@@ -96,10 +93,7 @@ def bind_setting(name: str, listen: str, *, is_shared: bool) -> socket.socket:
 
 
 def server_tls(files: TlsFiles | None) -> ssl.SSLContext | None:
-    """Return the TLS context of a server, or None for plain HTTP.
-
-    A client certificate is optional and is verified where a client presents one.
-    """
+    """Return a TLS context that verifies client certificates if sent; None for plain HTTP."""
     if files is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -180,10 +174,7 @@ class BoundedAccepts:
     async def run(
         self, sock: socket.socket, serve: ServeConnection, group: asyncio.TaskGroup
     ) -> None:
-        """Accept connections of a bound socket until the task is cancelled.
-
-        The end of `serve` frees the place.
-        """
+        """Accept connections until the task is cancelled; the end of `serve` frees a place."""
         sock.listen(BACKLOG)
         while True:
             await _readable(sock)

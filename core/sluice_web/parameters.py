@@ -73,10 +73,7 @@ class AgentParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntegerParameter:
-    """A whole number within bounds.
-
-    The bounds are inclusive and never negative.
-    """
+    """A whole number within bounds, which are inclusive and never negative."""
 
     name: str
     default: int

@@ -113,14 +113,9 @@ log = structlog.get_logger()
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The body of an error response.
 
-    Attributes:
-        type: Always `about:blank`; clients distinguish problems by `code`.
-        title: The code in words, or the reason phrase of the status.
-        status: The HTTP status.
-        detail: What happened and what to do.
-        code: The value that a program acts on.
-        retryable: Whether the same bytes may be sent again.
-        effect: Whether the request may have changed the store.
+    `type` is always `about:blank`; clients distinguish problems by `code`. `title` is the code in
+    words, or the reason phrase of the status. `retryable` is true if the same bytes may be sent
+    again, and `effect` is whether the request may have changed the store.
     """
 
     type: str = "about:blank"

@@ -39,12 +39,8 @@ class ClientRefusal(StrEnum):
 class RefusedDoor(msgspec.Struct, frozen=True, kw_only=True):
     """The clients that one door refused in the last minutes.
 
-    Attributes:
-        door: The door; `uploads` for those of agents.
-        refusals: Their requests or connections in the last five minutes.
-        reason: Why the last one was refused.
-        peer: Its address; empty if it is not known.
-        last_s: Time since then, seconds.
+    The door of agents is `uploads`. `reason`, `peer` and `last_s`, the time since then, are those
+    of the last refusal. The peer is empty if it is not known.
     """
 
     door: str

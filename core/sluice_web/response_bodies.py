@@ -4,10 +4,7 @@ import aiohttp
 
 
 async def read_up_to(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """Return the body of a response, or its first `bytes_max` bytes.
-
-    A single read returns only what has arrived so far.
-    """
+    """Return the body, or its first `bytes_max` bytes; one read returns only what has arrived."""
     body = bytearray()
     while len(body) < bytes_max:
         piece = await response.content.read(bytes_max - len(body))

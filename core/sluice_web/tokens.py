@@ -46,10 +46,7 @@ def has_token(authorization: str, token: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A person or program with a separate token.
-
-    `token_sha256` is lower-case hexadecimal.
-    """
+    """A person or program with a separate token, stored as its sha256 in lower-case hex."""
 
     name: str
     token_sha256: str

@@ -94,10 +94,7 @@ class JournalBook:
     def __init__(
         self, process: str, began: MachineInstant | None, started_ns: UnixNs | None = None
     ) -> None:
-        """Start a journal.
-
-        `began` is when the write of its registration began, and `started_ns` the time in it.
-        """
+        """Start a journal whose registration has `started_ns` and was written from `began` on."""
         self.process = process
         self.durable_from = began
         self.begun = began
@@ -237,9 +234,8 @@ log = structlog.get_logger()
 class JournalOwner:
     """Whose journal it is.
 
-    Attributes:
-        fence_s: Largest age of the newest durable object when a 200 is decided, seconds.
-        interval_s: Pause between two objects while there is something to report, seconds.
+    `fence_s` is the largest age of the newest durable object when a 200 is decided. `interval_s` is
+    the pause between two objects while there is something to report.
     """
 
     collector_id: str
@@ -280,10 +276,7 @@ class UploadJournal(Protocol):
         ...
 
     async def close(self, *, landed: bool) -> None:
-        """Write the last object of a stopping worker.
-
-        `landed` is True if the authority has every batch that this worker acknowledged.
-        """
+        """Write the last object of a worker; `landed` if the authority has all of its batches."""
         ...
 
 
@@ -410,12 +403,7 @@ class AcceptanceJournal:
         self._book.note(manifest)
 
     async def require_current(self) -> None:
-        """Register again if the journal lapsed; called after the entry was noted.
-
-        Raises:
-            HttpRefusal: The worker is stopping, or could not register. The batch may be accepted:
-                the same bytes may be sent to any gateway.
-        """
+        """Register again if the journal lapsed; called after the entry was noted."""
         if self.is_current:
             return
         if not self._closing:
@@ -469,11 +457,7 @@ class AcceptanceJournal:
             self._failure = ""
 
     async def flush(self) -> None:
-        """Write objects until every noted entry is durable.
-
-        Raises:
-            SluiceError: The store is unreachable; the entries are kept.
-        """
+        """Write objects until every noted entry is durable; after an error they are kept."""
         async with self._writing:
             while self._book.waiting:
                 await self._write(self._book)
@@ -494,11 +478,7 @@ class AcceptanceJournal:
             log.warning("journal_not_closed", process=self.process, reason=reason)
 
     async def end(self) -> None:
-        """Write the last object of this journal, and of earlier registrations.
-
-        Raises:
-            SluiceError: The store is unreachable; call again.
-        """
+        """Write the last object of this journal and of earlier ones; after an error, call again."""
         async with self._writing:
             await self._close_superseded()
             if self.process:
@@ -569,11 +549,7 @@ class AcceptanceJournal:
         return record, self._now()
 
     async def _write(self, book: JournalBook, *, closes: bool = False) -> int:
-        """Write the next object of a journal; return the number of its entries.
-
-        Raises:
-            SluiceError: It is not known to be durable; it stays pending.
-        """
+        """Write the next object and return the number of its entries; it stays pending on error."""
         pending = book.next_object(self._through_ns(), self._now(), closes=closes)
         await self._rules.begin_object(pending.number)
         while isinstance(await self._create(pending.key, pending.body), Exists) and book.resumed:
@@ -598,11 +574,7 @@ class AcceptanceJournal:
             raise StoreUnavailable("create", key, f"no response in {WRITE_S_MAX:g} s") from error
 
     async def _close_superseded(self) -> None:
-        """Close the journals of earlier registrations; a full pass replaces those that stay open.
-
-        Raises:
-            SluiceError: The store is unreachable; the next call continues.
-        """
+        """Close journals of earlier registrations; a full pass replaces those left open."""
         while self._superseded:
             book = self._superseded[0]
             began = book.durable_from

@@ -324,10 +324,7 @@ def _age_s(at_ns: int, now_ns: int) -> float:
 
 
 class ObservedStore(WrappedStore):
-    """A store whose calls are counted and timed.
-
-    `answered_ns` is the store's clock in the newest response; 0 before the first.
-    """
+    """A store whose calls are counted and timed; `answered_ns` is its clock, 0 at first."""
 
     def __init__(self, inner: ObjectStore, metrics: GatewayMetrics, clock: Clock) -> None:
         super().__init__(inner, clock)

@@ -129,12 +129,7 @@ class GatewaySettings:
 
 
 def check_settings(settings: GatewaySettings) -> None:
-    """Check the settings.
-
-    Raises:
-        BadUsage: A limit is out of range, one of two dependent options is missing, an option has no
-            effect, or two listeners have one address.
-    """
+    """Check limits, dependent options, options without effect, and addresses used twice."""
     _check_limits(settings)
     _check_numbers(settings)
     _check_doors(settings)

@@ -142,7 +142,6 @@ class PageRun:
         return _OWN_PATH.sub(f"{self.folder}/", text.replace("slt_…", self.token))
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a command."""
         path = f"{self.programs}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return clean_environment(
             PATH=path,

@@ -214,7 +214,6 @@ class Fleet:
         self.gateways.pop(0).kill()
 
     def start(self) -> None:
-        """Start a gateway more."""
         principals = self.folder / "principals.toml"
         self.gateways.append(start_gateway(self.folder, self.store_url, principals, *self.flags))
         self.balancer.ports.append(self.gateways[-1].port)

@@ -409,7 +409,6 @@ async def _init(store_url: str) -> None:
 
 
 async def bodies_under(url: str, prefix: str) -> dict[str, bytes]:
-    """Return every object under a prefix."""
     found: dict[str, bytes] = {}
     async with open_store(url) as store:
         async for page in store.list(prefix):
@@ -454,5 +453,4 @@ class OpensslKey:
 
 
 def public_half(key: Ed25519PrivateKey) -> OpensslKey:
-    """Return the public key of a private one."""
     return OpensslKey(key.public_key())

@@ -178,7 +178,6 @@ def entry(seq: int) -> bytes:
 
 
 async def registrations(store: ObjectStore) -> dict[str, GatewayProcess]:
-    """Return every registration, by process."""
     found: dict[str, GatewayProcess] = {}
     async for page in store.list(GATEWAY_PROCESSES):
         for item in page.objects:

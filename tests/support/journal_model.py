@@ -68,7 +68,6 @@ def ns(tick: int) -> UnixNs:
 
 @cache
 def manifest_bytes(batch: str) -> bytes:
-    """Return the manifest of a batch."""
     return encode_record(manifest(BATCHES.index(batch) * 10))
 
 
@@ -94,7 +93,6 @@ class Book:
 
 
 def freeze(book: JournalBook) -> Book:
-    """Return the state of a book."""
     return Book(
         book.process,
         book.durable_from,
@@ -109,7 +107,6 @@ def freeze(book: JournalBook) -> Book:
 
 
 def thaw(state: Book) -> JournalBook:
-    """Return a book with this state."""
     book = JournalBook(state.process, state.durable_from, state.through_ns)
     book.begun, book.pending, book.closed = state.begun, state.pending, state.closed
     book.held_bytes, book._number = state.held_bytes, state.number

@@ -97,7 +97,6 @@ class LocalDeployment:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def service(self, name: str) -> psutil.Process | None:
-        """Return the process of a service."""
         for one in psutil.Process(self.process.pid).children():
             with suppress(psutil.Error):  # it has ended, or is not waited for yet
                 words = one.cmdline()

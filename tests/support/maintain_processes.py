@@ -241,7 +241,6 @@ def ran(
     ended_s: float,
     failures: int = 0,
 ) -> TaskRecord:
-    """Return the record of a task with one run."""
     run = TaskRun(
         started_at_unix_ns=at(started_s),
         ended_at_unix_ns=at(ended_s),

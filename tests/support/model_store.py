@@ -87,7 +87,6 @@ def number_of(progress: a.Progress) -> int:
 
 
 def upload_at(name: str, progress: a.Progress) -> Upload:
-    """Return an upload with this progress."""
     return Upload(name, number_of(progress))
 
 

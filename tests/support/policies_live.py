@@ -18,7 +18,6 @@ BUCKET = "policies-live"
 
 
 def profile(name: RoleName) -> str:
-    """Return the profile of a role in the tests."""
     return f"as-{name.value}"
 
 

@@ -174,7 +174,6 @@ class QueryClient:
             return response.status, json.loads(await response.read())
 
     async def lines(self, path: str, *more: tuple[str, str], **given: object) -> list[Any]:
-        """Return the lines of a response."""
         async with self.session.get(self.target(path, *more, **given)) as response:
             body = await response.read()
             assert response.status == 200, body
@@ -185,7 +184,6 @@ class QueryClient:
 async def served_queries(
     place: Deployment, settings: QuerySettings | None = None, **serving: Any
 ) -> AsyncIterator[QueryClient]:
-    """Serve the queries of a deployment."""
     async with open_store(place.url) as store, aiohttp.ClientSession() as session:
         searcher = Searcher(
             store=store,

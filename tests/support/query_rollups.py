@@ -236,7 +236,6 @@ def samples_table(samples: Sequence[Sample]) -> pa.Table:
 
 
 def rollups_table(rows: Sequence[Row]) -> pa.Table:
-    """Return rows as rows of `rollups`."""
     schema = arrow_schema(ROLLUPS, partition=False)
     plain = [{name: row[name] for name in schema.names} for row in rows]
     return pa.Table.from_pylist(plain, schema=schema)
@@ -301,7 +300,6 @@ class RollupWorld:
         self.job.run(self.lake, self.ingested, self.deletes)
 
     def plan(self, query: Query, series: Series) -> RollupPlan | None:
-        """Return the plan of a query."""
         coverage = self.job.coverage
         return plan_rollups(query, series, coverage, lanes=LANES, deletes=self.deletes)
 
@@ -366,7 +364,6 @@ def expected(
 
 
 def merged(rows: Iterable[dict[str, Any]], window: str) -> RollupValues:
-    """Return the same values from rows of `rollups`."""
     figures: RollupValues = {}
     for row in rows:
         if row["window"] == window:

@@ -25,7 +25,6 @@ class Server:
     pid: int
 
     def url(self, bucket: str, prefix: str = "") -> str:
-        """Return the store URL of a bucket on it."""
         return f"s3://{bucket}/{prefix}?endpoint={self.endpoint}&region=us-east-1"
 
 

@@ -46,7 +46,6 @@ async def _add(url: str, key: ObjectKey, times: int, name: str) -> int:
 
 
 def main(work: str, url: str, key: str, times: str, name: str) -> None:
-    """Run one worker."""
     run = {"create": _create, "add": _add}[work]
     sys.stdout.write(str(asyncio.run(run(url, ObjectKey(key), int(times), name))))
 

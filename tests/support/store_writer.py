@@ -21,7 +21,6 @@ REGISTER = ObjectKey("register/manifest")
 
 
 def body_of(key: str) -> bytes:
-    """Return the only body of a key."""
     return hashlib.sha256(key.encode()).digest() * 2048
 
 

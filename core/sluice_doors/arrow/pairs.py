@@ -42,10 +42,8 @@ class Names:
 class PairSource:
     """One source of attributes.
 
-    Attributes:
-        prefix: What a renamed attribute of this source starts with.
-        offsets: Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
-        owner: The owner of each record's pairs; None if record `i` has those of owner `i`.
+    Renamed attributes start with `prefix`. Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
+    `owner` is the owner of each record's pairs; None if record `i` has those of owner `i`.
     """
 
     prefix: str
@@ -66,10 +64,7 @@ class PairSource:
 
 
 def field_source(number: int, stated: npt.NDArray[np.bool_], values: ArrowArray) -> PairSource:
-    """Return a source with one pair for each record for which `stated` is True.
-
-    `values` are the texts of the records for which `stated` is True.
-    """
+    """Return a source with one pair for each `stated` record; `values` has only their texts."""
     offsets = np.zeros(len(stated) + 1, np.int64)
     np.cumsum(stated, out=offsets[1:])
     keys = np.full(len(values), number, np.uint32)
@@ -162,10 +157,7 @@ def _sorted_numbers(numbers: U32, names: Names) -> tuple[tuple[str, ...], U32]:
 
 
 def _pair_order(offsets: I64, keys: U32, names_count: int) -> tuple[I64 | None, I64 | None]:
-    """Return the order that sorts each record's pairs, and the records with a key twice.
-
-    Either is None if there is nothing to sort, or no such record.
-    """
+    """Return two arrays: the order of each record's pairs, and the records with a key twice."""
     records = len(offsets) - 1
     width = len(keys) // records
     if width * records == len(keys) and bool((np.diff(offsets) == width).all()):

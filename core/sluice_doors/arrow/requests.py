@@ -70,10 +70,7 @@ def _parse(message: Descriptor, body: bytes, count: int | None) -> list[ArrowArr
 
 
 class Pieces(NamedTuple):
-    """A request in pieces.
-
-    `shared` has the pairs that all resources of the whole have; None if there is one piece.
-    """
+    """A request in pieces; `shared` pairs are in all resources, None if there is one piece."""
 
     bodies: Iterable[bytes]
     shared: Resource | None
@@ -126,10 +123,7 @@ class OuterPairs(NamedTuple):
     owner: I64
 
     def sources(self, names: Names, owner: I64 | None = None) -> list[PairSource]:
-        """Return the sources of scopes and of the rest of resources.
-
-        `owner` is the scope of each row; that of each record if it is None.
-        """
+        """Return the sources of scopes and of the rest of resources; by default for each record."""
         chosen = self.owner if owner is None else owner
         return [
             shared_source(SCOPE, self.scopes, chosen, names),
@@ -141,10 +135,7 @@ class ScopedRecords:
     """The records of a request, and the scope and resource of each."""
 
     def __init__(self, resources: ArrowArray, scopes: str, records: str) -> None:
-        """Bind the resources of a request.
-
-        `scopes` and `records` are the fields that contain them.
-        """
+        """Bind the resources of a request; `scopes` and `records` are names of fields."""
         self._resources = resources
         listed = resources.field(scopes)
         self._scopes = listed.flatten()
@@ -158,10 +149,7 @@ class ScopedRecords:
     def outer(
         self, shared: Resource | None, used: npt.NDArray[np.bool_] | None = None
     ) -> OuterPairs:
-        """Return what scopes and resources add to the records.
-
-        `used` is True for each record that counts; all count if it is None.
-        """
+        """Return what scopes and resources add to the `used` records, or to all of them."""
         counts = self._counts
         if used is not None:
             of_record = np.repeat(np.arange(len(counts)), counts)

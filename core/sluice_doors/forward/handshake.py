@@ -120,10 +120,7 @@ Sender_co = TypeVar("Sender_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardIdentity:
-    """What a connection has proved; exactly one of the three is set.
-
-    The name is that of the sender to whom the port belongs.
-    """
+    """What a connection has proved: a key, a SPIFFE id, or `name`, the sender of the port."""
 
     key_id: str = ""
     spiffe: str = ""

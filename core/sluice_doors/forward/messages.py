@@ -218,11 +218,7 @@ class _Group:
 
 
 def decode_forward(body: bytes, *, received_ns: int, bytes_max: int) -> tuple[DecodedRecords, ...]:
-    """Return the records of complete messages; empty if they have none.
-
-    `received_ns` is the time of records that contain none. `bytes_max` limits the entries of all
-    messages after decompression.
-    """
+    """Return the records of messages with at most `bytes_max` after decompression; may be empty."""
     room = bytes_max
     groups = []
     try:

@@ -357,10 +357,7 @@ async def serving_forward(
     tls: TlsFiles | None,
     is_shared: bool = False,
 ) -> AsyncIterator[int]:
-    """Serve until the block ends; yield the port.
-
-    Port 0 selects a free one. With `is_shared` other processes may bind the same port.
-    """
+    """Serve until the block ends; yield the port."""
     context = server_tls(tls)
     sock = bind_setting("forward_listen", listen, is_shared=is_shared)
     host, port = sock.getsockname()[:2]

@@ -120,11 +120,7 @@ class ForwardStream(asyncio.Protocol):
         self._arrived.set()
 
     async def write(self, data: bytes) -> None:
-        """Send a response.
-
-        Raises:
-            TimeoutError: The client does not read.
-        """
+        """Send a response; raise `TimeoutError` if the client does not read."""
         async with asyncio.timeout(self._pace.grace_s):
             await self._writable.wait()
         if self._transport is not None:

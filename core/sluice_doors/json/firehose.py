@@ -85,10 +85,7 @@ class _Part:
 
 
 def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
-    """Return the pairs of the header fields of a request; a missing field is empty.
-
-    The fields are `X-Amz-Firehose-Common-Attributes` and `X-Amz-Firehose-Source-Arn`.
-    """
+    """Return the pairs of `X-Amz-Firehose-Common-Attributes` and `-Source-Arn`; may be empty."""
     arn = {ARN_KEY: source_arn} if source_arn else {}
     if not attributes:
         return arn
@@ -106,10 +103,7 @@ def common_pairs(attributes: str, source_arn: str) -> dict[str, str]:
 def decode_firehose(
     body: bytes, common: Mapping[str, str], *, received_ns: int
 ) -> tuple[DecodedRecords, ...]:
-    """Return the log records of a request; empty if it has none.
-
-    `received_ns` is the time of records that contain none.
-    """
+    """Return the log records of a request; empty if it has none."""
     request = read_tolerantly(body, 3)
     records = request.get("records") if isinstance(request, dict) else None
     if not isinstance(records, list):

@@ -429,11 +429,7 @@ _COLLECTOR: Final = DOORS["hec"].paths[0]
 
 
 def probe_endpoints(is_full: Callable[[], bool], *, open_host: bool) -> list[Endpoint]:
-    """Return the endpoints of health and of ack ids.
-
-    `is_full` returns whether requests are answered "later" now. With `open_host` the gate accepts
-    any `Host`: the responses contain nothing secret.
-    """
+    """Return the endpoints of health and of ack ids, which contain nothing secret."""
 
     async def health(request: web.Request) -> web.StreamResponse:
         del request

@@ -100,11 +100,8 @@ PARAMETERS: Final = ("time", "message")
 class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The body of a 200: every record is accepted.
 
-    Attributes:
-        accepted: The number of records.
-        unreadable: Those of them that were kept raw, with the attribute `sluice.error`.
-        duplicate: Whether all of them were accepted before this request.
-        identity: What identified the request.
+    `unreadable` of the accepted records were kept raw, with the attribute `sluice.error`.
+    `duplicate` is true if all were accepted before this request.
     """
 
     accepted: int

@@ -112,10 +112,7 @@ def parse_time(value: object, received_ns: int | None = None) -> int | None:
 
 
 def flat_fields(found: Mapping[str, object], message: str) -> dict[str, object]:
-    """Return the values of an object by their dotted key.
-
-    The value of the key `message` is not divided.
-    """
+    """Return the values of an object by dotted key; the value of `message` is not divided."""
     flat: dict[str, object] = {}
     after: dict[str, int] = {}
     for key, value in _leaves(found, message):

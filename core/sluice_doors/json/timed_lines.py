@@ -81,10 +81,7 @@ def _form_head(fields: tuple[str, str]) -> bytes:
 
 
 def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns:
-    """Return the records of requests, one after another.
-
-    All of them have the same fields.
-    """
+    """Return the records of requests with the same fields, one after another."""
     time_field, message_field = requests[0].fields
     joined = b"".join(one.lines for one in requests)
     times = list(chain.from_iterable(one.times for one in requests))

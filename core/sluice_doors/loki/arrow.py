@@ -40,10 +40,7 @@ from sluice_protocol.units import NS_PER_S
 def decode_push(
     body: bytes, *, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
 ) -> DecodedRecords | None:
-    """Return the records of a push request; None if it has none.
-
-    A request of at least `cut_bytes` is decoded in pieces of about `piece_bytes`.
-    """
+    """Return the records of a push request; None if it has none."""
     return decode_pieces(_pieces_of(body, cut_bytes, piece_bytes), _mapped)
 
 

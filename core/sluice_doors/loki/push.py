@@ -130,10 +130,7 @@ _FIELDS = 2
 
 
 def columns_of_lines(lines: Sequence[object], labels: Pairs, tally: Tally) -> LogColumns | None:
-    """Return the columns of lines with the same labels; None if one has another form.
-
-    `labels` are those that are not in the resource of the frame.
-    """
+    """Return the columns of lines with the same labels; None if one has another form."""
     times: list[str] = []
     texts: list[bytes] = []
     try:
@@ -183,10 +180,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stream:
-    """The labels and lines of a stream; `error` if the labels are unreadable.
-
-    Entries are made one by one by `read`, because each takes more memory than its line.
-    """
+    """Labels and lines of a stream, read one by one; `error` if the labels are unreadable."""
 
     labels: dict[str, str]
     lines: Sequence[Any]
@@ -408,10 +402,7 @@ def _respond(request: web.Request, result: DoorResult) -> web.Response:
 
 
 def probe_endpoints(_is_full: object, *, open_host: bool) -> list[Endpoint]:
-    """Return the endpoints that Vector requests before it sends records.
-
-    With `open_host` the gate accepts any `Host`; the response is a constant.
-    """
+    """Return the endpoints that Vector requests before it sends records."""
 
     async def ready(request: web.Request) -> web.StreamResponse:
         del request

@@ -46,11 +46,7 @@ from sluice_protocol.times import TS_END
 def decode_logs(
     body: bytes, *, received_ns: int, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
 ) -> DecodedRecords | None:
-    """Return the records of a logs request; None if it has none.
-
-    `received_ns` is the time of records that contain none. A request of at least `cut_bytes` is
-    decoded in pieces of about `piece_bytes`.
-    """
+    """Return the records of a logs request; None if it has none."""
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))
 

@@ -89,10 +89,7 @@ class _Rows(NamedTuple):
 
 
 class NumberPoints:
-    """The points of gauges and sums of some metrics.
-
-    `are_plain` is True for each metric that has such points only in the form that this module maps.
-    """
+    """The points of gauges and sums; `are_plain` metrics have no point of an unusual form."""
 
     def __init__(self, metrics: ArrowArray) -> None:
         self._metrics = metrics
@@ -316,11 +313,7 @@ class _Part(NamedTuple):
 def decode_metrics(
     body: bytes, *, received_ns: int, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
 ) -> DecodedRecords | None:
-    """Return the points of a metrics request; None if it has none.
-
-    `received_ns` is the time of points that contain none. A request of at least `cut_bytes` is
-    decoded in pieces of about `piece_bytes`; a metric is not cut.
-    """
+    """Return the points of a metrics request, cut between metrics only; None if it has none."""
     pieces = pieces_of(body, cut_bytes=cut_bytes, piece_bytes=piece_bytes)
     return decode_pieces(pieces, partial(_mapped, received_ns=received_ns))
 

@@ -112,10 +112,7 @@ def time_max_s(pace: BodyPace, message_bytes_max: int) -> float:
 
 
 def slow_max(cost_bytes: int, budget_bytes: int) -> int:
-    """Return how many messages may arrive slowly: those of half the budget, at least one.
-
-    `cost_bytes` is what the budget counts for the largest message.
-    """
+    """Return how many of the largest messages may arrive slowly: half the budget, at least one."""
     return max(1, budget_bytes // (2 * cost_bytes))
 
 

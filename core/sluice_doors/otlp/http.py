@@ -55,10 +55,7 @@ def decode_otlp_logs(
 def decode_otlp_metrics(
     body: bytes, content_type: str, *, received_ns: int
 ) -> tuple[DecodedRecords, ...]:
-    """Return the points of a metrics request; empty if it has none.
-
-    The arguments are those of `decode_otlp_logs`.
-    """
+    """Return the points of a metrics request; empty if it has none."""
     if not _is_protobuf(content_type):
         found = metrics_from_groups(otlp_json.metric_groups(body), received_ns=received_ns)
     else:

@@ -48,11 +48,7 @@ class Fitted(msgspec.Struct, frozen=True):
 
 
 def fitted(plain: object, form: object) -> Fitted:
-    """Return plain JSON as a message needs it; `msgspec.convert` checks the rest.
-
-    Raises:
-        ValueError: A field is set twice, by both of its names.
-    """
+    """Return JSON as a message needs it; raise `ValueError` if a field has both of its names."""
     unknown: dict[str, None] = {}
     found = _fit(plain, form, unknown)
     return Fitted(found, tuple(unknown))

@@ -98,10 +98,7 @@ class OtlpLog(_Struct, frozen=True):
 
 
 class PartlyReadLog(OtlpLog, frozen=True):
-    """A log record with fields that are not known, or in another place than they should be.
-
-    `source` is the record as it came, and `reason` names the fields.
-    """
+    """A log record with fields that are unknown or misplaced, its text, and the reason."""
 
     source: str = ""
     reason: str = ""

@@ -72,11 +72,7 @@ def bound_text(bound: float) -> str:
 def explicit_buckets(
     bounds: Sequence[float], counts: Sequence[float], count: float
 ) -> list[Bucket]:
-    """Return the buckets of a histogram; without counts, the one bucket of all measurements.
-
-    Raises:
-        ValueError: The number of counts is not the number of bounds plus one, or one is negative.
-    """
+    """Return the buckets of a histogram; without counts, the one bucket of all measurements."""
     if not counts and not bounds:
         return [(math.inf, count)]
     if len(counts) != len(bounds) + 1:
@@ -96,9 +92,6 @@ def exponential_buckets(
     The base is 2 to the power of 2 to the power of -scale. `zero` is the zero threshold, and the
     count of values up to it. Counts are by rising index; those of negative values by the index of
     the absolute value.
-
-    Raises:
-        ValueError: The scale is out of range, or a count is negative.
     """
     if scale not in SCALES:
         raise ValueError(f"scale of an exponential histogram is out of range, scale={scale}")

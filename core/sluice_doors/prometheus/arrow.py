@@ -41,11 +41,7 @@ _NAME: Final = pa.scalar(NAME_LABEL.encode(), pa.binary())
 def decode_write(
     body: bytes, *, received_ns: int, cut_bytes: int = CUT_BYTES, piece_bytes: int = PIECE_BYTES
 ) -> RemoteWrite:
-    """Return the points of a request.
-
-    `received_ns` is the time of metadata, which contains none. A request of at least `cut_bytes` is
-    decoded in pieces of about `piece_bytes`.
-    """
+    """Return the points of a request; metadata has the time of receipt."""
     reader = WritePoints(received_ns)
     bodies, described = [body], b""
     if len(body) >= cut_bytes:

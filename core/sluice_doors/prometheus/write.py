@@ -193,11 +193,7 @@ def _counts(histogram: Any, side: str) -> list[float]:  # noqa: ANN401 - made at
 
 
 def _runs(spans: Sequence[Any], counts: list[float]) -> list[Run]:
-    """Return the counts of each span with its first index.
-
-    Raises:
-        ValueError: The spans have another number of buckets.
-    """
+    """Return the counts of each span with its first index; `ValueError` if they do not match."""
     if sum(span.length for span in spans) != len(counts):
         raise ValueError("spans of a native histogram do not fit its counts")
     found: list[Run] = []
@@ -454,11 +450,7 @@ class WritePoints:
 
 
 def _texts_2(symbols: Sequence[str], series: Any) -> tuple[Pairs, tuple[str, str], list[Pairs]]:  # noqa: ANN401 - run-time class
-    """Return labels, help and unit, and the labels of exemplars of a series of version 2.0.
-
-    Raises:
-        BodyUnreadable: A reference has no symbol, or the series is a message of another kind.
-    """
+    """Return labels, help and unit, and the labels of exemplars of a series of version 2.0."""
     if _is_foreign(series, ()):
         raise BodyUnreadable(FOREIGN)
     stated = series.metadata
@@ -488,11 +480,7 @@ def _series(pairs: Pairs) -> _Series:
 
 
 def _referred(symbols: Sequence[str], refs: Sequence[int]) -> list[tuple[str, str]]:
-    """Return pairs of symbols.
-
-    Raises:
-        BodyUnreadable: A reference has no symbol, or a name has no value.
-    """
+    """Return pairs of symbols."""
     if len(refs) % 2:
         raise BodyUnreadable("cannot read body as remote write 2.0: a label has no value")
     texts = [_symbol(symbols, one) for one in refs]

@@ -79,10 +79,7 @@ def read_disk_space(root: Path) -> DiskSpace:
 
 
 def describe_disk_problem(space: DiskSpace, needed_bytes: int) -> str:
-    """Return why an object of a size cannot be written, and what to do; empty if it can.
-
-    The reasons are those of a failed write, which `/readyz` of a gateway reports.
-    """
+    """Return why an object of a size cannot be written, and what to do; empty if it can."""
     if space.read_only:
         return READ_ONLY
     if space.available_bytes < needed_bytes:

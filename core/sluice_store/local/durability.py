@@ -8,12 +8,11 @@ them.
 the disk. Therefore it is refused while much is unwritten, and for some time after a slow call. It
 is only used on file systems for which it is known to be durable and fast (ADR 9).
 
-Partitions are folders such as `hour=07`, which are removed with their last object.
-
-Keys of derived data contain dates, hours and names of metrics. Their objects are deleted after some
-time, and each would leave folders, which take an inode each and which every listing reads. Other
-folders stay, because no process writes to them for a limited time only. A folder of noncurrent
-versions of one key, which ends in `@`, is removed too.
+Partitions are folders such as `hour=07`, which are removed with their last object. Keys of derived
+data contain dates, hours and names of metrics. Their objects are deleted after some time, and each
+would leave folders, which take an inode each and which every listing reads. Other folders stay,
+because no process writes to them for a limited time only. A folder of noncurrent versions of one
+key, which ends in `@`, is removed too.
 
 A process cannot know that a partition is durable: another one may have removed it and made it again
 since, and may have died before it synced it. So each new object in one syncs the folders above it.
@@ -477,11 +476,8 @@ class DurableNames:
     def link(self, source: str, path: str) -> tuple[list[str], bool]:
         """Give a file another name, and create the folders that the name needs.
 
-        A folder that another process removes in between is created again.
-
-        Returns:
-            The folders on the path that are not known to be durable, and whether the file has the
-            name now; False if the name existed.
+        A folder that another process removes in between is created again. Return the folders on the
+        path that are not known to be durable, and False if the name existed.
         """
         folder = os.path.dirname(path)  # noqa: PTH120 - for each new object
         tries = 0
@@ -551,10 +547,7 @@ class NoFileSystemSync:
 
 @dataclass(slots=True)
 class SyncPause:
-    """Decides from past calls and unwritten bytes whether the next call may be made.
-
-    No call is made before the monotonic time `until_ns`.
-    """
+    """Decides from past calls and unwritten bytes whether the next call may be made."""
 
     until_ns: int = 0
 

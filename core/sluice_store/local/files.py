@@ -136,10 +136,7 @@ class LocalFiles:
             return self._settle(path, written, made) if is_named else self._exists(path, made)
 
     def create_group(self, objects: Sequence[NewObject]) -> list[GroupOutcome] | None:
-        """Create objects that share the syncs; None if no group can be written now.
-
-        The outcome of an object that was refused is its error.
-        """
+        """Create objects that share the syncs; None if no group can be written now."""
         if not self._groups.is_ready():
             return None
         with translated("create", objects[0].key if objects else ""):

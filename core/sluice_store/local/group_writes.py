@@ -82,11 +82,8 @@ class HiddenFiles:
     ) -> HiddenFile:
         """Write and date a hidden file, which may not be durable; the caller removes it.
 
-        Its timestamp is the next one when `stamp` is None.
-
-        Raises:
-            ChecksumRefused: The body does not match the sha256, which is checked as a remote store
-                would check it.
+        Its timestamp is the next one when `stamp` is None. A wrong sha256 is refused, as a remote
+        store would refuse it.
         """
         digest = digest_of(body)
         if sha256 is not None and digest != sha256:
@@ -125,10 +122,8 @@ GroupOutcome = CreateOutcome | StoreError
 class _Create:
     """One create of a group.
 
-    Attributes:
-        dated: Its timestamp before it was named.
-        made: Folders on its path that are not known to be durable.
-        stamp: Its timestamp, once it was checked after the naming.
+    `dated` is its timestamp before it was named, and `stamp` the one that was checked after that.
+    `made` are the folders on its path that are not known to be durable.
     """
 
     new: NewObject
@@ -259,10 +254,7 @@ def _remove_hidden(group: list[_Create]) -> None:
 
 
 def split_groups(objects: Sequence[NewObject]) -> Iterator[list[NewObject]]:
-    """Yield the objects in groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`.
-
-    A larger object is a group without others.
-    """
+    """Yield groups of at most `GROUP_OBJECTS_MAX` and `GROUP_BYTES_MAX`; a large one is alone."""
     group: list[NewObject] = []
     size_bytes = 0
     for one in objects:

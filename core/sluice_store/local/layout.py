@@ -11,10 +11,9 @@ The writer settles its file after naming it, and every reader settles a marked f
 reports the timestamp. No reader therefore relies on a timestamp that a stalled writer or a dead one
 did not check (ADR 8).
 
-The sha256 of an object that was verified when it was written is in an attribute of its file.
-
-The value contains the timestamp of the state: a file that was edited has another modification time,
-and its attribute is ignored. Readers then hash the bytes.
+The sha256 of an object that was verified when it was written is in an attribute of its file. The
+value contains the timestamp of the state: a file that was edited has another modification time, and
+its attribute is ignored. Readers then hash the bytes.
 
 A value has 40 bytes, so that it fits into an inode of 256 bytes, the default of ext4. A value of
 more than 56 bytes needs a separate block of 4 KiB for each object. Source: "Extended Attributes" in
@@ -89,10 +88,8 @@ _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 class FileState(msgspec.Struct, frozen=True, kw_only=True):
     """What the store reports about a file.
 
-    Attributes:
-        stamp: Its timestamp, which is also its version and its ETag.
-        last_modified_ns: The time that readers may rely on; equal to `stamp` unless this process
-            may not write to the store.
+    `stamp` is also its version and its ETag. Readers may rely on `last_modified_ns`, which equals
+    `stamp` unless this process may not write to the store.
     """
 
     size_bytes: int
@@ -305,10 +302,7 @@ def _outside(start: str, prefix: str, after: str, end: str | None) -> bool:
 
 
 def walk_keys(root: Path, prefix: str, after: str, end: str | None) -> Iterator[str]:
-    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes.
-
-    Folders outside the bounds are not read.
-    """
+    """Yield the keys under `root` with `after < key <= end`, in the order of their UTF-8 bytes."""
     top = prefix.rpartition("/")[0]
     steps = top.split("/") if top else []
     if {"", ".", ".."}.intersection(steps) or steps[:1] == [HIDDEN]:

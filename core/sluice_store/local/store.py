@@ -188,10 +188,7 @@ class CreateQueue:
         self._closed = False
 
     async def create(self, new: NewObject) -> CreateOutcome:
-        """Create one object, in a group if others wait.
-
-        If the caller is cancelled before it begins, it is skipped.
-        """
+        """Create one object, in a group if others wait; skip it if the caller is cancelled."""
         future: asyncio.Future[CreateOutcome] = self._loop.create_future()
         if len(new.body) > GROUP_BODY_MAX or self._closed:
             self._start_separate(new, future)

@@ -224,11 +224,9 @@ def _opened(connection: Connection) -> tuple[ResponseHandler, asyncio.Transport]
 async def _exchange_slices(
     protocol: ResponseHandler, transport: asyncio.Transport, head: bytes, body: bytes
 ) -> tuple[RawResponse, bool]:
-    """Send a large body while the response is read.
+    """Send a large body while the response is read; return if the connection is still usable.
 
-    Returns:
-        The response, and whether the connection can be used again: not after a response that
-        arrived before the end of the body.
+    It is not after a response that arrived before the end of the body.
     """
     sending = asyncio.create_task(_send_slices(protocol, transport, head, body))
     try:
@@ -323,9 +321,6 @@ class SigningTransport:
 
         A request whose credentials were refused had no effect. It is signed and sent again if
         there are other credentials now.
-
-        Raises:
-            StoreError: There are no credentials now.
         """
         await self._gate.enter(len(body))
         try:

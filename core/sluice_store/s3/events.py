@@ -100,10 +100,7 @@ def _entries(messages: Sequence[EventMessage]) -> list[dict[str, str | int]]:
 async def open_event_queue(
     url: str, *, endpoint: str | None = None, region: str | None = None, polls: int = 1
 ) -> AsyncIterator[EventQueue]:
-    """Open an SQS queue with the default credentials of the AWS SDK.
-
-    `endpoint` is a server other than AWS. `polls` calls of `receive` may wait concurrently.
-    """
+    """Open an SQS queue with the SDK's default credentials, for `polls` concurrent receives."""
     try:
         import aioboto3  # noqa: PLC0415 - an extra
         from aiobotocore.config import AioConfig  # noqa: PLC0415 - an extra

@@ -53,9 +53,8 @@ _MESSAGE: Final = re.compile(rb"<Message>\s*([^<]{0,300})")
 class S3Request(msgspec.Struct, frozen=True, kw_only=True):
     """One request on an object, before it is signed.
 
-    Attributes:
-        key: The key with the deployment's prefix; empty for the bucket itself.
-        headers: Headers in addition to those of the signature; every one is signed.
+    `key` has the deployment's prefix; it is empty for the bucket itself. All `headers` are signed,
+    in addition to those of the signature.
     """
 
     method: str
@@ -171,10 +170,7 @@ def parse_date_ns(headers: Mapping[str, str]) -> UnixNs:
 
 
 def parse_info(key: ObjectKey, headers: Mapping[str, str]) -> ObjectInfo:
-    """Return the object that the headers of a GET or HEAD describe.
-
-    The size is that of the whole object, also in the response to a ranged GET.
-    """
+    """Return the object of a GET or HEAD response, with its whole size also for a range."""
     whole = headers.get("Content-Range", "").rpartition("/")[2]
     size = whole if whole.isdigit() else headers.get("Content-Length", "0")
     return ObjectInfo(
@@ -268,10 +264,7 @@ class PutMarks:
         self._etag_is_md5 = True
 
     async def describe_doubt(self, headers: Mapping[str, str], body: bytes) -> str:
-        """Return why another program may have sent a success; empty if the store did.
-
-        `body` is the body that was sent.
-        """
+        """Return why another program may have sent a success; empty if the store did."""
         if _CHECKSUM in headers:
             self._returns_checksum = True
             return ""

@@ -52,10 +52,7 @@ def parse_page(
     listed: str = "",
     bucket: str = "",
 ) -> KeyPage:
-    """Return the page in a response to ListObjectsV2.
-
-    `prefix` is removed from the start of each key. `listed` and `bucket` are those of the request.
-    """
+    """Return the page in a response to ListObjectsV2; `prefix` is removed from each key."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - of the configured store, as the SDK does
         namespace = root.tag.removesuffix(_RESULT)  # some servers leave it out

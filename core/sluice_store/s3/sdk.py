@@ -50,10 +50,7 @@ from sluice_store.s3.store import S3Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Session:
-    """An open SDK client with the address of its bucket and its credentials.
-
-    The client is that of aioboto3, which has no types. The credentials renew themselves.
-    """
+    """An open SDK client (aioboto3, without types), its bucket, and credentials that renew."""
 
     client: Any
     address: BucketAddress
@@ -132,10 +129,7 @@ def client_error(response: Mapping[str, Any], operation: str, key: str) -> Store
 
 
 def parse_timestamp(text: Any) -> datetime:  # noqa: ANN401 - whatever a response contains
-    """Parse a time in a response of the SDK.
-
-    The SDK's parser guesses the format, which takes most of the time of a listing.
-    """
+    """Parse a time in a response of the SDK, whose own parser guesses the format and is slow."""
     if isinstance(text, str) and text.endswith("Z"):
         with suppress(ValueError):
             return datetime.fromisoformat(text)

@@ -65,11 +65,7 @@ _OPTIONS: Final = frozenset({"endpoint", "region", "addressing", "profile", "ca_
 
 
 def parse_s3_url(url: str) -> S3Settings:
-    """Parse `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`.
-
-    Raises:
-        BadUsage: The URL has no bucket or an unknown option, or names several buckets.
-    """
+    """Parse `s3://bucket/prefix?endpoint=…&region=…&addressing=path|virtual&profile=…&ca_bundle=…`."""
     parts = urlsplit(url)
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if parts.scheme != "s3" or not parts.netloc or "@" in parts.netloc:

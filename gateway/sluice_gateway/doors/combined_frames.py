@@ -45,10 +45,7 @@ _ANY_COLUMNS: Final = tuple(
 
 
 class DoorLane(msgspec.Struct, frozen=True, kw_only=True):
-    """Which requests may be in one frame.
-
-    `number` is 0 to `DOOR_LANES` - 1, a function of the request.
-    """
+    """Which requests may be in one frame; `number` (below `DOOR_LANES`) follows from a request."""
 
     principal: str
     kind: Kind
@@ -124,10 +121,7 @@ def check_records(records: DecodedRecords) -> None:
 def combine(
     lane: DoorLane, boot_id: str, seq_start: int, requests: Sequence[SmallRequest]
 ) -> tuple[bytes, str]:
-    """Return the frame of requests, and its parts as the manifest lists them.
-
-    `seq_start` is the number of the first record.
-    """
+    """Return the frame of requests from `seq_start` on, and its parts as the manifest has them."""
     ordered, records = _in_groups(requests)
     shared = _shared_pairs(records)
     columns = join_columns([_with_outer(one, shared).columns for one in records])

@@ -85,10 +85,7 @@ class FlushLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FramePause:
-    """How long a lane waits before its next frame.
-
-    It waits `least_s` in any case, then `unless_due_s`, which ends when enough bytes wait.
-    """
+    """A pause before a frame: `least_s`, then `unless_due_s` or until enough bytes wait."""
 
     least_s: float
     unless_due_s: float

@@ -37,11 +37,7 @@ ENCODER: Final = f"c1 zstd-{ZSTD_VERSION} tables-{_TABLES}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFrame:
-    """A frame that a gateway made from records of one kind.
-
-    `reproducible` is True if another gateway makes the same bytes. It does not where records have
-    the time of receipt.
-    """
+    """A frame made from records; `reproducible` unless the records have the time of receipt."""
 
     frame: bytes
     digest: Digest
@@ -65,10 +61,8 @@ def make_frames(
     """Return the frames of the records of one kind: one, unless it would be too large.
 
     A request with less than `own_frame_bytes` is returned as it is, to be combined with others.
-    `named` are the same records with a constant in place of the time of receipt.
-
-    Raises:
-        TooLarge: A single record is larger than a frame.
+    `named` are the same records with a constant in place of the time of receipt. A record that is
+    larger than a frame is `TooLarge`.
     """
     identity = identity_of(named, origin)
     size_bytes = combined_bytes(records) if own_frame_bytes else 0

@@ -21,11 +21,7 @@ class DoorSenders:
     def __init__(
         self, principals: PrincipalsFile, clock: Clock, *, forward_principal: str = ""
     ) -> None:
-        """Bind the principals.
-
-        Connections of the forward protocol belong to `forward_principal` without a handshake. If it
-        is empty, a handshake is required.
-        """
+        """Bind the principals; with `forward_principal` the forward port has no handshake."""
         self._principals = principals
         self._clock = clock
         self._forward_principal = forward_principal

@@ -103,11 +103,7 @@ class _Worker:
 def check_authority_fits(
     authority: Authority, settings: GatewaySettings, collector_id: str
 ) -> None:
-    """Check that the settings agree with the authority.
-
-    Raises:
-        BadUsage: The acceptance mode differs, or another gateway is the spool writer.
-    """
+    """Check that acceptance mode and spool writer agree with the authority."""
     if authority.acceptance != settings.acceptance:
         raise BadUsage(
             "the acceptance mode differs from that of the authority: change the setting,"

@@ -26,10 +26,7 @@ log = structlog.get_logger()
 
 
 def run_gateway(settings: GatewaySettings, store_url: str) -> int:
-    """Serve with `settings.workers` processes until a signal; return the exit code.
-
-    It is 0 when every running upload got a response.
-    """
+    """Serve until a signal; return the exit code, 0 if every upload got a response."""
     check_settings(settings)
     raise_open_files_limit()
     with ExitStack() as stack:

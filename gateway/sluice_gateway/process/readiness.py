@@ -200,10 +200,6 @@ async def require_proof(store: ObjectStore, url: str, settings: GatewaySettings)
 
     A directory without a result is examined now: it is a local file system, and that takes a
     second. A bucket is examined by an operator, through every endpoint that it has.
-
-    Raises:
-        StoreMisconfigured: The store is a replica, was never examined, or breaks a condition of
-            acceptance.
     """
     await refuse_replica(store)  # its copied doctor results prove nothing
     if settings.skip_probe:

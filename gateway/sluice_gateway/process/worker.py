@@ -52,10 +52,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
-    """The arguments of one worker; they are sent to another process.
-
-    `port` is never 0. `index` counts the workers from 0.
-    """
+    """The arguments of one worker process; `index` counts from 0, and `port` is never 0."""
 
     settings: GatewaySettings
     store_url: str
@@ -233,10 +230,7 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
 def start_background_tasks(
     group: asyncio.TaskGroup, gateway: Gateway, next_number: int, stop: asyncio.Event
 ) -> list[asyncio.Task[None]]:
-    """Start every background task; each runs until it is cancelled.
-
-    `stop` is set when a mode switch is found.
-    """
+    """Start every background task; each runs until cancelled. A mode switch sets `stop`."""
     tasks = [
         follow_principals(gateway),
         follow_decisions(gateway),

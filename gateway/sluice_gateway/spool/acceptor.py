@@ -38,12 +38,7 @@ class SpoolAcceptor:
         )
 
     async def accept(self, upload: Upload) -> AcceptanceRun:
-        """Accept an upload: into the spool, or into the authority if its manifest may have expired.
-
-        Raises:
-            SluiceError: The store that decides is unreachable, or refused in a way that no further
-                try can change.
-        """
+        """Accept an upload into the spool; into the authority if its manifest may have expired."""
         async with self.expiry.uploading(upload.identity):
             if await self.expiry.may_have_expired(upload.identity):
                 return await self._accept_remotely(upload)

@@ -32,11 +32,7 @@ class SpoolCapacity:
         clock: Clock,
         metrics: GatewayMetrics,
     ) -> None:
-        """Bind a spool.
-
-        `bytes_max` is 0 for no maximum. `free_bytes_min` is the free space that uploads leave on
-        the disk.
-        """
+        """Bind a spool; `bytes_max` 0 is no maximum, and uploads leave `free_bytes_min`."""
         self._folder = folder
         self._bytes_max = bytes_max
         self._free_bytes_min = free_bytes_min

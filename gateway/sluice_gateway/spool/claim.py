@@ -94,11 +94,7 @@ async def _mirror(local: ObjectStore, key: ObjectKey, body: bytes, backoff: Back
 async def claim_authority(
     local: ObjectStore, remote: ObjectStore, ids: IdSource, collector_id: str
 ) -> None:
-    """Claim the authority for this spool; a claim that exists already is confirmed.
-
-    Raises:
-        BadUsage: Another spool has claimed it: a transfer would mix two writers.
-    """
+    """Claim the authority for this spool, or confirm the claim; a second spool is refused."""
     body = await _own_claim(local, ids, collector_id)
     found = await remote.get(CLAIM)
     if isinstance(found, Found) and found.body == body:

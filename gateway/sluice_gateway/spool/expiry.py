@@ -54,10 +54,7 @@ log = structlog.get_logger()
 
 
 class ExpiredMark(msgspec.Struct, frozen=True, kw_only=True):
-    """The highest sequence number of a boot whose manifest has expired from a spool.
-
-    Identities that begin at or below `through`, and have no manifest here, may have expired.
-    """
+    """The highest sequence number of a boot up to which manifests of a spool may have expired."""
 
     schema: Literal["sluice.spool_expired.v1"] = "sluice.spool_expired.v1"
     agent_id: str
@@ -81,11 +78,7 @@ class SpoolExpiry:
         clock: Clock,
         is_pending: Callable[[ObjectKey], bool],
     ) -> None:
-        """Bind a spool.
-
-        The authority states the retry horizon and the margin. `is_pending` returns whether the
-        transfer still needs the manifest of a key.
-        """
+        """Bind a spool; `is_pending` reports a manifest that the transfer still needs."""
         self._local = local
         self._after_ns = (authority.retry_horizon_s + authority.margin_s) * NS_PER_S
         self._clock = clock
@@ -122,8 +115,7 @@ class SpoolExpiry:
     async def expire_page(self) -> int:
         """Check the next page of markers if a pass is due; return the number of expired manifests.
 
-        Raises:
-            SluiceError: The spool cannot be read or written; the same page is checked again.
+        After an error the same page is checked again.
         """
         now_ns = self._clock.monotonic_ns()
         ended_ns = self._pass_ended_ns

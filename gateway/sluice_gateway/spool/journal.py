@@ -116,18 +116,12 @@ class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpoolRules:
-    """The names and times in the journal of a spool, and its stored state.
-
-    `state` is None in a spool that was never registered.
-    """
+    """Names and times in the journal of a spool; no `state` before its first registration."""
 
     def __init__(
         self, local: ObjectStore, *, ids: IdSource, clock: Clock, created_ns: UnixNs
     ) -> None:
-        """Bind a spool.
-
-        Nothing was acknowledged before `created_ns`, the creation of the authority.
-        """
+        """Bind a spool; nothing was acknowledged before `created_ns` of the authority."""
         self._local = local
         self._ids = ids
         self._backoff = Backoff.seeded_by(clock)
@@ -169,11 +163,7 @@ class SpoolRules:
         return self.landed.advance(answered_ns)
 
     async def begin_object(self, number: int) -> None:
-        """Store the number of an object before it is written.
-
-        Raises:
-            SluiceError: The state cannot be stored; the object must not be written.
-        """
+        """Store the number of an object; only then the object may be written."""
         state = self.state
         if state is not None and state.number < number:
             through_ns = self.landed.through_ns
@@ -202,11 +192,7 @@ class SpoolJournal:
         clock: Clock,
         claim: Callable[[], Awaitable[None]],
     ) -> None:
-        """Bind a spool.
-
-        `writer` writes into the authority, by the same `rules`. `claim` claims the authority for
-        this spool.
-        """
+        """Bind a spool; `writer` writes into the authority, which `claim` claims."""
         self._writer = writer
         self._clock = clock
         self._claim = claim
@@ -289,11 +275,7 @@ class SpoolJournal:
         self._writer.note(manifest)
 
     async def flush(self) -> None:
-        """Write every entry; only then the markers of their records may be written.
-
-        Raises:
-            SluiceError: The authority is unreachable; the entries are kept.
-        """
+        """Write every entry; only then markers may be written. Entries are kept on error."""
         await self.register()
         await self._writer.flush()
         self._landed_since_write = True

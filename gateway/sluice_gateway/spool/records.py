@@ -93,11 +93,7 @@ async def _keys(store: ObjectStore, prefix: str) -> AsyncIterator[ObjectKey]:
 
 
 async def read_spooled_record(local: ObjectStore, key: ObjectKey) -> Found:
-    """Return a record of the spool.
-
-    Raises:
-        InvalidRecord: The spool does not have it any more.
-    """
+    """Return a record of the spool; raise `InvalidRecord` if it does not exist any more."""
     found = await local.get(key)
     if isinstance(found, Found):
         return found
@@ -105,11 +101,7 @@ async def read_spooled_record(local: ObjectStore, key: ObjectKey) -> Found:
 
 
 async def read_spooled_blob(local: ObjectStore, digest: Digest) -> bytes | None:
-    """Return the bytes of a blob, or None if the spool does not have it.
-
-    Raises:
-        InvalidRecord: It has other bytes than its name.
-    """
+    """Return the bytes of a blob, checked by its name, or None if the spool does not have it."""
     found = await local.get(blob_key(digest))
     if not isinstance(found, Found):
         return None
@@ -121,11 +113,7 @@ async def read_spooled_blob(local: ObjectStore, digest: Digest) -> bytes | None:
 async def mark_transferred(
     local: ObjectStore, clock: Clock, key: ObjectKey, result: TransferResult
 ) -> None:
-    """Write the marker of a record that the authority has.
-
-    Raises:
-        StoreError: The outcome is unknown, or the spool refused; the call may be repeated.
-    """
+    """Write the marker of a record that the authority has; the call may be repeated."""
     marker = TransferMarker(result=result, landed_at_unix_ns=clock.now_ns())
     outcome = await local.create(transfer_marker_key(key), encode_record(marker))
     if not isinstance(outcome, Applied | Exists):
@@ -146,10 +134,7 @@ async def has_landed(local: ObjectStore, owner: ObjectKey) -> bool:
 
 
 class SpoolBlobs:
-    """Deletes blobs that no record of the spool needs.
-
-    `swept` is True once every blob that is older than this process was checked.
-    """
+    """Deletes blobs that no record needs; `swept` once all from before the start are checked."""
 
     def __init__(self, local: ObjectStore, capacity: SpoolCapacity) -> None:
         self._local = local
@@ -192,8 +177,7 @@ class SpoolBlobs:
     async def sweep_page(self) -> int:
         """Check the next page of blobs; return the number of deleted ones.
 
-        Raises:
-            SluiceError: The spool cannot be read; the same page is checked again.
+        After an error the same page is checked again.
         """
         page = await anext(self._local.list(RAW_BLOBS, start_after=self._after))
         self._started_ns = self._started_ns or page.date_ns

@@ -86,10 +86,7 @@ class Transferred:
 
 @dataclass(frozen=True, slots=True)
 class NewlyLanded:
-    """The authority has the batch; its marker is written after the journal names it.
-
-    The manifest is that of the authority.
-    """
+    """The authority has this manifest; its marker is written after the journal names it."""
 
     manifest: bytes
 
@@ -102,11 +99,7 @@ class RecordTransfer:
         self._blobs = blobs
 
     async def transfer(self, key: ObjectKey) -> Transferred | NewlyLanded | None:
-        """Transfer one record; None: it stays pending.
-
-        Raises:
-            InvalidRecord: The record cannot be read, or its blob is lost.
-        """
+        """Transfer one record; None: it stays pending. A lost blob raises `InvalidRecord`."""
         if key.startswith(ACCEPTED):
             return await self._transfer_accepted(key)
         if key.startswith(QUARANTINE_CONFLICTS):
@@ -159,11 +152,7 @@ class RecordTransfer:
     async def _confirm(
         self, key: ObjectKey, identity: Identity, digest: Digest
     ) -> Transferred | NewlyLanded | None:
-        """Mark a record whose blob was deleted after its transfer, as the authority confirms.
-
-        Raises:
-            InvalidRecord: The authority does not have these bytes either.
-        """
+        """Mark a record whose blob was deleted after its transfer, if the authority has it."""
         remote, owner = self._spool.remote, accepted_key(identity)
         found = await remote.get(owner)
         accepted = isinstance(found, Found) and decode_accepted(owner, found.body).digest == digest
@@ -238,11 +227,7 @@ class SpoolTransfer:
         return self._scanned_ns is not None and not self.pending and not self._accepted.unsure
 
     async def run(self) -> None:
-        """Transfer until cancelled; an error of the authority only delays the transfer.
-
-        Raises:
-            BadUsage: Another spool has claimed the authority: the gateway must stop.
-        """
+        """Transfer until cancelled. An unreachable authority delays it; a foreign claim ends it."""
         while True:
             try:
                 await self.transfer_once()

@@ -149,10 +149,8 @@ class RunningUploads:
 class ModeWatch:
     """Whether the authority is known to be in the acceptance mode of this gateway.
 
-    Attributes:
-        switched: Whether the authority was switched to another mode.
-        checked_at: When the mode was last confirmed; None where a spool is locked, so that no
-            switch is possible.
+    `checked_at` is when it was last confirmed; None where a spool is locked, so that no switch is
+    possible.
     """
 
     def __init__(self, clock: SuspendAwareClock, checked_at: MachineInstant | None = None) -> None:

@@ -40,11 +40,7 @@ THREADS: Final = 2
 
 
 class ReceivedBody(msgspec.Struct, frozen=True, kw_only=True):
-    """A body as it was sent, and its sha256.
-
-    The sender reports `sent_before`, and `high_water`, its highest sequence number; None if it
-    reports none.
-    """
+    """A body as sent, its sha256, and what the sender reports: a retry and its highest number."""
 
     body: bytes
     digest: Digest

@@ -78,10 +78,7 @@ class _Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedUploads:
-    """Accepts lists of frames.
-
-    No further frame of a request is begun after `time_s_max` seconds.
-    """
+    """Accepts lists of frames; after `time_s_max` seconds no further frame is begun."""
 
     uploads: UploadService
     time_s_max: float

@@ -85,11 +85,7 @@ class HighWaterMarks:
             self._unwritten.popitem(last=False)
 
     async def flush(self) -> int:
-        """Write the oldest marks; return how many of them the store contains now.
-
-        Raises:
-            StoreError: The store is unreachable; this mark is dropped, the others are kept.
-        """
+        """Write the oldest marks; return how many the store has. An error drops one mark."""
         done = 0
         for agent_id, boot_id in list(itertools.islice(self._unwritten, WRITES_MAX)):
             high = self._unwritten.pop((agent_id, boot_id), None)

@@ -61,16 +61,13 @@ class Call:
 class FaultPlan(Protocol):
     """Decides what happens to each call."""
 
-    def fault_of(self, call: Call) -> Fault | None:
-        """Return the fault of a call, or None."""
-        ...
+    def fault_of(self, call: Call) -> Fault | None: ...
 
 
 class NoFaults:
     """A plan without faults."""
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Return None."""
         del call
         return None
 
@@ -82,7 +79,6 @@ class Scripted:
         self._faults = faults
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Return the fault of this call number."""
         return self._faults.get(call.number)
 
 
@@ -114,6 +110,5 @@ class RandomFaults:
         self._faults = faults
 
     def fault_of(self, call: Call) -> Fault | None:
-        """Return a random fault, or None."""
         del call
         return self._rng.choice(self._faults) if self._rng.random() < self._rate else None

@@ -59,7 +59,6 @@ class MemoryTransport:
         return self._calls
 
     async def send(self, request: S3Request, body: bytes = b"") -> S3Exchange:
-        """Send one request."""
         conditional = bool({"If-Match", "If-None-Match"} & set(request.headers))
         call = self._begin(request.method, request.key, conditional=conditional)
         await self._clock.sleep(0)
@@ -148,7 +147,6 @@ class MemoryTransport:
 
 
 def perform(bucket: MemoryBucket, request: S3Request, body: bytes) -> S3Reply:
-    """Perform a request on a bucket."""
     incarnation = dict(request.query).get("versionId")
     if request.method == "PUT":
         headers = {**request.headers, "x-amz-content-sha256": request.sha256}
