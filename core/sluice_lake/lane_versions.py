@@ -55,7 +55,7 @@ def read_lane_versions(
 
 @dataclass(slots=True, kw_only=True)
 class TransactionSearch:
-    """Found transaction versions; if `complete`, an application not found has no version."""
+    """Transaction versions that were found; if `complete`, other applications have none."""
 
     found: dict[str, int] = field(default_factory=dict)
     complete: bool = False

@@ -46,7 +46,7 @@ class TableLocation:
 
     @property
     def storage_options(self) -> Mapping[str, str]:
-        """The settings for delta-rs with valid credentials, except certificates: see `trusting`."""
+        """The settings for delta-rs with valid credentials; `trusting` sets the certificates."""
         bucket = self.bucket
         if bucket is None:
             return {}

@@ -2,9 +2,8 @@
 
 Every HTTP server of sluice bounds its connections: `listening_on` those of the gateway's port,
 `BoundedAccepts` those of all others. A connection that sends no request, or is idle, is closed
-after a time. While all places of a service are taken, each waiting client causes the connection
-with the longest idle time to be closed. So clients that keep connections open never lock others
-out.
+after a time. While all places of a service are taken, the connection with the longest idle time is
+closed for each waiting client. So clients that keep connections open never lock others out.
 """
 
 import asyncio

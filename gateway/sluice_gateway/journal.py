@@ -68,7 +68,7 @@ def must_register_again(began: MachineInstant | None, now: MachineInstant, fence
 class PendingObject:
     """A journal object whose bytes are decided and that is not known to be durable.
 
-    The bytes are the same in every try, of which the first began at `began`. The last object of a
+    The bytes are the same in every try; the first try began at `began`. The last object of a
     process is `closed`.
     """
 
@@ -94,7 +94,7 @@ class JournalBook:
     def __init__(
         self, process: str, began: MachineInstant | None, started_ns: UnixNs | None = None
     ) -> None:
-        """Start a journal whose registration has `started_ns` and was written from `began` on."""
+        """Start a journal; its registration contains `started_ns` and was written at `began`."""
         self.process = process
         self.durable_from = began
         self.begun = began

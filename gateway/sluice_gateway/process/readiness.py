@@ -87,7 +87,7 @@ class WriteProbe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerConditions:
-    """What decides besides the store whether a worker can accept an upload."""
+    """What decides, in addition to the store, whether a worker can accept an upload."""
 
     running: RunningUploads
     mode: ModeWatch

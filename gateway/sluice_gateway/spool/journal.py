@@ -163,7 +163,7 @@ class SpoolRules:
         return self.landed.advance(answered_ns)
 
     async def begin_object(self, number: int) -> None:
-        """Store the number of an object; only then the object may be written."""
+        """Store the number of an object; only then may the object be written."""
         state = self.state
         if state is not None and state.number < number:
             through_ns = self.landed.through_ns
@@ -275,7 +275,7 @@ class SpoolJournal:
         self._writer.note(manifest)
 
     async def flush(self) -> None:
-        """Write every entry; only then markers may be written. Entries are kept on error."""
+        """Write every entry; only then may markers be written. Entries are kept on error."""
         await self.register()
         await self._writer.flush()
         self._landed_since_write = True
