@@ -96,7 +96,7 @@ def describe_file(location: TableLocation, file: DataFile, why: str) -> str:
 def find_wrong_files(
     location: TableLocation, files: Sequence[DataFile]
 ) -> list[tuple[DataFile, str]]:
-    """Return the files that are missing or have another size than in the log, each with its fault."""
+    """Return the files that are missing or have another size than in the log, and the fault."""
     sizes = _sizes(location, files)
     wrong: list[tuple[DataFile, str]] = []
     for file, size_bytes in zip(files, sizes, strict=True):

@@ -135,7 +135,7 @@ def describe_requests(
 
 
 def parse_prices(document: Mapping[str, object]) -> PriceTable:
-    """Return the price table of a decoded file, with defaults; every name must be known."""
+    """Return the price table of a decoded file; unknown names and negative prices are errors."""
     try:
         table = msgspec.convert(dict(document), PriceTable)
     except msgspec.ValidationError as error:
