@@ -91,7 +91,6 @@ class StoredColumn(NamedTuple):
     Attributes:
         coding: A sum of `DIFFERENCES` and `ZSTD`.
         offset: Where its bytes begin, counted from the end of the envelope.
-        length: Number of its bytes as stored.
         checksum: CRC-32 of its bytes as stored, four bytes, little-endian.
         uncompressed_length: Number of its bytes before compression; 0 if it is not compressed.
     """

@@ -32,7 +32,6 @@ DecisionAction = Literal["accept_existing", "quarantine_identity"]
 ACCEPT_EXISTING: Final = "accept_existing"
 """The decision after which an agent removes its copy of the refused bytes."""
 AgentBoot = tuple[str, str]
-"""An agent id and one of its boot ids."""
 
 NOTE_CHARS_MAX: Final = 2000
 RECORD_CHARS_MAX: Final = 1000

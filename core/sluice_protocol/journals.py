@@ -197,7 +197,6 @@ class ProcessProgress:
         complete_through_ns: The time of its newest processed journal object: every batch named up
             to there is enqueued or held. Before the first object, the start of the process.
         newest_ns: The Last-Modified of its newest listed object, the registration included.
-        closed: Whether the newest processed object is closed.
     """
 
     collector_id: str
@@ -312,10 +311,8 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
         lanes: The lanes whose time is later than `complete_through_unix_ns`, three digits each.
         pass_began_unix_ns: When the last complete full pass began. Every batch whose manifest
             existed then is enqueued or held, acknowledged or not.
-        pass_queues: The queues that this pass compared.
         journaled_since_unix_ns: Since when every gateway is known to write a journal. None while
             only full passes decide the time.
-        revision: Number of the write.
         writer: Identifies the write; with `revision` it makes the bytes of each write unique.
     """
 

@@ -26,7 +26,6 @@ from sluice_protocol.units import Digest
 from sluice_protocol.upload_http import SLUICE_HEADERS
 
 SIGNATURE_AGE_S_MAX: Final = 300
-"""A signature older than this is stale."""
 SIGNATURE_SKEW_S_MAX: Final = 30
 """A signature may be this far in the future: the signer's clock may run ahead."""
 SIGNATURE_TAG: Final = "sluice"

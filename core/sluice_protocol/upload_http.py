@@ -46,13 +46,11 @@ def parse_high_water(text: str | None) -> int | None:
 FRAME_LIST_MAGIC: Final = b"LMF1"
 FRAME_LIST_VERSION: Final = 1
 FRAMES_MAX: Final = 256
-"""Most frames in one list."""
 SENT_BEFORE_FLAG: Final = 1
 HIGH_WATER_FLAG: Final = 2
 _HEADER: Final = struct.Struct("<4sHHI")
 _ENTRY: Final = struct.Struct("<IIQ")
 LIST_OVERHEAD_BYTES_MAX: Final = _HEADER.size + FRAMES_MAX * _ENTRY.size
-"""Most bytes of a list next to its frames."""
 
 
 class ListedFrame(msgspec.Struct, frozen=True, kw_only=True):

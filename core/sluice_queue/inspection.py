@@ -195,8 +195,6 @@ class LaneStatus:
 
     Attributes:
         latest: Highest sequence assigned so far, 0 for none.
-        acked_through: Highest sequence acknowledged.
-        waiting: Number of pending entries, which are not acknowledged.
         oldest_waiting_s: Time since the acceptance of the oldest pending batch, seconds, or None.
         epoch: Epoch of the consumer, 0 before the first.
         consumer_id: The id of that consumer in the register, 32 hex digits; empty before the first.

@@ -36,7 +36,6 @@ from sluice_web.problems import Handler
 from sluice_web.rare_warnings import RareWarnings
 
 CONNECTIONS_MAX: Final = 1024
-"""Most open connections of a service."""
 HEAD_TIMEOUT_S: Final = 10.0
 """Time in which a connection must send the head of a request."""
 IDLE_S_MIN: Final = 1.0

@@ -19,7 +19,6 @@ class Endpoint:
         result: The type of the 200 body, or None where it is not JSON.
         result_summary: What a 200 means; the summary where it is empty.
         problems: What the error statuses mean; one line for all of them where it is empty.
-        problem_types: The problem type of a status, where it is not `Problem`.
         sends_continue: Whether the handler itself sends `100 Continue`, so that it can refuse a
             request before the client sends the body.
         open_host: Whether the gate accepts any `Host` and any media type on this path: each request

@@ -45,7 +45,6 @@ from sluice_web.problems import HttpRefusal, describe_error
 from sluice_web.refused_clients import ClientRefusal
 
 CHUNKS_MAX: Final = 16
-"""Chunks of a connection that are accepted at the same time."""
 
 
 class RunningChunks:

@@ -44,7 +44,6 @@ from sluice_store.mode import HIDDEN
 from sluice_store.port import ListedIncarnation, ListedObject
 
 ATTRIBUTE: Final = "user.sluice.sha256"
-"""The name of the attribute."""
 _VALUE: Final = struct.Struct(">q32s")
 
 
@@ -81,7 +80,6 @@ def read_verified(fd: int, stamp: int) -> Digest | None:
 MARK: Final = stat.S_ISVTX
 """The mark of an unchecked timestamp. Linux ignores the sticky bit of a regular file."""
 NEW_FILE: Final = MARK | 0o644
-"""The mode of a new file."""
 _READ_ONLY: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 

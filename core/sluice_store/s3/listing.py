@@ -18,7 +18,6 @@ from sluice_store.port import ListedObject, Versioning
 from sluice_store.s3.exchange import S3Request, S3Transport, datetime_ns, refusal_error
 
 ParseTime = Callable[[str], datetime]
-"""Parses the time of an object in a listing."""
 
 _OPERATION: Final = "list"
 _RESULT: Final = "ListBucketResult"

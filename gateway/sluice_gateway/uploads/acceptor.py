@@ -78,7 +78,6 @@ class AcceptanceRun:
     """The course of one upload, updated while it runs.
 
     Attributes:
-        phases_s: Seconds spent in store calls, by phase.
         unsure: Whether the outcome of a write is unknown, or time ran out during a call.
         own_write_met: Whether our own manifest was read after an unknown outcome.
         manifest: The bytes of the identity's manifest, as created or read last.

@@ -32,7 +32,6 @@ from sluice_protocol.upload_http import (
 from sluice_web.problems import HttpRefusal, Problem, describe_error
 
 FRAMES_AT_ONCE: Final = 16
-"""Frames of one request that are stored at the same time."""
 TURN_NS: Final = NS_PER_S // 1000
 """Time for which frames of a list are decoded before other requests have a turn."""
 INLINE_BYTES_MAX: Final = 256 * 1024
