@@ -7,8 +7,6 @@ import asyncio
 import sys
 from pathlib import Path
 
-from support.constants import changed
-
 from sluice_gc.run.plan_runner import PlanRunner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.system_clock import SystemClock
@@ -16,7 +14,8 @@ from sluice_store.local import open_local_store
 
 
 async def main(root: Path, plan_id: str) -> None:
-    from support.gc_world import KEYS, RUN  # noqa: PLC0415 - after the search path is set
+    from support.constants import changed  # noqa: PLC0415 - after the search path is set
+    from support.gc_world import KEYS, RUN  # noqa: PLC0415
 
     async with open_local_store(root) as store:
         settings = changed(RUN, batch=2, deletes_per_s_max=20.0)
