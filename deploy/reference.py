@@ -165,7 +165,7 @@ def _command_section(app: App, path: tuple[str, ...]) -> str:
 def _shared_rows() -> Iterator[tuple[str, ...]]:
     """Yield the rows of the options that most commands have, with their common variable."""
     yield "`--store`", "`SLUICE_STORE`", f"`{STORE_DEFAULT}`", f"The store: {URL_FORMS}."
-    yield "`--json`", "", "`False`", "Print JSON for programs."
+    yield "`--json`", "`SLUICE_<COMMAND>_JSON`", "`False`", "Print JSON for programs."
 
 
 def _is_shared(argument: Argument) -> bool:

@@ -219,9 +219,11 @@ class AgentSettings:
     line, a part of a request to a door or one read of syslog may exceed it, alone."""
     batch_age_s: ClassVar[float] = 1.0
     """A batch is cut this long after its first record; `freshness_s` selects longer times."""
-    drain_s: ClassVar[float] = 10.0
-    """Time to keep sending after a stop, as service managers allow it; the rest stays in the
-    spool."""
+    drain_s: ClassVar[float] = 5.0
+    """Time to keep sending after a stop; the rest stays in the spool. Docker kills a container 10 s
+    after a stop."""
+    pipe_drain_s: ClassVar[float] = 10.0
+    """The same for `sluice forward`: nothing sends the rest before its next run."""
     door_connections: ClassVar[int] = 1024
     """Open connections of each port of doors; more clients wait in the kernel's queue."""
     syslog_message_bytes: ClassVar[int] = 64 * 1024

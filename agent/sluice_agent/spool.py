@@ -309,7 +309,7 @@ class Spool:
             self._recount_parked()
 
     def save_checkpoints(self, checkpoints: Iterable[FileCheckpoint]) -> None:
-        """Make checkpoints durable that belong to no batch, such as of files read to their end."""
+        """Make checkpoints durable without a batch, such as those of files read from their end."""
         placed = {each.source: each for each in checkpoints}
         with self._sweeping, translate_os_errors(self.settings.directory):
             with self._mutex:

@@ -124,7 +124,7 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
     finally:
         files.close()
     if complete:
-        await _drain(agent, stop, wait_for_all=settings.once)
+        await _drain(agent, stop, settings.drain_s, wait_for_all=settings.once)
 
 
 @contextlib.asynccontextmanager
@@ -236,8 +236,9 @@ async def ship_pipe(
     agent: Agent, pipe: PipeInput, stop: asyncio.Event, *, wait_for_all: bool
 ) -> None:
     """Ship the lines of a pipe until its end or `stop`, then drain."""
-    if await _within(stop, agent.settings.drain_s, agent.what_waits, _read_pipe(agent, pipe, stop)):
-        await _drain(agent, stop, wait_for_all=wait_for_all)
+    drain_s = agent.settings.pipe_drain_s
+    if await _within(stop, drain_s, agent.what_waits, _read_pipe(agent, pipe, stop)):
+        await _drain(agent, stop, drain_s, wait_for_all=wait_for_all)
 
 
 async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None:
@@ -249,9 +250,8 @@ async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None
             await agent.batcher.put(read_result.block)
 
 
-async def _drain(agent: Agent, stop: asyncio.Event, *, wait_for_all: bool) -> None:
+async def _drain(agent: Agent, stop: asyncio.Event, drain_s: float, *, wait_for_all: bool) -> None:
     """Seal the remaining records and send for `drain_s`; unsent batches remain in the spool."""
-    drain_s = agent.settings.drain_s
     if not await _within(stop, drain_s, agent.what_waits, agent.batcher.flush()):
         return
     if wait_for_all:

@@ -49,7 +49,10 @@ class ZstdTables(NamedTuple):
 
 
 def compress_zstd(raw: bytes | memoryview, level: int, tables: ZstdTables | None = None) -> bytes:
-    """Return one frame with its size; any reader decodes it, whatever the `tables` are."""
+    """Return one frame with its size, without checksum and dictionary, for any reader.
+
+    Readers need not know the `tables`.
+    """
     compressor = _compressor(level, tables)
     try:
         return compressor.compress(raw, compressor.FLUSH_FRAME)

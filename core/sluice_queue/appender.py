@@ -129,7 +129,7 @@ class _Group:
 
 
 class Appender:
-    """One producer's append path to one lane; `counter` counts its applied writes."""
+    """One producer's append path to one lane; `counter` counts writes known to be applied."""
 
     def __init__(
         self,

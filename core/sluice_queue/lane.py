@@ -179,7 +179,7 @@ class RegisterClient:
         return await self.store.replace(self.lane.key, encode_register(state), if_match=seen.etag)
 
     async def write_segment(self, moved: Spill) -> None:
-        """Write a segment of the lane."""
+        """Write a segment of the lane; after `StoreUnavailable` it may exist and be invisible."""
         key = segment_key(self.lane.queue, self.lane.lane, moved.ref.first, moved.ref.last)
         match await self.store.create(key, moved.body):
             case Applied():

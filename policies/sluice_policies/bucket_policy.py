@@ -2,7 +2,7 @@
 
 A negated condition also matches when its key is absent. "Without the header" therefore covers
 multipart uploads, form posts and copies, none of which send it. What a role may do is granted by
-its identity policy (`identity_policies`).
+its identity policy (`policy_set`).
 """
 
 from collections.abc import Iterator

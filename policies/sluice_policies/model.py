@@ -47,6 +47,7 @@ class PolicyStatement:
     Attributes:
         principals: `("*",)` for everyone, names or ARNs; None in an identity policy.
         services: AWS services by the name of their principal, for example `s3.amazonaws.com`.
+        conditions: All must be met.
         reason: Why the statement exists, for readers of the templates and reports.
     """
 

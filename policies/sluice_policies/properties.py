@@ -64,7 +64,7 @@ class PropertyCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Property:
-    """A property that the documents must have."""
+    """A property that the documents must have; all of its cases must be true."""
 
     name: str
     description: str

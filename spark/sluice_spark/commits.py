@@ -49,6 +49,8 @@ def commit_files(
 ) -> None:
     """Append written files and advance the lanes' versions, in one commit based on this state.
 
+    On a directory the commit is durable when this function returns.
+
     Raises:
         CommitConflict: The table has changed in a way that may matter; read everything again.
         OutcomeUnknown: The store failed; the commit may have been made, and may not be durable.

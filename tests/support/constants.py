@@ -17,6 +17,8 @@ Settings = TypeVar("Settings")
 
 def with_constants(kind: type[Settings], **values: object) -> type[Settings]:
     """Return a class of settings with other values of its constants."""
+    unknown = [name for name in values if not hasattr(kind, name)]
+    assert not unknown, f"no constants of {kind.__name__}: {unknown}"
     return type(kind.__name__, (kind,), {"__slots__": (), **values})
 
 

@@ -91,7 +91,7 @@ def binary_array(column: TextColumn) -> ArrowArray:
 
 
 def value_texts(values: ArrowArray, *, unset: bytes = _NO_VALUE) -> ArrowArray:
-    """Return an array of OTLP values as text, like `any_values.value_text`.
+    """Return an array of OTLP values as text, like `attributes.value_text`.
 
     `values` is a struct array of `AnyValue`. A value that is not set has the text `unset`.
     """

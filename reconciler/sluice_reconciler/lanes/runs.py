@@ -97,8 +97,7 @@ class OwnedObjects:
 
     async def delete_unnamed(self) -> None:
         """Delete what this owner replaced, after readers had the time of some flushes."""
-        with contextlib.suppress(StoreError):
-            await self._delete(self._unnamed)
+        if await self._delete(self._unnamed):
             self._unnamed.clear()
 
     async def collect(self, named: Collection[str]) -> None:
@@ -111,8 +110,13 @@ class OwnedObjects:
                 listed = {one.key.removeprefix(self._prefix) for one in page.objects}
                 await self._delete(listed - nameable(listed, named, self._term))
 
-    async def _delete(self, names: Iterable[str]) -> None:
-        for name in sorted(names):
-            key = ObjectKey(self._prefix + name)
-            if await delete_current_version(self._store, key) is CurrentDeletion.UNVERSIONED:
-                return  # the others cannot be deleted either
+    async def _delete(self, names: Iterable[str]) -> bool:
+        """Delete objects; return False after an error, for which the next call tries the rest."""
+        with contextlib.suppress(StoreError):
+            for name in sorted(names):
+                key = ObjectKey(self._prefix + name)
+                if await delete_current_version(self._store, key) is CurrentDeletion.UNVERSIONED:
+                    break  # the others cannot be deleted either
+                self._unnamed.discard(name)
+            return True
+        return False

@@ -114,7 +114,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nonce: Fresh with every write, so that no ETag recurs.
         producer_id: 32 hex digits: the id under which every owner of this lane appends.
-        owner_term: Raised by each process that takes the lane over; stored as `boot`.
+        owner_term: Raised by each process that takes the lane over; stored as `life`.
         writes: Appends of all owner terms that are in the register.
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.

@@ -72,7 +72,10 @@ def test_an_agent_with_a_backlog_reports_its_high_water_mark(tmp_path: Path) -> 
 async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
     """Seal everything without a gateway, then run the agent until one batch is accepted."""
     agent = (
-        *command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=20000"),
+        *command_with_constants(
+            "sluice_agent.settings:AgentSettings.batch_bytes=20000",
+            "sluice_agent.settings:AgentSettings.batch_age_s=0.05",
+        ),
         *("agent", "run", "--key", "key.pem"),
         *("--agent-id", "host-1", "--spool", "spool", "--paths", str(folder / "app.log")),
         *("--host-metrics-s", "0"),

@@ -19,7 +19,10 @@ from support.gateway import bodies_under, clean_env, start_gateway
 from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.frame import FRAME_VERSION, decode_frame
 
-SLUICE = command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=20000")
+SLUICE = command_with_constants(
+    "sluice_agent.settings:AgentSettings.batch_bytes=20000",
+    "sluice_agent.settings:AgentSettings.batch_age_s=0.05",
+)
 SLUICE_OF_LINES = command_with_constants("sluice_agent.settings:AgentSettings.batch_bytes=100")
 
 

@@ -25,6 +25,7 @@ from sluice_cli.main import run
 
 ARGS = ("--host-metrics-s", "0")
 QUICK_END = "sluice_agent.settings:AgentSettings.drain_s=0.2"
+QUICK_PIPE_END = "sluice_agent.settings:AgentSettings.pipe_drain_s=0.2"
 
 
 Key = tuple[Path, dict[str, OpensslKey]]
@@ -150,7 +151,7 @@ def test_batches_of_a_killed_forward_are_sent_by_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if it ran concurrently with another one, in a slot other than the first."""
-    monkeypatch.setattr(AgentSettings, "drain_s", 0.2)
+    monkeypatch.setattr(AgentSettings, "pipe_drain_s", 0.2)
     spool = tmp_path / "s"
     args = ("forward", "--spool", str(spool), "--gateway")
     assert sluice(*args, "http://127.0.0.1:9", stdin=b"left\n")[1]["waiting"] == 1
@@ -214,7 +215,7 @@ def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
 def test_a_full_spool_blocks_the_pipe_until_sigterm(tmp_path: Path) -> None:
     """`forward` reads no more than the spool has room for, and still stops on SIGTERM."""
     args = (
-        *command_with_constants(QUICK_END), "forward", "--gateway", "http://127.0.0.1:9",
+        *command_with_constants(QUICK_PIPE_END), "forward", "--gateway", "http://127.0.0.1:9",
         "--spool", str(tmp_path / "s"), "--spool-bytes", str(20 << 20),
         "--json",
     )  # fmt: skip

@@ -305,7 +305,7 @@ def test_both_copies_of_a_certificate_must_be_equal() -> None:
 
 
 def test_deep_audit_finds_a_corrupt_blob() -> None:
-    """A deep audit detects a corrupt blob; a seeded sample reads its share of the blobs."""
+    """A deep audit detects a corrupt blob; each audit reads another share of the blobs."""
 
     async def story(world: GcWorld, store: VersionedStore) -> None:
         digests = [await world.accept(start) for start in range(0, 60, 3)]
@@ -316,6 +316,11 @@ def test_deep_audit_finds_a_corrupt_blob() -> None:
         assert (whole.deep_read, whole.corrupt_blobs, whole.bodies_read) == (20, 1, 20)
         share = (await world.audit(replace(AUDIT, deep=0.3))).counts
         assert 0 < share.deep_read < 20
+        found = set()
+        for _ in range(40):
+            world.clock.pass_s(1)
+            found.add((await world.audit(replace(AUDIT, deep=0.3))).counts.corrupt_blobs)
+        assert found == {0, 1}
 
     run_story(story)
 
