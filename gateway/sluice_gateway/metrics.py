@@ -180,6 +180,9 @@ class GatewayMetrics:
         self.door_unreadable = Counter(
             DOOR_UNREADABLE, "Records kept raw.", ["door"], registry=registry
         )
+        self.door_requests_of = functools.cache(self.door_requests.labels)
+        self.door_records_of = functools.cache(self.door_records.labels)
+        self.door_unreadable_of = functools.cache(self.door_unreadable.labels)
         self.door_combined_batches = Counter(
             DOOR_COMBINED, "Batches of small requests accepted.", registry=registry
         )

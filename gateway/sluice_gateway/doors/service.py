@@ -158,13 +158,13 @@ class DoorService:
     def count_accepted(self, door: DoorName, result: DoorResult) -> None:
         """Count a request that was accepted."""
         metrics = self.uploads.metrics
-        metrics.door_requests.labels(door, "duplicate" if result.duplicate else "new").inc()
-        metrics.door_records.labels(door).inc(result.records)
-        metrics.door_unreadable.labels(door).inc(result.unreadable)
+        metrics.door_requests_of(door, "duplicate" if result.duplicate else "new").inc()
+        metrics.door_records_of(door).inc(result.records)
+        metrics.door_unreadable_of(door).inc(result.unreadable)
 
     def count_refused(self, door: DoorName, problem: Problem) -> None:
         """Count a request that was refused, or not accepted yet."""
-        self.uploads.metrics.door_requests.labels(door, problem.code.value).inc()
+        self.uploads.metrics.door_requests_of(door, problem.code.value).inc()
 
     async def _accept_body(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
