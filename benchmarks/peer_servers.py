@@ -20,7 +20,7 @@ from tests.support.store_versitygw import Server, free_port
 
 from benchmarks.accept_servers import gateway_on, tree_cpu_of
 from benchmarks.peer_figures import BUCKET, COLLECTOR, DIRECTORY, KAFKA, NATS
-from sluice_cli.shell.version import read_version
+from sluice_protocol.distribution import read_version
 from sluice_protocol.keys import blob_key
 from sluice_protocol.units import Digest
 

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_cli.shell.confirmation import is_confirmed
+from sluice_cli.shell.operator import is_confirmed, user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
-from sluice_cli.shell.user_name import user_name
 from sluice_protocol.conflicts import (
     ACCEPT_EXISTING,
     ConflictPage,

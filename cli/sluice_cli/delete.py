@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from sluice_cli.shell.operator import user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit
-from sluice_cli.shell.user_name import user_name
 from sluice_protocol.clock import IdSource
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.fields import Kind

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from sluice_cli.shell.operator import user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size, format_time, print_columns
-from sluice_cli.shell.user_name import user_name
 from sluice_gc.plan.candidate_views import (
     CandidateDetail,
     CandidatePage,

@@ -19,7 +19,7 @@ from sluice_cli.policies_output import (
     verdicts_json,
     verification_json,
 )
-from sluice_cli.shell.confirmation import is_confirmed
+from sluice_cli.shell.operator import is_confirmed
 from sluice_cli.shell.options import Json
 from sluice_cli.shell.output import emit
 from sluice_policies.denials import check_role

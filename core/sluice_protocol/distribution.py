@@ -6,6 +6,13 @@ DISTRIBUTION: Final = "sluice-gateway"
 """`name` in `pyproject.toml`. The command and the import packages have shorter names."""
 
 
+def read_version() -> str:
+    """Return the installed version."""
+    from importlib.metadata import version  # noqa: PLC0415 - few commands need it
+
+    return version(DISTRIBUTION)
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs an extra."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

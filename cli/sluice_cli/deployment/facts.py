@@ -15,7 +15,6 @@ from sluice_agent.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.queue import read_lanes
 from sluice_cli.shell.settings_file import read_file
-from sluice_cli.shell.version import read_version
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
@@ -23,6 +22,7 @@ from sluice_console.store_counts import count_held, count_open_conflicts, find_m
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
 from sluice_maintain.stored_status import read_stored_status
 from sluice_protocol.authority import Authority
+from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX

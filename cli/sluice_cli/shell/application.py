@@ -25,6 +25,7 @@ from sluice_cli.shell.environment import check_variables
 from sluice_cli.shell.options import ExistingDirectory
 from sluice_cli.shell.settings_file import SHARED_KEYS, read_file, unknown_key
 from sluice_cli.shell.usage_errors import usage_error
+from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import BadUsage
 
 
@@ -33,7 +34,7 @@ def build() -> App:
     app = App(
         name="sluice",
         help=SUMMARY,
-        version=_lazy_version,
+        version=read_version,
         config=(Env("SLUICE_"), FromFile(*read_file())),
         # The variable follows from the name, as `sluice --help` describes.
         default_parameter=Parameter(show_env_var=False),
@@ -42,12 +43,6 @@ def build() -> App:
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     return app
-
-
-def _lazy_version() -> str:
-    from sluice_cli.shell.version import read_version  # noqa: PLC0415 - only for `--version`
-
-    return read_version()
 
 
 def parse_command(tokens: list[str]) -> Callable[[], int] | None:

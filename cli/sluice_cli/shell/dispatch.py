@@ -12,7 +12,7 @@ from typing import Final
 from sluice_cli.shell.environment import refuse_unknown_variables
 from sluice_cli.shell.output import describe_error, describe_os_error, fail
 from sluice_cli.shell.settings_file import read_file, refuse_unknown_command
-from sluice_protocol.distribution import describe_missing_package
+from sluice_protocol.distribution import describe_missing_package, read_version
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -141,7 +141,5 @@ def _parse(tokens: list[str]) -> Callable[[], int] | None:
 def _print_version() -> int:
     read_file()  # the settings are checked for every command line except that of the help
     refuse_unknown_variables()
-    from sluice_cli.shell.version import read_version  # noqa: PLC0415 - only for `--version`
-
     sys.stdout.write(read_version() + "\n")
     return ExitCode.DONE.value

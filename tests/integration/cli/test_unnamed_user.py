@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_cli.shell.user_name import user_name
+from sluice_cli.shell.operator import user_name
 
 
 @pytest.mark.parametrize("error", [KeyError, OSError])

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from sluice_cli.shell.confirmation import is_confirmed
+from sluice_cli.shell.operator import is_confirmed
 from sluice_protocol.errors import BadUsage
 
 

@@ -1,8 +1,18 @@
-"""The question before a command that cannot be taken back."""
+"""The operator of a command: the name in records of decisions, and a question before it runs."""
 
+import getpass
+import os
 import sys
 
 from sluice_protocol.errors import BadUsage
+
+
+def user_name() -> str:
+    """Return the name of the user, or the number where the system has no name for it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container that runs with any number
+        return str(os.getuid())
 
 
 def is_confirmed(question: str, *, yes: bool, refusal: str) -> bool:
