@@ -9,7 +9,6 @@ import asyncio
 import base64
 import io
 import json
-import os
 import signal
 import subprocess
 import time
@@ -28,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
 from support.constants import command_with_flags, settings_with
+from support.local_deployment import clean_environment
 from yarl import URL
 
 from sluice_agent.signing_key import SigningKey
@@ -339,7 +339,7 @@ def start_gateways(
         log = directory / f"gateway-{time.monotonic_ns()}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command, stderr=out, stdout=out, cwd=directory, env=clean_env()
+                command, stderr=out, stdout=out, cwd=directory, env=clean_environment()
             )
         started.append((process, log))
     try:
@@ -354,10 +354,6 @@ def start_gateways(
 def with_open_files(most: int) -> tuple[str, ...]:
     """Return the start of a command that may open a number of files."""
     return ("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(most))
-
-
-def clean_env() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("SLUICE_")}
 
 
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:

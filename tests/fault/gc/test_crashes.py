@@ -24,6 +24,7 @@ from support.gc_world import (
     memory_world,
     open_world,
 )
+from support.local_deployment import clean_environment
 
 from sluice_gc.audit.auditor import Auditor
 from sluice_gc.audit.certificate_chain import verify_store
@@ -43,7 +44,6 @@ from sluice_store.local import open_local_store
 ORPHANS = 5
 CHAIN = f"{keys.AUDIT}chain/"
 TESTS = Path(__file__).parents[2]
-SLOW_RUN = TESTS / "support" / "gc_slow_run.py"
 
 
 class Died(BaseException):
@@ -287,8 +287,8 @@ def test_run_resumes_after_kill_9(tmp_path: Path) -> None:
             return plan.plan_id, orphans, kept
 
     plan_id, orphans, kept = asyncio.run(prepare())
-    command = [sys.executable, str(SLOW_RUN), str(root), plan_id, str(TESTS)]
-    process = subprocess.Popen(command)
+    command = [sys.executable, "-m", "support.gc_slow_run", str(root), plan_id]
+    process = subprocess.Popen(command, env=clean_environment(PYTHONPATH=str(TESTS)))
     left = len(orphans)
     while left == len(orphans) and process.poll() is None:
         left = asyncio.run(count(root, orphans))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from support.constants import command_with_constants
-from support.gateway import CountingStore, TestKey, bodies_under, clean_env, run, running
+from support.gateway import CountingStore, TestKey, bodies_under, run, running
+from support.local_deployment import clean_environment
 
 from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
@@ -82,13 +83,17 @@ async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
     )
     away = (*agent, "--gateway", "http://127.0.0.1:1")
     there = (*agent, "--gateway", f"http://127.0.0.1:{port}")
-    sealing = await asyncio.create_subprocess_exec(*away, cwd=folder, env=clean_env(), **QUIET)
+    sealing = await asyncio.create_subprocess_exec(
+        *away, cwd=folder, env=clean_environment(), **QUIET
+    )
     try:
         await until_sealed(folder / "spool" / "ready")
     finally:
         sealing.kill()
         await sealing.wait()
-    sending = await asyncio.create_subprocess_exec(*there, cwd=folder, env=clean_env(), **QUIET)
+    sending = await asyncio.create_subprocess_exec(
+        *there, cwd=folder, env=clean_environment(), **QUIET
+    )
     try:
         await asyncio.wait_for(store.accepted.wait(), 20)
         await asyncio.sleep(0.5)  # the response, and the high-water mark written after it

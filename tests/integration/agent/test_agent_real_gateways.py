@@ -14,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from support import commands
 from support.constants import command_with_constants
-from support.gateway import bodies_under, clean_env, start_gateway
+from support.gateway import bodies_under, start_gateway
+from support.local_deployment import clean_environment
 
 from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.frame import FRAME_VERSION, decode_frame
@@ -29,7 +30,7 @@ SLUICE_OF_LINES = command_with_constants("sluice_agent.settings:AgentSettings.ba
 def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         args,
-        cwd=cwd, env=clean_env(), capture_output=True, timeout=60, check=False,
+        cwd=cwd, env=clean_environment(), capture_output=True, timeout=60, check=False,
     )  # fmt: skip
 
 
@@ -94,7 +95,8 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
             write(run)
             agent = subprocess.Popen(
                 command(),
-                cwd=tmp_path, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                cwd=tmp_path, env=clean_environment(),
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             try:
                 until = time.monotonic() + 20
@@ -154,7 +156,7 @@ def _run_until(command: list[str], is_met: Callable[[], bool], *, cwd: Path) -> 
     """Run an agent until a condition is met, then kill it."""
     agent = subprocess.Popen(
         command,
-        cwd=cwd, env=clean_env(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        cwd=cwd, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         until = time.monotonic() + 60

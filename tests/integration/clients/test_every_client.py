@@ -32,7 +32,7 @@ from support.client_programs import (
     Sending,
 )
 from support.door_fleet import Balancer, Fleet, GatewayStore, balancing, fleet
-from support.gateway import clean_env
+from support.local_deployment import clean_environment
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_doors.table import DoorName
@@ -264,7 +264,7 @@ def _is_searched(trial: Trial, found: Counter[int], store_url: str) -> bool:
 def sluice(*arguments: str) -> bytes:
     """Run a command and return what it prints."""
     command = [sys.executable, "-m", "sluice_cli", *arguments]
-    env = clean_env() | {"PYSPARK_PYTHON": sys.executable}
+    env = clean_environment(PYSPARK_PYTHON=sys.executable)
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout

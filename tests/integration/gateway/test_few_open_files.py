@@ -16,13 +16,13 @@ from support.door_client import TestSender
 from support.gateway import (
     GatewayProcess,
     TestKey,
-    clean_env,
     frame_of,
     gateways,
     upload_fields,
     with_open_files,
 )
 from support.gateway_tls import SERVER, TestAuthority
+from support.local_deployment import clean_environment
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=("json",))
@@ -153,7 +153,7 @@ def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Pa
             stdout=out,
             stderr=out,
             cwd=tmp_path,
-            env=clean_env(),
+            env=clean_environment(),
         )
     try:
         port = await_port(process, log)

@@ -20,7 +20,6 @@ from support.gateway import (
     HttpResult,
     TestKey,
     bodies_under,
-    clean_env,
     frame_of,
     identity,
     run,
@@ -28,6 +27,7 @@ from support.gateway import (
     start_gateway,
     write_principals,
 )
+from support.local_deployment import clean_environment
 
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving
@@ -448,7 +448,7 @@ def refused(tmp_path: Path, *flags: str) -> str:
         text=True,
         timeout=120,  # bounds a hang
         check=False,
-        env=clean_env(),
+        env=clean_environment(),
         cwd=tmp_path,
     )
     assert done.returncode == 2, done.stderr

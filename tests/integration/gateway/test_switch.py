@@ -15,7 +15,6 @@ from support.gateway import (
     GatewayProcess,
     HttpResult,
     TestKey,
-    clean_env,
     frame_of,
     identity,
     run,
@@ -23,6 +22,7 @@ from support.gateway import (
     start_gateway,
     write_principals,
 )
+from support.local_deployment import clean_environment
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_gateway.spool.claim import mirror_authority
@@ -50,7 +50,7 @@ def refused_gateway(cwd: Path, *words: str) -> str:
         text=True,
         timeout=60,
         check=False,
-        env=clean_env(),
+        env=clean_environment(),
         cwd=cwd,
     )
     return done.stderr

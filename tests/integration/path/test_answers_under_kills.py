@@ -24,12 +24,12 @@ from support.gateway import (
     Client,
     GatewayProcess,
     TestKey,
-    clean_env,
     frame_of,
     gateways,
     identity,
     start_gateway,
 )
+from support.local_deployment import clean_environment
 from support.query_lake import bodies, make_query, run_query
 from support.repetitions import times
 from support.simloop import seeds
@@ -177,7 +177,7 @@ def _reconciler(url: str) -> "subprocess.Popen[bytes]":
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=clean_env(),
+        env=clean_environment(),
     )
 
 

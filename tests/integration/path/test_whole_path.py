@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from deltalake import DeltaTable
 from support.builders import make_identity
 from support.gateway import TestKey, gateways, start_gateway, write_principals
 from support.history import UploadResult, broken_guarantees
+from support.local_deployment import clean_environment
 from support.racing import race
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
@@ -40,10 +40,9 @@ def frame_of(number: int, mark: str = "") -> bytes:
 
 
 def sluice(*arguments: str) -> bytes:
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SLUICE_")}
     done = subprocess.run(
         [sys.executable, "-m", "sluice_cli", *arguments],
-        env={**env, "PYSPARK_PYTHON": sys.executable},
+        env=clean_environment(PYSPARK_PYTHON=sys.executable),
         capture_output=True,
         check=False,
     )

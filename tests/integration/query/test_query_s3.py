@@ -2,13 +2,12 @@
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, run_query
-from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
+from support.store_buckets import Bucket
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_lake.delta import find_table
@@ -17,17 +16,6 @@ from sluice_lake.tables import LOGS
 from sluice_protocol.units import NS_PER_S
 
 pytestmark = pytest.mark.s3
-
-
-@dataclass
-class Bucket(Deployment):
-    """A deployment in a bucket."""
-
-    bucket_url: str = ""
-
-    @property
-    def url(self) -> str:
-        return self.bucket_url
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.gateway import TestKey, clean_env, upload_fields, write_principals
+from support.gateway import TestKey, upload_fields, write_principals
+from support.local_deployment import clean_environment
 from support.store_versitygw import free_port, wait_for_port
 from support.web_services import Services
 
@@ -73,7 +74,7 @@ def process_of(folder: Path, service: str) -> Iterator[tuple[int, Path]]:
             stdout=subprocess.DEVNULL,
             stderr=out,
             cwd=folder,
-            env=clean_env(),
+            env=clean_environment(),
         )
         try:
             wait_for_port(port, process)
