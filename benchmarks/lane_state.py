@@ -1,4 +1,4 @@
-"""The cost of a flush by the number of lives that the lane was ever given: bytes and CPU.
+"""The cost of a flush by the number of boots that the lane was ever given: bytes and CPU.
 
 It measures `LaneOwner.enqueue`, which writes work lists and registers to a directory in memory.
 

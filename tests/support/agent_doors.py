@@ -1,8 +1,7 @@
 """A running agent with doors, and what clients send to them.
 
-A gRPC call whose message stalls: frames of HTTP/2, because clients send whole messages.
-
-A system that has no file descriptor for the first connection, and whose second one is reset.
+Also here: a gRPC call whose message stalls: frames of HTTP/2, because clients send whole messages;
+a system that has no file descriptor for the first connection, and whose second one is reset.
 """
 
 import asyncio

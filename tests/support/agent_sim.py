@@ -1,6 +1,6 @@
 """The agent on a simulated loop, disk and network; threads become callbacks in seeded order.
 
-Runs of a spool on a simulated disk that end in a kill, a power cut or an error.
+Also here: runs of a spool on a simulated disk that end in a kill, a power cut or an error.
 
 Each loop stops one run of a new world at a chosen operation, lets the next run finish, and checks
 the world.

@@ -1,12 +1,10 @@
 """Real clients of the doors: where `deploy/clients/build.sh` put them, and how a test runs one.
 
-Clients that are libraries of a program, and the OpenTelemetry Collector behind them.
+Also here: clients that are libraries of a program, and the OpenTelemetry Collector behind them;
+clients that send metrics they have collected: Prometheus and collectd; clients that follow files:
+Filebeat, Fluent Bit, Promtail, rsyslog, syslog-ng and Telegraf.
 
 The records of a program are the lines of its standard input.
-
-Clients that send metrics they have collected: Prometheus and collectd.
-
-Clients that follow files: Filebeat, Fluent Bit, Promtail, rsyslog, syslog-ng and Telegraf.
 """
 
 import json

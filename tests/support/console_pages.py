@@ -1,6 +1,6 @@
 """Steps in a browser that several tests of the console share.
 
-Responses of the console's API in which every string is hostile.
+Also here: responses of the console's API in which every string is hostile.
 """
 
 import json

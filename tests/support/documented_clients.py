@@ -1,6 +1,7 @@
 """What runs each block of the pages in `docs/send`, or the reason why no test does.
 
-The installation of the README: the built wheel, in an empty environment and an empty folder.
+Also here: the installation of the README: the built wheel, in an empty environment and an empty
+folder.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Requests of the doors other than OTLP, each with every field of its protocol.
 
-Protobuf is encoded by hand, so that the field numbers of a decoder are checked.
+Also here: a request to each door, with two records that contain their times.
 
-A request to each door, with two records that contain their times.
+Protobuf is encoded by hand, so that the field numbers of a decoder are checked.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """A store whose caller crashes before or after one of its writes.
 
-A store with one fault: the n-th write of a frame fails, or its gateway is killed in it.
+Also here: a store with one fault: the n-th write of a frame fails, or its gateway is killed in it.
 """
 
 import asyncio

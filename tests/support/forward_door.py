@@ -1,6 +1,7 @@
 """A gateway with the door of Fluent's forward protocol, for one test or for several.
 
-A small client of Fluent's forward protocol with handshake and ack, as `out_forward` has them.
+Also here: a small client of Fluent's forward protocol with handshake and ack, as `out_forward` has
+them.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """A gateway under test: in this process over any store, or as real processes on a directory.
 
-Uploads of several frames in one signed request.
-
-Public keys of the second implementation of Ed25519, as `verify_signature` takes them.
+Also here: uploads of several frames in one signed request; public keys of the second implementation
+of Ed25519, as `verify_signature` takes them.
 """
 
 import asyncio

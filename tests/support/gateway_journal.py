@@ -1,6 +1,6 @@
 """An acceptance journal over a store in memory, and what a reader finds in it.
 
-A gateway process that journals what it accepted, without a gateway.
+Also here: a gateway process that journals what it accepted, without a gateway.
 """
 
 import math

@@ -1,10 +1,8 @@
 """A small deployment for audit and deletion: a local store and a clock that the test moves.
 
-Stories over a deployment with an orphan past its retry horizon, and refusals in them.
-
-A correctly signed plan that lists every blob; only the clauses of the run protect them.
-
-Complete, signed certificates for tests.
+Also here: stories over a deployment with an orphan past its retry horizon, and refusals in them; a
+correctly signed plan that lists every blob, which only the clauses of the run protect; complete,
+signed certificates.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """The states and rules of the simulation of acceptance journals; all states are immutable.
 
+Also here: the moves of the reconciler and of a query in the simulation of acceptance journals.
+
 Time is in ticks of 30 seconds. What a gateway process writes is decided by the product's
 `JournalBook`; a state contains a frozen copy of it.
-
-The moves of the reconciler and of a query in the simulation of acceptance journals.
 """
 
 from collections import deque

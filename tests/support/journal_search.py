@@ -1,9 +1,9 @@
 """Random walks over the simulation of acceptance journals: a seed replays its walk.
 
+Also here: the moves of gateway processes and of the store in the simulation of acceptance journals.
+
 Each walk draws how often every actor acts and how often each kind of move is made. Walks therefore
 differ in character: one has many deaths, another a slow reconciler.
-
-The moves of gateway processes and of the store in the simulation of acceptance journals.
 """
 
 from collections.abc import Callable, Mapping

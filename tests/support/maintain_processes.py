@@ -1,6 +1,6 @@
 """Real `sluice maintain` processes on one store, killed while they run a task.
 
-Records of maintenance tasks for tests.
+Also here: records of maintenance tasks for tests.
 """
 
 import json

@@ -1,5 +1,8 @@
 """A breadth-first checker of acceptance and deletion over one identity.
 
+Also here: the sweeper of the acceptance model: its audit, its plan and its deletes, one call at a
+time.
+
 Actors: uploads (each driven by the product's `acceptance.step`), sweepers (driven by the product's
 deletion clauses), and a store with versions. Every interleaving of their single store calls is
 explored, up to stated bounds: with lost responses, late writes, writes that become visible later
@@ -7,8 +10,6 @@ than their timestamp, late and repeated deletes, crashes and the passing of time
 breadth first, so a counterexample is a shortest one.
 
 Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
-
-The sweeper of the acceptance model: its audit, its plan and its deletes, one call at a time.
 
 The product's deletion clauses decide; the model gathers their evidence from its store.
 """

@@ -1,6 +1,6 @@
 """Random OTLP requests, their JSON encoding, and damage to encoded bytes.
 
-Two OTLP requests in which every field of every message is set.
+Also here: two OTLP requests in which every field of every message is set.
 """
 
 import base64

@@ -1,9 +1,9 @@
 """`sluice up` and an agent, and an outage of their store.
 
+Also here: a proxy before an S3 server whose reads, writes or both can fail for a while.
+
 During an outage the agent's file grows. After it, every service is ready within `RECOVERY_S`, what
 is accepted then is found by a query, and at the end each line of the file is found exactly once.
-
-A proxy before an S3 server whose reads, writes or both can fail for a while.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """An S3 server that enforces the rendered policies, for real clients with credentials of roles.
 
+Also here: a certificate for a test server on this machine.
+
 Each signed request becomes the request of a policy by what is on the wire: method, query and
 headers. The simulator decides it, as S3 decides it before any precondition.
-
-A certificate for a test server on this machine.
 """
 
 import datetime as dt

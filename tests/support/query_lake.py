@@ -1,10 +1,8 @@
 """Queries over a small deployment, with builders of batches and queries.
 
-The query service of a deployment, in this process.
-
-Journals of gateway processes, and the record of a reconciler, written into a deployment.
-
-What tests of views and streams share: a lake with overlapping files, and its records.
+Also here: the query service of a deployment, in this process; journals of gateway processes, and
+the record of a reconciler, written into a deployment; what tests of views and streams share: a lake
+with overlapping files, and its records.
 """
 
 import asyncio

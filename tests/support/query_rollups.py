@@ -1,8 +1,7 @@
 """A world of samples, deletes and rollups, with the rules of the rollup job in plain Python.
 
-Rollups computed in plain Python, to compare with those of the table and of the chunks.
-
-Rollups of a real table `metrics`, written by the rules of the rollup job and without a JVM.
+Also here: rollups computed in plain Python, to compare with those of the table and of the chunks;
+rollups of a real table `metrics`, written by the rules of the rollup job and without a JVM.
 """
 
 import asyncio

@@ -1,5 +1,8 @@
 """A seeded simulation of whole reconcilers, gateways and clients, with faults of every kind.
 
+Also here: the state of a simulation of whole reconcilers: its processes, and how they are started;
+the faults of a simulation of whole reconcilers.
+
 The reconcilers are the product's service with all of its loops: journals, full passes, lanes,
 membership, held batches, removal. Phases of one run, in virtual time:
 
@@ -9,10 +12,6 @@ membership, held batches, removal. Phases of one run, in virtual time:
     recovery  no faults; within a bound, every batch is enqueued and the published time is later
               than every acknowledgement
     removal   the retry horizon passes; journals and registrations of what ended are removed
-
-The state of a simulation of whole reconcilers: its processes, and how they are started.
-
-The faults of a simulation of whole reconcilers.
 """
 
 import asyncio

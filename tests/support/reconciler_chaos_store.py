@@ -1,9 +1,9 @@
 """The store of a simulation of whole reconcilers: virtual latency, faults, checks of each time.
 
+Also here: gateways and clients of a simulation of whole reconcilers.
+
 Each process has its own connection. A process is killed before or after any call of it, suspended,
 or cut off from the store with all others.
-
-Gateways and clients of a simulation of whole reconcilers.
 
 A gateway writes its journal with the product's `JournalBook` and fences itself with
 `must_register_again`. Each rule that makes journals sound can be left out, to show that the

@@ -1,6 +1,6 @@
 """Accepted batches in a store, written as gateways write them.
 
-What a consumer of the work lists reads: the records that are no repetitions.
+Also here: what a consumer of the work lists reads: the records that are no repetitions.
 """
 
 import json

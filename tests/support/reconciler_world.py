@@ -1,6 +1,6 @@
 """A seeded simulation of two reconcilers that crash anywhere, with lost and late writes.
 
-A reconciler that reads journals, without a process: its rounds and passes are called.
+Also here: a reconciler that reads journals, without a process: its rounds and passes are called.
 """
 
 import asyncio

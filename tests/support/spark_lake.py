@@ -1,6 +1,6 @@
 """Builders of accepted batches in a local store, and assertions on the resulting lake.
 
-The files of a lake table in a directory, and how to make them older for vacuum.
+Also here: the files of a lake table in a directory, and how to make them older for vacuum.
 """
 
 import asyncio

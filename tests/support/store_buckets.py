@@ -1,10 +1,10 @@
 """S3, SQS, SNS and IAM for ordinary tests: moto's server, in a thread of the test's process.
 
+Also here: a deployment in a bucket of the real S3 server.
+
 Its deviations from the promises of the port are listed in `support.store_conformance`. It lets two
 conditional writers win, loses some of several concurrent deletes of versions of one key, and causes
 no fault, so races, kills and faults run on versitygw and on `support.memory_bucket`.
-
-A deployment in a bucket of the real S3 server.
 """
 
 import os

@@ -1,9 +1,9 @@
 """The conformance suite over each store, and the known deviations of each store from it.
 
+Also here: a PUT whose second half arrives late, to measure what Last-Modified means on a server.
+
 The tests assert every line of the table. A server that no longer deviates fails them too, so that
 the table stays correct. `docs/store.md` contains it.
-
-A PUT whose second half arrives late, to measure what Last-Modified means on a server.
 """
 
 import http.client

@@ -1,9 +1,10 @@
 """An HTTP server of buckets in memory that checks signatures, for tests with the real client.
 
+Also here: check of SigV4 signatures as S3 makes it, written from the specification, not from the
+signer.
+
 It supports path style, and virtual-host style for `<bucket>.localhost`. A fault happens on the
 connection: a timeout is a response that is never sent, a reset is an aborted connection.
-
-Check of SigV4 signatures as S3 makes it, written from the specification, not from the signer.
 
 Source: AWS General Reference, "Authenticating Requests (AWS Signature Version 4)".
 """
