@@ -11,9 +11,11 @@ from support.queue_store import SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, enqueued
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import UnsupportedVersion
+from sluice_protocol.errors import StoreUnavailable, UnsupportedVersion
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.outcomes import DeleteOutcome
+from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.differences import DifferenceKind
@@ -223,6 +225,37 @@ def test_fenced_owner_deletes_no_part_of_the_next_owner(
             await fenced.close()
 
     asyncio.run(run())
+
+
+class OneRefusal(SimStore):
+    """A store that refuses the first delete."""
+
+    refused = False
+
+    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
+        if not self.refused:
+            self.refused = True
+            raise StoreUnavailable("delete", key, "slow down")
+        return await super().delete(key, incarnation)
+
+
+def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call() -> None:
+    async def run() -> None:
+        store = OneRefusal(clock=SimClock())
+        objects = lane_runs.OwnedObjects(store, "parts/", 1, runtime(store, 1))
+        names = {await objects.create(bytes([number])) for number in range(3)}
+        objects.swapped(set())
+        assert parts_with(store) == names
+        await objects.delete_unnamed()
+        assert parts_with(store) == names
+        await objects.delete_unnamed()
+        assert parts_with(store) == set()
+
+    asyncio.run(run())
+
+
+def parts_with(store: SimStore) -> set[str]:
+    return {key.removeprefix("parts/") for key in store.held if key.startswith("parts/")}
 
 
 def test_reader_reads_again_when_the_owner_merged_what_it_read(
