@@ -28,8 +28,8 @@ import aiohttp
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
 from sluice_agent.app import run_agent
+from sluice_agent.sending.signing_key import make_key
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing_key import make_key
 from sluice_protocol.compression import COMPRESSION_LEVEL, compress_column, compress_zstd
 
 FILE_BYTES: Final = 64 * 1024 * 1024

@@ -25,7 +25,7 @@ from benchmarks.agent import FILE_BYTES, MIB, discarding_server, ship, write_log
 from benchmarks.measure import timed
 from benchmarks.peer_figures import AGENT, FILE_SIZE, SYSLOG_DISK, SYSLOG_MEMORY, PeerSample
 from benchmarks.peer_servers import CACHE, PeerUnavailable, built
-from sluice_agent.signing_key import make_key
+from sluice_agent.sending.signing_key import make_key
 
 SHIPPED_S_MAX: Final = 120
 DEBIAN: Final = CACHE / "debian"

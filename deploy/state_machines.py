@@ -14,9 +14,8 @@ from typing import Final, get_args
 from msgspec.structs import replace
 
 from deploy.page_sections import split_section
-from sluice_agent.foreign_responses import BatchRefusals
-from sluice_agent.parked import drop_parked, retry_parked
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.foreign_responses import BatchRefusals
+from sluice_agent.sending.upload_decisions import (
     ConnectionFailure,
     DropResolved,
     Forget,
@@ -27,6 +26,7 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
+from sluice_agent.spool.parked import drop_parked, retry_parked
 from sluice_protocol.acceptance import (
     BlobHashed,
     ManifestRead,

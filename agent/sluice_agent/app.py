@@ -14,14 +14,15 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.batching import Batcher
-from sluice_agent.disk import RealDisk
 from sluice_agent.errors import SpoolLocked
-from sluice_agent.gateway_addresses import Gateways, SystemResolver
-from sluice_agent.line_readers import PipeInput
+from sluice_agent.inputs.line_readers import PipeInput
 from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.gateway_addresses import Gateways, SystemResolver
+from sluice_agent.sending.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.signing_key import read_key
+from sluice_agent.sending.transport import HttpTransport, client_tls, open_session
+from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import (
     ONCE_GIVE_UP_S,
     AgentSettings,
@@ -30,11 +31,10 @@ from sluice_agent.settings import (
     UploaderSettings,
     check_agent_settings,
 )
-from sluice_agent.signing_key import read_key
-from sluice_agent.spool import Spool
+from sluice_agent.spool.batching import Batcher
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 from sluice_agent.tasks import Agent, AgentRunResult, run_with_background, ship_files, ship_pipe
-from sluice_agent.transport import HttpTransport, client_tls, open_session
-from sluice_agent.uploader import Uploader
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number

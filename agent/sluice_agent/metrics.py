@@ -43,9 +43,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from sluice_agent.file_report import FileCounts
-from sluice_agent.spool import Spool
-from sluice_agent.spool_format import EntryHeader
+from sluice_agent.inputs.file_report import FileCounts
+from sluice_agent.spool.format import EntryHeader
+from sluice_agent.spool.spool import Spool
 
 
 class MetricValue:

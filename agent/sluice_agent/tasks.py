@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from sluice_agent.batching import Batcher
 from sluice_agent.errors import SpoolUnwritable
-from sluice_agent.file_report import FileCounts, make_report, read_report, write_report
-from sluice_agent.files import FileInput, PollResult
-from sluice_agent.host_metrics import HostMetricsInput
-from sluice_agent.line_readers import PipeInput
+from sluice_agent.inputs.file_report import FileCounts, make_report, read_report, write_report
+from sluice_agent.inputs.files import FileInput, PollResult
+from sluice_agent.inputs.host_metrics import HostMetricsInput
+from sluice_agent.inputs.line_readers import PipeInput
 from sluice_agent.memory import IdleRelease
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.spool_retries import until_done
+from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool
-from sluice_agent.spool_retries import until_done
-from sluice_agent.uploader import Uploader
+from sluice_agent.spool.batching import Batcher
+from sluice_agent.spool.spool import Spool
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_web.process_limits import trim_heaps
 
 if TYPE_CHECKING:
-    from sluice_agent.syslog import SyslogInput
+    from sluice_agent.doors.syslog import SyslogInput
 
 POLL_S: Final = 0.25
 SWEEP_S: Final = 0.5
@@ -133,7 +133,7 @@ async def _opened_syslog(agent: Agent) -> AsyncIterator["SyslogInput | None"]:
     if not settings.addresses:
         yield None
         return
-    from sluice_agent.syslog import SyslogPorts, opened_syslog  # noqa: PLC0415 - rarely needed
+    from sluice_agent.doors.syslog import SyslogPorts, opened_syslog  # noqa: PLC0415 - rarely needed
 
     ports = SyslogPorts(batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock)
     async with opened_syslog(settings, ports) as syslog:
@@ -147,8 +147,8 @@ async def _open_doors(agent: Agent) -> AsyncIterator[None]:
         yield
         return
     # The decoders are as large as the rest of the agent.
-    from sluice_agent.door_servers import serve_doors  # noqa: PLC0415 - rarely needed
-    from sluice_agent.doors import DoorPorts  # noqa: PLC0415
+    from sluice_agent.doors.servers import serve_doors  # noqa: PLC0415 - rarely needed
+    from sluice_agent.doors.service import DoorPorts  # noqa: PLC0415
 
     ports = DoorPorts(
         batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock

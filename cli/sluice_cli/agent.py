@@ -18,7 +18,7 @@ from sluice_protocol.identity import check_sender_id
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_agent.parked import ParkedBatch
+    from sluice_agent.spool.parked import ParkedBatch
     from sluice_agent.tasks import AgentRunResult
 
 KEY_DEFAULT: Final = Path(".sluice-agent/key.pem")
@@ -51,7 +51,7 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
 
     An existing key is kept, and its entry is printed again.
     """
-    from sluice_agent.signing_key import make_key, principal_entry, read_key  # noqa: PLC0415 - quick help
+    from sluice_agent.sending.signing_key import make_key, principal_entry, read_key  # noqa: PLC0415 - quick help
 
     name = agent_id or default_agent_id()
     check_sender_id(name)
@@ -72,7 +72,7 @@ def init(*, key: Path = KEY_DEFAULT, agent_id: str | None = None, json: Json = F
 @parked.command(name="list")
 def list_(*, spool: SpoolPath = SPOOL_DEFAULT, json: Json = False) -> int:
     """List parked batches and the reason for each; exit 1 if there are any."""
-    from sluice_agent.parked import list_parked  # noqa: PLC0415 - quick help
+    from sluice_agent.spool.parked import list_parked  # noqa: PLC0415 - quick help
 
     found = list_parked(spool)
     emit(found, as_json=json, human=lambda console: _draw(console, found))
@@ -84,7 +84,7 @@ def drop(
     *name: str, spool: SpoolPath = SPOOL_DEFAULT, every: All = False, json: Json = False
 ) -> None:
     """Delete parked batches permanently; records that no other agent sent are lost."""
-    from sluice_agent.parked import drop_parked  # noqa: PLC0415 - quick help
+    from sluice_agent.spool.parked import drop_parked  # noqa: PLC0415 - quick help
 
     done = drop_parked(spool, name, every=every)
     emit(done, as_json=json, human=lambda console: _print_names(console, "dropped", done))
@@ -95,7 +95,7 @@ def retry(
     *name: str, spool: SpoolPath = SPOOL_DEFAULT, every: All = False, json: Json = False
 ) -> None:
     """Return parked batches to the agent, which sends the same bytes again within a second."""
-    from sluice_agent.parked import retry_parked  # noqa: PLC0415 - quick help
+    from sluice_agent.spool.parked import retry_parked  # noqa: PLC0415 - quick help
 
     done = retry_parked(spool, name, every=every)
     emit(done, as_json=json, human=lambda console: _print_names(console, "queued for retry", done))

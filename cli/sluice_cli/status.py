@@ -12,7 +12,7 @@ from sluice_protocol.units import NS_PER_S
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_agent.file_report import FileReport
+    from sluice_agent.inputs.file_report import FileReport
     from sluice_cli.deployment.facts import DeploymentFacts
 
 _PATHS_SHOWN: Final = 3

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_agent.foreign_responses import describe_foreign
-from sluice_agent.gateway_choice import GatewayTarget
-from sluice_agent.signing_key import read_key
-from sluice_agent.transport import (
+from sluice_agent.sending.foreign_responses import describe_foreign
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.signing_key import read_key
+from sluice_agent.sending.transport import (
     HttpTransport,
     UploadRequest,
     UploadResult,
     client_tls,
     open_session,
 )
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.upload_decisions import (
     Forget,
     GatewayResponse,
     NoGatewayResponse,

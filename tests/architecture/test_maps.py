@@ -81,7 +81,7 @@ STRANGERS_QUESTIONS = {
     "what proves that a blob may be deleted": "core/sluice_protocol/blob_deletion.py",
     "a statement of the bucket policy": "policies/sluice_policies/bucket_policy.py",
     "an option of `sluice query`": "cli/sluice_cli/query.py",
-    "what the agent does when its spool is full": "agent/sluice_agent/spool.py",
+    "what the agent does when its spool is full": "agent/sluice_agent/spool/spool.py",
     "the meaning of a store's response to a PUT": "core/sluice_protocol/exchange_verdicts.py",
 }
 """Questions of a stranger, and the file that the map must lead to."""

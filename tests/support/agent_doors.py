@@ -25,9 +25,9 @@ from support.forward_door import close_clients
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings, SpoolSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 from sluice_agent.tasks import AgentRunResult
 from sluice_doors.table import HTTP_DOORS
 from sluice_web import listening

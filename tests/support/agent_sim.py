@@ -20,18 +20,22 @@ from support.agent_disk import Crash, SimDisk, Tripwire
 from support.simloop import SimClock, SimLoop
 
 from sluice_agent.batch_limits import BatchLimits
-from sluice_agent.batching import Batcher, RecordBlock
-from sluice_agent.columns import logs_from_block
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
-from sluice_agent.gateway_addresses import Gateways
-from sluice_agent.gateway_choice import GatewayTarget
+from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.gateway_addresses import Gateways
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.parked_inquiry import ParkedInquiry
+from sluice_agent.sending.transport import UploadRequest, UploadResult
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
+from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
-from sluice_agent.spool import Spool
-from sluice_agent.transport import UploadRequest, UploadResult
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
-from sluice_agent.uploader import Uploader
+from sluice_agent.spool.batching import Batcher, RecordBlock
+from sluice_agent.spool.spool import Spool
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity

@@ -29,7 +29,7 @@ from support.constants import command_with_flags, settings_with
 from support.local_deployment import clean_environment
 from yarl import URL
 
-from sluice_agent.signing_key import SigningKey
+from sluice_agent.sending.signing_key import SigningKey
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving
 from sluice_gateway.settings import GatewaySettings

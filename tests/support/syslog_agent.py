@@ -12,9 +12,9 @@ from support.constants import settings_with
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings, SpoolSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.ndjson import attribute_rows

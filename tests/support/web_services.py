@@ -17,14 +17,14 @@ from support.gateway import TestKey, running
 from support.gc_world import open_world
 from support.store_versitygw import free_port
 
-from sluice_agent.batching import RecordBlock
-from sluice_agent.disk import RealDisk
-from sluice_agent.door_servers import serve_doors
-from sluice_agent.doors import DoorPorts
+from sluice_agent.doors.servers import serve_doors
+from sluice_agent.doors.service import DoorPorts
 from sluice_agent.health import serve_health
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool.batching import RecordBlock
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 from sluice_doors.table import HTTP_DOORS, DoorName
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.http.service import make_app as make_query_app

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.file_report import FileReport, read_report
+from sluice_agent.inputs.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.queue import read_lanes
 from sluice_cli.shell.settings_file import read_file

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, get_args
 
-from sluice_agent.signing_key import make_key, principal_entry, read_key
+from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
 from sluice_cli.up.services import DOOR_PRINCIPAL
 from sluice_doors.table import DoorName
 from sluice_gateway.door_tokens import create_token

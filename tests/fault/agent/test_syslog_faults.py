@@ -18,8 +18,8 @@ from support.reconciler_seed import queued_bodies
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
+from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing_key import make_key, principal_entry
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store

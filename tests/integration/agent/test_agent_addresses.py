@@ -12,16 +12,20 @@ import pytest
 from aiohttp import web
 from support.gateway_tls import SERVER, TestAuthority
 
-from sluice_agent.gateway_addresses import RESOLVE_S, Gateways, SystemResolver
-from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
-from sluice_agent.transport import (
+from sluice_agent.sending.gateway_addresses import RESOLVE_S, Gateways, SystemResolver
+from sluice_agent.sending.gateway_choice import GatewayTarget, SendAttempts
+from sluice_agent.sending.transport import (
     HttpTransport,
     UploadRequest,
     UploadResult,
     client_tls,
     open_session,
 )
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
 

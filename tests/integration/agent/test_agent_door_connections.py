@@ -20,7 +20,7 @@ from support.agent_doors import Client, fail_accepts, served, spooled
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
 
-from sluice_agent import door_servers
+from sluice_agent.doors import servers
 
 LIMIT = 3
 SHORT_S = 0.3
@@ -176,7 +176,7 @@ def test_slow_and_idle_clients_lose_their_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes, name: str, reason: str
 ) -> None:
     """A client that waits for a place gets one after the limit of time."""
-    monkeypatch.setattr(door_servers, name, SHORT_S)
+    monkeypatch.setattr(servers, name, SHORT_S)
     health = f"127.0.0.1:{free_port()}"
 
     async def check(client: Client) -> None:
@@ -200,7 +200,7 @@ def test_slow_and_idle_clients_lose_their_places(
 def test_a_head_that_arrives_byte_by_byte_does_not_keep_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_servers, "HANDSHAKE_S", SHORT_S)
+    monkeypatch.setattr(servers, "HANDSHAKE_S", SHORT_S)
 
     async def check(client: Client) -> None:
         async with connections(client, 1) as (slow,):
@@ -254,7 +254,7 @@ def _write_without_reading(port: int, body: bytes) -> tuple[socket.socket, int]:
 def test_the_limit_counts_handshakes_of_tls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(door_servers, "HANDSHAKE_S", SHORT_S)
+    monkeypatch.setattr(servers, "HANDSHAKE_S", SHORT_S)
     server = TestAuthority(tmp_path / "ca").issue("server", usage=SERVER)
 
     async def check(client: Client) -> None:

@@ -16,9 +16,9 @@ from support.door_bodies import FORWARD, S, pack
 from support.forward_door import connect
 from support.store_versitygw import free_port
 
-from sluice_agent.batching import Batcher
 from sluice_agent.settings import WhenFull
-from sluice_agent.spool import Spool
+from sluice_agent.spool.batching import Batcher
+from sluice_agent.spool.spool import Spool
 
 PROTOBUF = {"Content-Type": "application/x-protobuf"}
 

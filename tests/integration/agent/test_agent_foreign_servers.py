@@ -12,8 +12,8 @@ from support.constants import settings_with
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.parked import list_parked
 from sluice_agent.settings import AgentSettings
+from sluice_agent.spool.parked import list_parked
 from sluice_cli.upload import upload
 
 PAGE = Scripted(404, headers={"Content-Type": "text/html"}, body=b"<html>no such page</html>")

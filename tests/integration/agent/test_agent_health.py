@@ -15,13 +15,13 @@ from support.store_versitygw import free_port
 
 from sluice_agent import app as app_module
 from sluice_agent import settings as settings_module
-from sluice_agent import spool_retries
 from sluice_agent.app import run_agent
 from sluice_agent.errors import GatewaysUnreachable, SpoolUnwritable
-from sluice_agent.file_report import read_report
+from sluice_agent.inputs.file_report import read_report
+from sluice_agent.sending import spool_retries
 from sluice_agent.settings import SPOOL_BYTES_LEAST, AgentSettings, WhenFull
-from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
-from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool.format import FileCheckpoint
+from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.errors import BadUsage
 
 

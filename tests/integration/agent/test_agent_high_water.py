@@ -10,7 +10,7 @@ from support.constants import command_with_constants
 from support.gateway import CountingStore, TestKey, bodies_under, run, running
 from support.local_deployment import clean_environment
 
-from sluice_agent.signing_key import make_key, principal_entry
+from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, HIGH_WATER, parse_accepted_key
 from sluice_protocol.manifests import HighWaterMark, decode_accepted, decode_record

@@ -12,9 +12,9 @@ from support.otlp_requests import LOG_REQUEST
 from support.store_versitygw import free_port
 
 from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
 from sluice_agent.settings import AgentSettings, SpoolSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 
 LOGS = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"body": {"stringValue": "hello"}}]}]}]}
 METRICS = {

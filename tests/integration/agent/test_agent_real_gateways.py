@@ -17,7 +17,7 @@ from support.constants import command_with_constants
 from support.gateway import bodies_under, start_gateway
 from support.local_deployment import clean_environment
 
-from sluice_agent.signing_key import make_key, principal_entry
+from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_protocol.frame import FRAME_VERSION, decode_frame
 
 SLUICE = command_with_constants(

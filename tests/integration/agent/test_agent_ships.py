@@ -19,8 +19,8 @@ from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
 from support.constants import command_with_constants
 from support.gateway import OpensslKey
 
+from sluice_agent.sending.signing_key import make_key
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing_key import make_key
 from sluice_cli.main import run
 
 ARGS = ("--host-metrics-s", "0")

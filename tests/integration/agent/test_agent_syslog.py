@@ -18,9 +18,9 @@ from support.store_versitygw import free_port
 from support.syslog_agent import bodies, full_spool, rows, served, settings
 
 from sluice_agent.app import run_agent
-from sluice_agent.disk import RealDisk
 from sluice_agent.settings import SpoolSettings
-from sluice_agent.spool import Spool
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.spool import Spool
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import decode_frame
 

@@ -18,7 +18,7 @@ import structlog
 from support.agent_doors import fail_accepts
 from support.syslog_agent import bodies, full_spool, rows, served
 
-from sluice_agent import syslog
+from sluice_agent.doors import syslog
 from sluice_agent.metrics import LabelledMetric
 
 SETTLED_S = 0.3

@@ -10,16 +10,16 @@ from support.gateway import TestKey, run, running
 from support.gateway_tls import SERVER, TestAuthority
 
 from sluice_agent.app import run_forward
-from sluice_agent.gateway_choice import GatewayTarget
-from sluice_agent.settings import AgentSettings, Durability
-from sluice_agent.transport import (
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.transport import (
     HttpTransport,
     UploadRequest,
     UploadResult,
     client_tls,
     open_session,
 )
-from sluice_agent.upload_decisions import ConnectionFailure, NoGatewayResponse
+from sluice_agent.sending.upload_decisions import ConnectionFailure, NoGatewayResponse
+from sluice_agent.settings import AgentSettings, Durability
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock

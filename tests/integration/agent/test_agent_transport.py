@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.gateway_choice import GatewayTarget
-from sluice_agent.transport import (
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.transport import (
     HttpTransport,
     UploadRequest,
     UploadResult,
@@ -15,7 +15,11 @@ from sluice_agent.transport import (
     parse_response,
     parse_retry_after,
 )
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
 from sluice_protocol.keys import digest_of
 from sluice_protocol.system_clock import SystemClock
 

@@ -15,7 +15,7 @@ from support.commands import sluice
 from support.local_deployment import clean_environment
 from support.reconciler_seed import accept_logs
 
-from sluice_agent.spool_format import (
+from sluice_agent.spool.format import (
     FORMAT_VERSION,
     EntryHeader,
     SpoolState,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_agent.file_report import FileCounts, make_report, write_report
+from sluice_agent.inputs.file_report import FileCounts, make_report, write_report
 
 
 @pytest.fixture

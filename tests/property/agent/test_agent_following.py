@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from sluice_agent.batching import RecordBlock, join_blocks, join_checkpoints
-from sluice_agent.files import FileInput
+from sluice_agent.inputs.files import FileInput
 from sluice_agent.settings import FileSettings
-from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool.batching import RecordBlock, join_blocks, join_checkpoints
+from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs
 

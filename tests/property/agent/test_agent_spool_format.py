@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.golden import golden
 
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.spool_format import (
+from sluice_agent.spool.format import (
     FORMAT_VERSION,
     EntryHeader,
     FileCheckpoint,

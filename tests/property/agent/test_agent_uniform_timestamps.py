@@ -8,10 +8,10 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from sluice_agent.columns import text_column
+from sluice_agent.inputs.columns import text_column
+from sluice_agent.inputs.timestamps import parse_mixed, parse_timestamps
+from sluice_agent.inputs.uniform_timestamps import parse_uniform
 from sluice_agent.settings import Zone
-from sluice_agent.timestamps import parse_mixed, parse_timestamps
-from sluice_agent.uniform_timestamps import parse_uniform
 from sluice_protocol.times import scan_time
 from sluice_protocol.units import UnixNs
 

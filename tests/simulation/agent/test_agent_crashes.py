@@ -25,10 +25,10 @@ from support.agent_sim import (
 )
 from support.repetitions import times
 
-from sluice_agent.columns import logs_from_block
+from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.settings import SpoolSettings
-from sluice_agent.spool import Spool, SpooledBatch
-from sluice_agent.spool_format import FileCheckpoint, ParkedReason
+from sluice_agent.spool.format import FileCheckpoint, ParkedReason
+from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs

@@ -12,11 +12,15 @@ from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, 
 from support.simloop import seeds
 
 from sluice_agent.errors import NotAGateway
-from sluice_agent.foreign_responses import REFUSALS_MIN, REFUSED_S_MIN, STOP_S
-from sluice_agent.gateway_choice import BACKOFF_S_MAX
-from sluice_agent.transport import UploadRequest
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
-from sluice_agent.uploader import RETRY_S
+from sluice_agent.sending.foreign_responses import REFUSALS_MIN, REFUSED_S_MIN, STOP_S
+from sluice_agent.sending.gateway_choice import BACKOFF_S_MAX
+from sluice_agent.sending.transport import UploadRequest
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
+from sluice_agent.sending.uploader import RETRY_S
 from sluice_protocol.units import NS_PER_S
 
 PAGES = [GatewayResponse(status=status, media_type="text/html") for status in (200, 401, 404, 413)]

@@ -10,8 +10,12 @@ from support.agent_sim import SimAgent, SimClock, SimNetwork, block, simulate_ag
 from support.simloop import seeds
 
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.spool import SpooledBatch
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
+from sluice_agent.spool.spool import SpooledBatch
 
 LINES = [b"line %d" % n for n in range(80)]
 TROUBLE = (

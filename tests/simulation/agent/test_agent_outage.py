@@ -10,8 +10,8 @@ from support.agent_sim import SimAgent, SimClock, SimNetwork, block, simulate_ag
 from support.simloop import seeds
 
 from sluice_agent.errors import GatewaysUnreachable
-from sluice_agent.upload_decisions import ConnectionFailure, NoGatewayResponse
-from sluice_agent.uploader import FAILURES_LOGGED, SUMMARY_S
+from sluice_agent.sending.upload_decisions import ConnectionFailure, NoGatewayResponse
+from sluice_agent.sending.uploader import FAILURES_LOGGED, SUMMARY_S
 from sluice_protocol.units import NS_PER_S
 
 REFUSED = NoGatewayResponse(failure=ConnectionFailure.REFUSED)

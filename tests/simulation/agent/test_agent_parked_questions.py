@@ -17,9 +17,13 @@ from support.agent_sim import (
 )
 from support.simloop import seeds
 
-from sluice_agent.parked_inquiry import INTERVAL_S_MAX, POLL_S, question_interval_s
-from sluice_agent.transport import UploadRequest
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.sending.parked_inquiry import INTERVAL_S_MAX, POLL_S, question_interval_s
+from sluice_agent.sending.transport import UploadRequest
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
 from sluice_protocol.units import Digest
 
 Response = GatewayResponse | NoGatewayResponse

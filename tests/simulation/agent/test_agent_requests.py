@@ -24,8 +24,10 @@ from support.agent_sim import (
 )
 from support.repetitions import times
 
-from sluice_agent.columns import logs_from_block
-from sluice_agent.request_window import (
+from sluice_agent.inputs.columns import logs_from_block
+from sluice_agent.settings import SpoolSettings
+from sluice_agent.spool.format import ParkedReason
+from sluice_agent.spool.request_window import (
     DIGEST_BYTES,
     REQUESTS_MAX,
     add_requests,
@@ -33,9 +35,7 @@ from sluice_agent.request_window import (
     remove_requests,
     split_requests,
 )
-from sluice_agent.settings import SpoolSettings
-from sluice_agent.spool import Spool, SpooledBatch
-from sluice_agent.spool_format import ParkedReason
+from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import UnixNs

@@ -11,11 +11,15 @@ from support.agent_sim import DIRECTORY, SimAgent, SimClock, SimNetwork, block, 
 from support.simloop import seeds, until
 
 from sluice_agent.errors import SendingRefused
+from sluice_agent.sending.transport import UploadRequest
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
+from sluice_agent.sending.uploader import REFUSED_RETRY_S
 from sluice_agent.settings import WhenFull
-from sluice_agent.spool import SealedBatch, SpooledBatch
-from sluice_agent.transport import UploadRequest
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
-from sluice_agent.uploader import REFUSED_RETRY_S
+from sluice_agent.spool.spool import SealedBatch, SpooledBatch
 from sluice_protocol.units import NS_PER_S
 
 LINES = [b"line %d" % n for n in range(60)]

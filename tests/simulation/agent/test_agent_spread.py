@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 from support.simloop import seeds
 
-from sluice_agent.gateway_choice import (
+from sluice_agent.sending.gateway_choice import (
     GatewaySet,
     GatewayTarget,
     SendAttempts,

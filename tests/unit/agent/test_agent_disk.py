@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.disk import RealDisk
-from sluice_agent.spool_directory import SpoolDirectory
-from sluice_agent.spool_format import SpoolState
+from sluice_agent.spool.directory import SpoolDirectory
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.format import SpoolState
 
 PARTS = (b"first ", b"second")
 

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from sluice_agent.doors import BODIES_BYTES_MAX, REQUESTS_MAX, DoorBudget
+from sluice_agent.doors.service import BODIES_BYTES_MAX, REQUESTS_MAX, DoorBudget
 from sluice_protocol.errors import ErrorCode
 from sluice_web.problems import HttpRefusal
 

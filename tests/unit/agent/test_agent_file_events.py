@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from sluice_agent.file_identity import BLOCK_BYTES
-from sluice_agent.files import FileInput
-from sluice_agent.line_readers import LINE_BYTES_MAX
+from sluice_agent.inputs.file_identity import BLOCK_BYTES
+from sluice_agent.inputs.files import FileInput
+from sluice_agent.inputs.line_readers import LINE_BYTES_MAX
 from sluice_agent.settings import FileSettings
-from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs
 

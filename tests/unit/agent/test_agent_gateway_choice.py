@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 
-from sluice_agent.gateway_choice import (
+from sluice_agent.sending.gateway_choice import (
     BACKOFF_S_MAX,
     LATENCY_FADES_S,
     PROBE_AFTER_S,

@@ -6,7 +6,7 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_agent.host_metrics import (
+from sluice_agent.inputs.host_metrics import (
     CUMULATIVE,
     SOURCES,
     HostMetric,

@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from sluice_agent.transport import UploadResult, parse_results
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.transport import UploadResult, parse_results
+from sluice_agent.sending.upload_decisions import (
     NOT_A_GATEWAY,
     ConnectionFailure,
     GatewayResponse,
@@ -12,7 +12,7 @@ from sluice_agent.upload_decisions import (
     SendAgain,
     decide_reaction,
 )
-from sluice_agent.uploader import (
+from sluice_agent.sending.uploader import (
     LIST_BYTES_MAX,
     SMALL_BYTES_MAX,
     ListPlan,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sluice_agent.disk import RealDisk
-from sluice_agent.parked import read_reason
+from sluice_agent.spool.disk import RealDisk
+from sluice_agent.spool.parked import read_reason
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"reason":"\xff"}', b"[" * 100_000], ids=len)

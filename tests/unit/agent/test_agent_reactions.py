@@ -5,8 +5,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from sluice_agent.transport import parse_response
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.transport import parse_response
+from sluice_agent.sending.upload_decisions import (
     NOT_A_GATEWAY,
     ConnectionFailure,
     DropResolved,

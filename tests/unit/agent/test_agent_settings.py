@@ -19,8 +19,8 @@ from sluice_agent.batch_limits import (
     BatchLimits,
     BlockLimits,
 )
+from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
 from sluice_agent.settings import AgentSettings
-from sluice_agent.signing_key import make_key, principal_entry, read_key
 from sluice_protocol.errors import BadUsage
 
 

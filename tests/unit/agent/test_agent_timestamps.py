@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice_agent.columns import text_column
-from sluice_agent.timestamps import parse_timestamps
+from sluice_agent.inputs.columns import text_column
+from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_protocol.units import UnixNs
 
 ARRIVED = UnixNs(int(datetime(2026, 11, 21, 2, 0, tzinfo=UTC).timestamp()) * 10**9)

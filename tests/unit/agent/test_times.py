@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import msgpack
 import pytest
 
-from sluice_agent.columns import text_column
-from sluice_agent.timestamps import parse_timestamps
+from sluice_agent.inputs.columns import text_column
+from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
 from sluice_doors.forward.messages import decode_forward
 from sluice_doors.json.elasticsearch import decode_bulk

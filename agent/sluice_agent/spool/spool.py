@@ -23,12 +23,11 @@ from typing import Final
 
 import msgspec
 
-from sluice_agent.disk import Disk
 from sluice_agent.errors import CorruptEntry, SpoolBroken
-from sluice_agent.request_window import remove_requests, split_requests
 from sluice_agent.settings import SpoolSettings
-from sluice_agent.spool_directory import SpoolDirectory, translate_os_errors
-from sluice_agent.spool_format import (
+from sluice_agent.spool.directory import SpoolDirectory, translate_os_errors
+from sluice_agent.spool.disk import Disk
+from sluice_agent.spool.format import (
     FORMAT_VERSION,
     EntryHeader,
     FileCheckpoint,
@@ -38,6 +37,7 @@ from sluice_agent.spool_format import (
     is_entry,
     prune_state,
 )
+from sluice_agent.spool.request_window import remove_requests, split_requests
 from sluice_protocol.columns import Columns, kind_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import encode_frame

@@ -33,7 +33,7 @@ from typing import Final
 import msgspec
 
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.request_window import add_requests
+from sluice_agent.spool.request_window import add_requests
 from sluice_protocol.errors import UNREADABLE_JSON, UnsupportedVersion
 from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity

@@ -18,11 +18,11 @@ from typing import Final
 
 from aiohttp import web
 
-from sluice_agent.batching import Batcher, RecordBlock
-from sluice_agent.door_blocks import ReadRequest, read_request
-from sluice_agent.door_senders import TokenSenders
+from sluice_agent.doors.blocks import ReadRequest, read_request
+from sluice_agent.doors.senders import TokenSenders
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool import Spool
+from sluice_agent.spool.batching import Batcher, RecordBlock
+from sluice_agent.spool.spool import Spool
 from sluice_doors.requests import DoorRequest, DoorResult, sent_token
 from sluice_doors.table import DoorName
 from sluice_protocol.clock import Clock

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sluice_agent.disk import Disk
 from sluice_agent.errors import CorruptEntry, SpoolBroken, SpoolLocked, SpoolUnwritable
-from sluice_agent.spool_format import (
+from sluice_agent.spool.disk import Disk
+from sluice_agent.spool.format import (
     PREFIX,
     EntryHeader,
     SpoolState,

@@ -13,9 +13,9 @@ import numpy as np
 import psutil
 import structlog
 
-from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
-from sluice_agent.columns import Pairs, attribute_columns
-from sluice_agent.file_names import shown_name
+from sluice_agent.inputs.columns import Pairs, attribute_columns
+from sluice_agent.inputs.file_names import shown_name
+from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_protocol.columns import MetricColumns, NameColumn
 from sluice_protocol.units import UnixNs
 

@@ -28,15 +28,12 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.disk import Disk
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.gateway_addresses import Gateways
-from sluice_agent.gateway_choice import SendAttempts
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.parked import read_reason
-from sluice_agent.spool_format import decode_entry, is_entry
-from sluice_agent.transport import UploadRequest, UploadTransport
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.gateway_addresses import Gateways
+from sluice_agent.sending.gateway_choice import SendAttempts
+from sluice_agent.sending.transport import UploadRequest, UploadTransport
+from sluice_agent.sending.upload_decisions import (
     DropResolved,
     Forget,
     Park,
@@ -45,6 +42,9 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
+from sluice_agent.spool.disk import Disk
+from sluice_agent.spool.format import decode_entry, is_entry
+from sluice_agent.spool.parked import read_reason
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import NS_PER_S

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_agent.batch_limits import BATCH_BYTES_MAX
-from sluice_agent.batching import RECORD_COST_BYTES, RecordBlock
-from sluice_agent.request_window import part_digest
+from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.spool.request_window import part_digest
 from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyTooLarge, DecodedRecords

@@ -12,10 +12,10 @@ import structlog
 
 from sluice_agent.errors import CorruptEntry, SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool import Spool, SpooledBatch
-from sluice_agent.spool_format import ParkedReason
-from sluice_agent.transport import UploadResult
-from sluice_agent.upload_decisions import GatewayResponse
+from sluice_agent.sending.transport import UploadResult
+from sluice_agent.sending.upload_decisions import GatewayResponse
+from sluice_agent.spool.format import ParkedReason
+from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 

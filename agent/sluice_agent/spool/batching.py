@@ -19,10 +19,10 @@ import structlog
 
 from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.metrics import AgentMetrics
+from sluice_agent.sending.spool_retries import until_done
 from sluice_agent.settings import WhenFull
-from sluice_agent.spool import SealedBatch, Spool, SpooledBatch
-from sluice_agent.spool_format import FileCheckpoint
-from sluice_agent.spool_retries import until_done
+from sluice_agent.spool.format import FileCheckpoint
+from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import Columns, SignalColumns, kind_of

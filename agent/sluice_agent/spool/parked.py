@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from sluice_agent.disk import Disk, RealDisk
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.spool_directory import naming_file
-from sluice_agent.spool_format import PREFIX, ParkedReason, decode_header, header_end, is_entry
+from sluice_agent.spool.directory import naming_file
+from sluice_agent.spool.disk import Disk, RealDisk
+from sluice_agent.spool.format import PREFIX, ParkedReason, decode_header, header_end, is_entry
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 
 

@@ -23,15 +23,13 @@ from typing import Final
 import structlog
 
 from sluice_agent.errors import GatewaysUnreachable, SendingRefused
-from sluice_agent.foreign_responses import ForeignResponses
-from sluice_agent.gateway_addresses import Gateways
-from sluice_agent.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.settings import UploaderSettings
-from sluice_agent.spool import Spool, SpooledBatch
-from sluice_agent.spool_retries import RetriedSpool
-from sluice_agent.transport import UploadRequest, UploadResult, UploadTransport
-from sluice_agent.upload_decisions import (
+from sluice_agent.sending.foreign_responses import ForeignResponses
+from sluice_agent.sending.gateway_addresses import Gateways
+from sluice_agent.sending.gateway_choice import GatewayTarget, SendAttempts
+from sluice_agent.sending.spool_retries import RetriedSpool
+from sluice_agent.sending.transport import UploadRequest, UploadResult, UploadTransport
+from sluice_agent.sending.upload_decisions import (
     NOT_A_GATEWAY,
     DropResolved,
     Forget,
@@ -43,6 +41,8 @@ from sluice_agent.upload_decisions import (
     StopSending,
     decide_reaction,
 )
+from sluice_agent.settings import UploaderSettings
+from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.units import NS_PER_S

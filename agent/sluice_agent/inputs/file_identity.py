@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
-from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool.format import FileCheckpoint
 
 BLOCK_BYTES: Final = 64 * 1024
 STEP_BYTES: Final = 64 * 1024 * 1024

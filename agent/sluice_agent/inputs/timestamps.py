@@ -15,14 +15,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from sluice_agent.settings import Zone
-from sluice_agent.uniform_timestamps import (
+from sluice_agent.inputs.uniform_timestamps import (
     YEARS,
     Ints,
     may_be_zone,
     offset_of_zone,
     parse_uniform,
 )
+from sluice_agent.settings import Zone
 from sluice_protocol.columns import TextColumn
 from sluice_protocol.times import SLACK_S, TIME_BYTES_MAX, scan_time
 from sluice_protocol.units import NS_PER_S, UnixNs

@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Zone
-from sluice_agent.timestamps import parse_timestamps
 from sluice_protocol.columns import (
     AttributeColumns,
     LogColumns,

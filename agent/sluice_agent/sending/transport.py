@@ -15,9 +15,13 @@ import aiohttp
 import msgspec
 from yarl import URL
 
-from sluice_agent.gateway_choice import GatewayTarget
-from sluice_agent.signing_key import SigningKey
-from sluice_agent.upload_decisions import ConnectionFailure, GatewayResponse, NoGatewayResponse
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.signing_key import SigningKey
+from sluice_agent.sending.upload_decisions import (
+    ConnectionFailure,
+    GatewayResponse,
+    NoGatewayResponse,
+)
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.keys import digest_of

@@ -12,10 +12,10 @@ from typing import Final
 import structlog
 
 from sluice_agent.errors import NotAGateway
-from sluice_agent.gateway_choice import GatewayTarget
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool import SpooledBatch
-from sluice_agent.upload_decisions import GatewayResponse
+from sluice_agent.sending.gateway_choice import GatewayTarget
+from sluice_agent.sending.upload_decisions import GatewayResponse
+from sluice_agent.spool.spool import SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.upload_http import UPLOAD_PATH

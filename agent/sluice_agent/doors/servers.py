@@ -15,8 +15,8 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.door_senders import TokenSenders
-from sluice_agent.doors import AgentDoors, DoorPorts
+from sluice_agent.doors.senders import TokenSenders
+from sluice_agent.doors.service import AgentDoors, DoorPorts
 from sluice_agent.listen_settings import DoorPortSettings, DoorSettings
 from sluice_doors.api import DoorsApi
 from sluice_web.addresses import parse_listen
@@ -147,7 +147,7 @@ class _Servers:
 
     def forward(self) -> AbstractAsyncContextManager[int]:
         """Return the server of Fluent's forward protocol; it yields its port."""
-        from sluice_agent.forward_keys import (  # noqa: PLC0415 - an extra
+        from sluice_agent.doors.forward_keys import (  # noqa: PLC0415 - an extra
             KeySenders,
             read_forward_keys,
         )

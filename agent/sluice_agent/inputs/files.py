@@ -34,14 +34,14 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from sluice_agent.batching import RecordBlock
-from sluice_agent.columns import logs_from_block
-from sluice_agent.file_identity import PrefixComparison, PrefixDigest, best, tail_digest
-from sluice_agent.file_names import parse_stored_path, shown_name
-from sluice_agent.file_report import FileCounts
-from sluice_agent.line_readers import FileChange, FollowedFile, source_of
+from sluice_agent.inputs.columns import logs_from_block
+from sluice_agent.inputs.file_identity import PrefixComparison, PrefixDigest, best, tail_digest
+from sluice_agent.inputs.file_names import parse_stored_path, shown_name
+from sluice_agent.inputs.file_report import FileCounts
+from sluice_agent.inputs.line_readers import FileChange, FollowedFile, source_of
 from sluice_agent.settings import FileSettings
-from sluice_agent.spool_format import FileCheckpoint
+from sluice_agent.spool.batching import RecordBlock
+from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.units import UnixNs
 
 COPY_BYTES_MIN: Final = 1024

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import structlog
 from yarl import URL
 
-from sluice_agent.gateway_choice import (
+from sluice_agent.sending.gateway_choice import (
     GatewaySet,
     GatewayTarget,
     NextAttempt,
