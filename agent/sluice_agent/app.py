@@ -59,7 +59,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRun
         settings, settings.for_spool(), stop_when_refused=settings.once, give_up_s=give_up_s
     ) as agent:
         await run_with_background(ship_files(agent, stop), agent)
-        return agent.result()
+        return await agent.result()
 
 
 async def run_forward(
@@ -80,7 +80,7 @@ async def run_forward(
     ) as agent:
         pipe = PipeInput(descriptor, zone=settings.zone(), limits=settings.for_blocks())
         await run_with_background(ship_pipe(agent, pipe, stop, wait_for_all=accepted), agent)
-        return agent.result()
+        return await agent.result()
 
 
 @asynccontextmanager

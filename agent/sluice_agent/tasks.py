@@ -93,8 +93,9 @@ class Agent:
             )
         return "; ".join(filter(None, reasons)) or "records that were read are not sealed yet"
 
-    def result(self) -> AgentRunResult:
-        """Return what this run has done so far."""
+    async def result(self) -> AgentRunResult:
+        """Return what this run has done, with the batch that is being committed."""
+        await asyncio.to_thread(self.spool.settle)
         return AgentRunResult(
             agent_id=self.settings.agent_id,
             boot_id=self.spool.boot_id,

@@ -106,6 +106,11 @@ class Spool:
         self._requests = frozenset(split_requests(self._state.requests))
         self._next_order = max([self._state.through, *self._ready]) + 1
 
+    def settle(self) -> None:
+        """Wait for a commit that another thread is running: its batch is then in `ready`."""
+        with self._committing:
+            pass
+
     def close(self) -> None:
         """Release the spool, after a commit or sweep that another thread is running."""
         with self._committing, self._sweeping:

@@ -3,7 +3,8 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from sluice_agent.errors import GatewaysUnreachable, SpoolUnwritable
 from sluice_agent.inputs.file_report import read_report
 from sluice_agent.sending import spool_retries
 from sluice_agent.settings import SPOOL_BYTES_LEAST, AgentSettings, WhenFull
+from sluice_agent.spool.directory import SpoolDirectory
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.errors import BadUsage
@@ -104,6 +106,28 @@ def test_a_full_disk_at_the_first_checkpoint_only_delays(
     with GatewayDouble() as gateway:
         asyncio.run(main(gateway))
     assert next(failures, None) is None
+
+
+def test_a_batch_that_is_committed_during_the_stop_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file is in the spool, so a result without it would report that nothing waits."""
+    (tmp_path / "app.log").write_bytes(b"one\n")
+    publish, stop = SpoolDirectory.publish, asyncio.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def slow(directory: SpoolDirectory, name: str, parts: Sequence[bytes]) -> None:
+            publish(directory, name, parts)
+            loop.call_soon_threadsafe(stop.set)
+            time.sleep(0.5)  # more than the agent has to drain
+
+        monkeypatch.setattr(SpoolDirectory, "publish", slow)
+        found = await run_agent(settings(tmp_path, "http://127.0.0.1:9", ""), stop=stop)
+        assert found.waiting == 1
+
+    asyncio.run(main())
 
 
 def test_an_unusable_address_is_sample(tmp_path: Path) -> None:
