@@ -1,4 +1,4 @@
-"""Blocks of lines of one form have the same times as any other block."""
+"""A block of lines has the times that the reader of one text finds in each line."""
 
 import os
 import random
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from sluice_agent.inputs.columns import text_column
-from sluice_agent.inputs.timestamps import parse_mixed, parse_timestamps
-from sluice_agent.inputs.uniform_timestamps import parse_uniform
+from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Zone
 from sluice_protocol.times import scan_time
 from sluice_protocol.units import UnixNs
@@ -30,6 +29,13 @@ def block(form: str, *, count: int = 200, step_ms: int = 37) -> list[bytes]:
     return lines
 
 
+def time_of(line: bytes, zone: Zone) -> int:
+    """Return the time that the reader of one text finds, or that of arrival."""
+    text = line.decode("latin-1").removeprefix("[")
+    found = scan_time(text, zone=zone, received_ns=ARRIVED)
+    return ARRIVED if found is None or found.ts_ns is None else found.ts_ns
+
+
 @pytest.mark.parametrize(
     "form",
     [
@@ -39,12 +45,12 @@ def block(form: str, *, count: int = 200, step_ms: int = 37) -> list[bytes]:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("zone", ZONES)
-def test_lines_of_one_form_are_read_together(form: str, zone: Zone) -> None:
-    lines = text_column(block(form))
-    found = parse_uniform(lines, zone)
-    assert found is not None
+def test_the_usual_forms_are_read(form: str, zone: Zone) -> None:
+    lines = block(form)
+    found = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=zone)
     assert found.dtype == np.int64
-    assert found.tolist() == parse_mixed(lines, arrived_ns=ARRIVED, zone=zone).tolist()
+    assert found.tolist() == [time_of(line, zone) for line in lines]
+    assert ARRIVED not in found
 
 
 @pytest.mark.parametrize("name", [" UTC", " GMT", " +0100", " -03:30"])
@@ -54,8 +60,8 @@ def test_a_zone_after_a_space_is_read_in_any_line(name: str, place: int) -> None
     lines[place] = f"2026-03-29 00:58:07.123456{name} some text".encode()
     column = text_column(lines)
     found = parse_timestamps(column, arrived_ns=ARRIVED, zone=ZONES[1])
-    assert found.tolist() == parse_mixed(column, arrived_ns=ARRIVED, zone=ZONES[1]).tolist()
-    named = parse_mixed(text_column([lines[place]]), arrived_ns=ARRIVED, zone=ZONES[2])
+    assert found.tolist() == [time_of(line, ZONES[1]) for line in lines]
+    named = parse_timestamps(text_column([lines[place]]), arrived_ns=ARRIVED, zone=ZONES[2])
     assert found[place] == named[0], "the zone of the line counts, not that of the agent"
 
 
@@ -78,15 +84,14 @@ def test_a_line_of_another_form_has_its_own_time(line: str, place: int) -> None:
     lines = block("%Y-%m-%dT%H:%M:%S.{f}+00:00")
     lines[place] = line.encode()
     column = text_column(lines)
-    assert parse_uniform(column, None) is None
     alone = parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=None)
     assert parse_timestamps(column, arrived_ns=ARRIVED, zone=None)[place] == alone[0]
 
 
-def test_all_readers_agree_on_damaged_blocks() -> None:
+def test_both_readers_agree_on_damaged_blocks() -> None:
     """A changed byte anywhere is no timestamp, or the one that the reader of texts has."""
     seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
-    rng, uniform, times = random.Random(seed), 0, 0
+    rng, times = random.Random(seed), 0
     forms = [
         *("%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,{f}Z"),
         *("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S PM", "%Y-%m-%dT%H:%M:%S.{f}+01"),
@@ -103,18 +108,7 @@ def test_all_readers_agree_on_damaged_blocks() -> None:
             )
         lines = [bytes(changed)] * rng.choice([1, 1, 2]) + lines[rng.choice([0, 1]) :]
         zone = rng.choice(ZONES)
-        column = text_column(lines)
-        slow = parse_mixed(column, arrived_ns=ARRIVED, zone=zone).tolist()
-        read = []
-        for line in lines:
-            text = line.decode("latin-1").removeprefix("[")
-            one = scan_time(text, zone=zone, received_ns=ARRIVED)
-            read.append(ARRIVED if one is None or one.ts_ns is None else one.ts_ns)
-        assert slow == read, f"seed={seed} number={number}"
-        times += sum(one != ARRIVED for one in read)
-        found = parse_uniform(column, zone)
-        if found is not None:
-            uniform += 1
-            assert found.tolist() == slow, f"seed={seed} number={number}"
-    assert uniform > 60
+        found = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=zone).tolist()
+        assert found == [time_of(line, zone) for line in lines], f"seed={seed} number={number}"
+        times += sum(one != ARRIVED for one in found)
     assert times > 1000
