@@ -154,7 +154,7 @@ async def _open_doors(agent: Agent) -> AsyncIterator[None]:
     ports = DoorPorts(
         batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
     )
-    async with serve_doors(settings, agent.settings.for_door_ports(), ports):
+    async with serve_doors(settings, ports):
         yield
 
 

@@ -25,10 +25,9 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.doors.blocks import cost_bytes
-from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool.batching import Batcher, RecordBlock
+from sluice_agent.settings import SyslogAddress, SyslogSettings
+from sluice_agent.spool.batching import Batcher, RecordBlock, cost_bytes
 from sluice_doors.syslog import SyslogFrames, SyslogPiece, cut_pieces, decode_syslog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.inputs.files import UNREADABLE_S, FileInput
 from sluice_agent.inputs.line_readers import LINE_BYTES_MAX, FileChange, FollowedFile
-from sluice_agent.settings import FileSettings
+from sluice_agent.settings import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits, FileSettings
 from sluice_agent.spool.batching import RecordBlock
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns

@@ -13,14 +13,14 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from sluice_agent.batch_limits import (
+from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
+from sluice_agent.settings import (
     BATCH_BYTES_MAX,
     BLOCK_COST_BYTES_MAX,
+    AgentSettings,
     BatchLimits,
     BlockLimits,
 )
-from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
-from sluice_agent.settings import AgentSettings
 from sluice_protocol.errors import BadUsage
 
 
