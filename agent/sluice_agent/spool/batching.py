@@ -18,9 +18,9 @@ import msgspec
 import structlog
 
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.sending.spool_retries import until_done
 from sluice_agent.settings import BatchLimits, WhenFull
 from sluice_agent.spool.format import FileCheckpoint
+from sluice_agent.spool.retries import until_done
 from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.column_slices import join_columns, text_bytes

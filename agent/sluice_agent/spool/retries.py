@@ -1,4 +1,4 @@
-"""What the uploader does with batches in the spool, repeated while the disk fails.
+"""Operations on the spool that are repeated while the disk fails.
 
 A full or failing disk does not end an upload: the operation is repeated until it succeeds. The
 frame of a batch for which a worker is free is kept in memory, so it is not read again.
@@ -12,8 +12,6 @@ import structlog
 
 from sluice_agent.errors import CorruptEntry, SpoolUnwritable
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.sending.transport import UploadResult
-from sluice_agent.sending.upload_decisions import GatewayResponse
 from sluice_agent.spool.format import ParkedReason
 from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.clock import Clock
@@ -22,7 +20,6 @@ from sluice_protocol.units import NS_PER_S
 Result = TypeVar("Result")
 
 SPOOL_RETRY_S: Final = 1.0
-RESPONSE_CHARS_MAX: Final = 4096
 _log: Final = structlog.get_logger("sluice.agent.spool")
 
 
@@ -93,27 +90,17 @@ class RetriedSpool:
             self._metrics.accepted_bytes.inc(sum(batch.header.frame_bytes for batch in batches))
             await self.forget(*batches)
 
-    async def park(
-        self, batch: SpooledBatch, reason: str, gateway: str, received: UploadResult
-    ) -> None:
+    async def park(self, batch: SpooledBatch, reason: ParkedReason) -> None:
         """Park a batch with the response that rejected it."""
-        response = received.response
-        parked = ParkedReason(
-            reason=reason,
-            gateway=gateway,
-            status=response.status if isinstance(response, GatewayResponse) else 0,
-            parked_at_unix_ns=self._clock.now_ns(),
-            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
-        )
-        await self._until_done(lambda: self._spool.park(batch, parked))
+        await self._until_done(lambda: self._spool.park(batch, reason))
         self.parked += 1
         self._metrics.parked.inc()
         _log.error(
             "batch_parked",
             name=batch.header.name,
-            reason=reason,
-            status=parked.status,
-            gateway=gateway,
+            reason=reason.reason,
+            status=reason.status,
+            gateway=reason.gateway,
         )
 
     def _undamaged(self, batch: SpooledBatch, found: bytes | CorruptEntry) -> bytes | None:
