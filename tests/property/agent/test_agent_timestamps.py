@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from sluice_agent.inputs.columns import text_column
 from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Zone
+from sluice_protocol.records import text_column
 from sluice_protocol.times import scan_time
 from sluice_protocol.units import UnixNs
 
@@ -47,7 +47,7 @@ def time_of(line: bytes, zone: Zone) -> int:
 @pytest.mark.parametrize("zone", ZONES)
 def test_the_usual_forms_are_read(form: str, zone: Zone) -> None:
     lines = block(form)
-    found = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=zone)
+    found = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=zone)
     assert found.dtype == np.int64
     assert found.tolist() == [time_of(line, zone) for line in lines]
     assert ARRIVED not in found
@@ -58,10 +58,10 @@ def test_the_usual_forms_are_read(form: str, zone: Zone) -> None:
 def test_a_zone_after_a_space_is_read_in_any_line(name: str, place: int) -> None:
     lines = block("%Y-%m-%d %H:%M:%S.{f}")
     lines[place] = f"2026-03-29 00:58:07.123456{name} some text".encode()
-    column = text_column(lines)
+    column = text_column("body", lines)
     found = parse_timestamps(column, arrived_ns=ARRIVED, zone=ZONES[1])
     assert found.tolist() == [time_of(line, ZONES[1]) for line in lines]
-    named = parse_timestamps(text_column([lines[place]]), arrived_ns=ARRIVED, zone=ZONES[2])
+    named = parse_timestamps(text_column("body", [lines[place]]), arrived_ns=ARRIVED, zone=ZONES[2])
     assert found[place] == named[0], "the zone of the line counts, not that of the agent"
 
 
@@ -83,8 +83,8 @@ def test_a_zone_after_a_space_is_read_in_any_line(name: str, place: int) -> None
 def test_a_line_of_another_form_has_its_own_time(line: str, place: int) -> None:
     lines = block("%Y-%m-%dT%H:%M:%S.{f}+00:00")
     lines[place] = line.encode()
-    column = text_column(lines)
-    alone = parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=None)
+    column = text_column("body", lines)
+    alone = parse_timestamps(text_column("body", [line.encode()]), arrived_ns=ARRIVED, zone=None)
     assert parse_timestamps(column, arrived_ns=ARRIVED, zone=None)[place] == alone[0]
 
 
@@ -108,7 +108,7 @@ def test_both_readers_agree_on_damaged_blocks() -> None:
             )
         lines = [bytes(changed)] * rng.choice([1, 1, 2]) + lines[rng.choice([0, 1]) :]
         zone = rng.choice(ZONES)
-        found = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=zone).tolist()
+        found = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=zone).tolist()
         assert found == [time_of(line, zone) for line in lines], f"seed={seed} number={number}"
         times += sum(one != ARRIVED for one in found)
     assert times > 1000

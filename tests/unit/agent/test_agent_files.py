@@ -114,6 +114,15 @@ def test_bytes_are_preserved(tmp_path: Path) -> None:
     assert [line.decode() for line in bodies][4] == "caf\ufffd \ufffd"
 
 
+def test_a_character_whose_bytes_are_in_two_lines_is_none(tmp_path: Path) -> None:
+    """Each line keeps its bytes, and no line stops the agent."""
+    append(tmp_path / "app.log", b"a\xc3\n\xa4b\n")
+    follower = Follower(tmp_path)
+    assert [line.decode() for line in follower.poll()] == ["a\ufffd", "\ufffdb"]
+    raw = [base64.b64decode(one["sluice.raw"]) for one in follower.attributes]
+    assert raw == [b"a\xc3", b"\xa4b"]
+
+
 def test_a_line_over_the_limit_is_split_between_characters(tmp_path: Path) -> None:
     """Its pieces are marked as continued, and together they are the line."""
     line = "é".encode() * LINE_BYTES_MAX + b"end"

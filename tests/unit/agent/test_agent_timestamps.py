@@ -5,8 +5,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice_agent.inputs.columns import text_column
 from sluice_agent.inputs.timestamps import parse_timestamps
+from sluice_protocol.records import text_column
 from sluice_protocol.units import UnixNs
 
 ARRIVED = UnixNs(int(datetime(2026, 11, 21, 2, 0, tzinfo=UTC).timestamp()) * 10**9)
@@ -14,7 +14,9 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def one(line: str) -> int:
-    return int(parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=BERLIN)[0])
+    return int(
+        parse_timestamps(text_column("body", [line.encode()]), arrived_ns=ARRIVED, zone=BERLIN)[0]
+    )
 
 
 def ns(text: str, fraction_ns: int = 0) -> int:
@@ -81,5 +83,5 @@ def test_lines_without_a_timestamp_have_their_time_of_arrival(line: str) -> None
 def test_a_column_is_parsed_line_by_line() -> None:
     """Lines do not affect each other, however short they are."""
     lines = [b"", b"2026-11-21T02:16:19Z", b"x", b"Nov 21 02:16:19 h", b"", b"2026-11-21T02:16:2"]
-    got = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
+    got = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
     assert got == [one(line.decode()) for line in lines]

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import msgpack
 import pytest
 
-from sluice_agent.inputs.columns import text_column
 from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
 from sluice_doors.forward.messages import decode_forward
@@ -19,6 +18,7 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.records import text_column
 from sluice_protocol.times import read_time
 from sluice_protocol.units import UnixNs
 
@@ -74,13 +74,13 @@ def records(found: tuple[DecodedRecords, ...]) -> list[int]:
 
 
 def files(texts: list[str]) -> list[int]:
-    lines = text_column([f"[{text}] message".encode() for text in texts])
+    lines = text_column("body", [f"[{text}] message".encode() for text in texts])
     return list(parse_timestamps(lines, arrived_ns=RECEIVED, zone=UTC).tolist())
 
 
 def file_by_file(texts: list[str]) -> list[int]:
     """Return the times of files whose lines all have one form."""
-    blocks = [text_column([f"{text} message".encode()] * 3) for text in texts]
+    blocks = [text_column("body", [f"{text} message".encode()] * 3) for text in texts]
     return [int(parse_timestamps(one, arrived_ns=RECEIVED, zone=UTC)[2]) for one in blocks]
 
 
