@@ -12,8 +12,7 @@ from aiohttp import web
 from sluice_console.access import check_operator
 from sluice_gc.errors import GcRefused
 from sluice_gc.plan.candidate_views import CandidateDetail, CandidatePage
-from sluice_maintain.status import MaintenanceStatus
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import MaintenanceStatus, read_stored_status
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval
 from sluice_protocol.clock import Clock
 from sluice_protocol.distribution import describe_missing_package

@@ -32,8 +32,7 @@ from sluice_console.policies import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
-from sluice_maintain.status import MaintenanceStatus
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import MaintenanceStatus, read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE

@@ -20,7 +20,7 @@ from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import UNREADABLE_JSON
