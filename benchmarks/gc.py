@@ -32,11 +32,11 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_gc.audit.certificate import ShardFiles
-from sluice_gc.audit.eligible_versions import eligible_table, join_names
+from sluice_gc.certificate import ShardFiles
+from sluice_gc.eligible_versions import eligible_table, join_names
 from sluice_gc.evidence_files import BLOBS, NAMES, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
-from sluice_gc.plan.planner import TASKS_TOGETHER, PlanTask, PlanTotals, plan_shards, task_count
+from sluice_gc.planner import TASKS_TOGETHER, PlanTask, PlanTotals, plan_shards, task_count
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import (
     LocalTaskEngine,

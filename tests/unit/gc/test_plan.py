@@ -4,9 +4,9 @@ import msgspec
 import pytest
 from support.gc_world import KEY, KEYS, certificate
 
-from sluice_gc.audit.certificate import AuditCounts
+from sluice_gc.certificate import AuditCounts
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.plan import (
+from sluice_gc.plan import (
     ClockReadings,
     Plan,
     PlanSummary,

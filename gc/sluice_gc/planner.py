@@ -17,9 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import ShardFiles, shard_files
-from sluice_gc.audit.certificate_chain import read_certificate_or_newest
-from sluice_gc.audit.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
+from sluice_gc.certificate import ShardFiles, read_certificate_or_newest, shard_files
+from sluice_gc.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     BLOBS,
@@ -30,11 +29,12 @@ from sluice_gc.evidence_files import (
     put_table,
     read_tables,
 )
-from sluice_gc.plan.plan import (
+from sluice_gc.plan import (
     AGE_DAYS,
     SIZE_LIMITS,
     ClockReadings,
     Plan,
+    PlanBasis,
     PlanSummary,
     TallyBucket,
     VersionTally,
@@ -44,9 +44,9 @@ from sluice_gc.plan.plan import (
     check_clocks,
     check_horizon_covered,
     plan_key,
+    read_store_time,
     sign_plan,
 )
-from sluice_gc.plan.plan_inputs import PlanBasis, read_store_time
 from sluice_gc.settings import PlanSettings
 from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.task_engine import TaskEngine

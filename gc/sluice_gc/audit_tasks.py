@@ -14,6 +14,7 @@ entries before it writes any.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -22,14 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import (
-    AuditCounts,
-    AuditTaskFacts,
-    FindingKind,
-    FindingLog,
-    SequenceChecker,
-)
-from sluice_gc.audit.eligible_versions import (
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.eligible_versions import (
     EligibleVersions,
     are_named,
     eligible_table,
@@ -37,6 +32,7 @@ from sluice_gc.audit.eligible_versions import (
 )
 from sluice_gc.evidence_files import (
     BLOBS,
+    FINDINGS,
     MANIFESTS,
     NAMED,
     NAMES,
@@ -50,6 +46,7 @@ from sluice_gc.evidence_files import (
 from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard, split_shards
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
@@ -82,6 +79,77 @@ from sluice_protocol.units import Digest, ETag, ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore
 from sluice_store.retry import Backoff, create_known
+
+
+class FindingKind(StrEnum):
+    """The kind of a finding."""
+
+    MISSING_BLOB = "missing_blob"
+    """A manifest names a blob that does not exist: it is lost, or the manifest is `unproved` and
+    caused no 200.
+    """
+    UNREADABLE_MANIFEST = "unreadable_manifest"
+    MISNAMED = "misnamed"
+    """A manifest under a wrong key; the blob that it names is kept."""
+    CORRUPT_BLOB = "corrupt_blob"
+    FOREIGN = "foreign"
+    DANGLING_REFERENCE = "dangling_reference"
+    REFERENCE_REPAIRED = "reference_repaired"
+    GAP = "gap"
+    OVERLAP = "overlap"
+
+
+@dataclass(slots=True)
+class FindingLog:
+    """The findings of one task."""
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, kind: FindingKind, key: str, detail: str = "") -> None:
+        """Add one finding."""
+        self.rows.append((kind.value, key, detail))
+
+    def count(self, kind: FindingKind) -> int:
+        """Return the number of findings of a kind."""
+        return sum(1 for row in self.rows if row[0] == kind.value)
+
+    def table(self) -> pa.Table:
+        """Return the findings as rows of `FINDINGS`."""
+        columns = list(zip(*self.rows, strict=True)) or [(), (), ()]
+        return pa.table([pa.array(one, pa.string()) for one in columns], schema=FINDINGS)
+
+
+class SequenceChecker:
+    """Detection of gaps and overlaps in the sequence numbers of each (agent, boot)."""
+
+    def __init__(self, findings: FindingLog) -> None:
+        self._findings = findings
+        self._who: tuple[str, str] | None = None
+        self._next = 0
+
+    def see(self, key: str, identity: Identity) -> None:
+        """Check the next identity in key order; a boot may start at any number."""
+        who = (identity.agent_id, identity.boot_id)
+        if who == self._who and identity.seq_start > self._next:
+            self._findings.add(FindingKind.GAP, key, f"{self._next}-{identity.seq_start - 1}")
+        if who == self._who and identity.seq_start < self._next:
+            last = min(self._next - 1, identity.seq_end)
+            self._findings.add(FindingKind.OVERLAP, key, f"{identity.seq_start}-{last}")
+        after = identity.seq_end + 1
+        self._next = max(self._next, after) if who == self._who else after
+        self._who = who
+
+
+class AuditTaskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one audit task. The listed rows are in the evidence files.
+
+    The ranges have their prefixes.
+    """
+
+    ranges: tuple[tuple[str, KeyRange], ...]
+    files: tuple[EvidenceFile, ...]
+    counts: AuditCounts
+
 
 SAMPLE_MAX: Final = 8
 """Manifests that are looked for, spread over all with a missing reference."""

@@ -16,8 +16,16 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.audit.certificate import names_by_shard
-from sluice_gc.audit.certificate_chain import read_certificate
+from sluice_gc.certificate import names_by_shard, read_certificate
+from sluice_gc.deletion_proof import (
+    ALL_CLAUSES,
+    CandidateCase,
+    ClauseSets,
+    DeletionProof,
+    proof_key,
+    proofs_table,
+    prove,
+)
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     CANDIDATES,
@@ -27,36 +35,24 @@ from sluice_gc.evidence_files import (
     read_names,
     read_table,
 )
-from sluice_gc.plan.plan import (
+from sluice_gc.plan import (
     ClockReadings,
     Plan,
+    PlanBasis,
+    PlanStopped,
+    check_approved,
     check_certificate_for,
     check_clock_fall,
     check_clocks,
     check_grace,
-    check_plan_for,
-)
-from sluice_gc.plan.plan_inputs import (
-    PlanBasis,
-    PlanStopped,
-    check_approved,
     check_not_stopped,
+    check_plan_for,
     finished_key,
     newest_plan_id,
     read_store_time,
     read_stored_plan,
     stopped_key,
 )
-from sluice_gc.run.deletion_proof import (
-    ALL_CLAUSES,
-    CandidateCase,
-    ClauseSets,
-    DeletionProof,
-    proof_key,
-    proofs_table,
-    prove,
-)
-from sluice_gc.run.trash import copy_to_trash
 from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_gc.task_engine import TaskEngine
@@ -64,14 +60,21 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.keys import GC_PLANS, blob_key
+from sluice_protocol.keys import GC_PLANS, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Deleted, NotFound
+from sluice_protocol.outcomes import Deleted, Found, NotFound
 from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore, Versioning
-from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
+from sluice_store.retry import (
+    Backoff,
+    OtherBytes,
+    RetryBudget,
+    create_known,
+    create_once,
+    overwrite_known,
+)
 
 _ATTEMPTS_MAX: Final = 1000
 
@@ -333,6 +336,19 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
         if rate > 0:
             await sweep.clock.sleep(1 / rate)
     return facts
+
+
+async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
+    """Copy a blob to the trash before its deletion; an older copy is replaced.
+
+    Return True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
+    After `OutcomeUnknown`, nothing was deleted.
+    """
+    read = await store.get(candidate.key)
+    if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
+        return False
+    await overwrite_known(store, trash_key(candidate.digest), read.body, backoff)
+    return True
 
 
 async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
