@@ -213,11 +213,8 @@ class Auditor:
                 folder=audit.folder,
                 shard=shard.name,
                 named=tuple(named[shard.name]),
-                reads_max=settings.reads_max,
-                deep=settings.deep,
                 deep_seed=audit.started_at_ns // NS_PER_S,
-                list_blobs=settings.list_blobs,
-                repair_references=settings.repair_references,
+                settings=settings,
             )
             for shard in split_shards(settings.shards)
         ]
@@ -262,10 +259,8 @@ def _manifest_task(
         prefix=prefix,
         start_after=start_after,
         end_at=end_at,
-        shards=settings.shards,
-        reads_max=settings.reads_max,
         previous=tuple(one for one in previous if _overlaps(one, prefix, start_after, end_at)),
-        reread=settings.deep > 0.0,
+        settings=settings,
     )
 
 

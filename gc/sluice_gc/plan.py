@@ -84,6 +84,26 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     by_size: tuple[TallyBucket, ...]
     by_age: tuple[TallyBucket, ...]
 
+    def plus(self, other: "PlanSummary") -> "PlanSummary":
+        """Return the sum of the summaries of two shards, which have the same clauses and limits."""
+        return PlanSummary(
+            blobs=self.blobs.plus(other.blobs),
+            orphans=self.orphans.plus(other.orphans),
+            superseded=self.superseded.plus(other.superseded),
+            kept={clause: tally.plus(other.kept[clause]) for clause, tally in self.kept.items()},
+            by_size=_bucket_sums(self.by_size, other.by_size),
+            by_age=_bucket_sums(self.by_age, other.by_age),
+        )
+
+
+def _bucket_sums(
+    ours: tuple[TallyBucket, ...], others: tuple[TallyBucket, ...]
+) -> tuple[TallyBucket, ...]:
+    return tuple(
+        TallyBucket(up_to=one.up_to, tally=one.tally.plus(other.tally))
+        for one, other in zip(ours, others, strict=True)
+    )
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The list of deletable object versions, based on one certificate.
@@ -109,14 +129,6 @@ class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     key_id: str
     signature: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClockReadings:
-    """The local clock and the clock of the store, read at about the same time."""
-
-    local_ns: UnixNs
-    store_ns: UnixNs
 
 
 def plan_key(plan_id: str) -> ObjectKey:
@@ -153,9 +165,9 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
     return signed.plan
 
 
-def check_clocks(clocks: ClockReadings, skew_s_max: float) -> None:
+def check_clocks(local_ns: UnixNs, store_ns: UnixNs, skew_s_max: float) -> None:
     """Refuse if the clock of this machine and the clock of the store differ too much."""
-    skew_s = (clocks.local_ns - clocks.store_ns) / NS_PER_S
+    skew_s = (local_ns - store_ns) / NS_PER_S
     if abs(skew_s) > skew_s_max:
         raise GcRefused(
             RefusalRule.CLOCKS_DIFFER,

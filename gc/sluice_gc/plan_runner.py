@@ -36,7 +36,6 @@ from sluice_gc.evidence_files import (
     read_table,
 )
 from sluice_gc.plan import (
-    ClockReadings,
     Plan,
     PlanBasis,
     PlanStopped,
@@ -84,8 +83,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         highest_ns: The latest reading of the store's clock, which must not go back.
-        proofs_at_once: Most candidates whose evidence is read concurrently.
-        deletes_per_s_max: 0 means no limit.
+        deletes_per_s_max: The part of the limit of the settings for this task; 0 means no limit.
     """
 
     plan_id: str
@@ -95,12 +93,8 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     highest_ns: int
     candidates: EvidenceFile
     names: tuple[EvidenceFile, ...]
-    batch: int
-    proofs_at_once: int
     deletes_per_s_max: float
-    clock_skew_s_max: float
-    undo: bool
-    dry_run: bool
+    settings: RunSettings
 
 
 class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,7 +189,7 @@ async def sweep_shard(
     )
     table = await read_table(store, task.candidates, CANDIDATES)
     try:
-        for batch in _split_batches(table, task.batch):
+        for batch in _split_batches(table, task.settings.batch):
             sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
     except GcRefused as refused:
         await _mark_stopped(sweep, refused)
@@ -205,7 +199,7 @@ async def sweep_shard(
 
 async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
     """Stop every other task of this plan before its next batch."""
-    if sweep.task.dry_run:
+    if sweep.task.settings.dry_run:
         return
     plan_id = sweep.task.plan_id
     mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
@@ -231,7 +225,7 @@ async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
     proofs = await _prove_all(sweep, cases)
     going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
-    if task.dry_run:
+    if task.settings.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
     stop_if_versioning_off(proofs)
     await _write_proofs(sweep, batch, proofs)
@@ -254,8 +248,7 @@ async def check_basis(sweep: SweepState) -> bool:
     now_ns = await read_store_time(store)
     check_clock_fall(sweep.highest_ns, now_ns, task.authority)
     sweep.highest_ns = max(sweep.highest_ns, now_ns)
-    clocks = ClockReadings(local_ns=sweep.clock.now_ns(), store_ns=now_ns)
-    check_clocks(clocks, task.clock_skew_s_max)
+    check_clocks(sweep.clock.now_ns(), now_ns, task.settings.clock_skew_s_max)
     if await read_authority(store) != task.authority:
         raise GcRefused(
             RefusalRule.OTHER_AUTHORITY, "the settings of the authority changed during the run"
@@ -304,7 +297,8 @@ async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[Dele
     async def one(at: int) -> None:
         proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
 
-    await run_concurrently(range(len(cases)), one, concurrency=sweep.task.proofs_at_once)
+    concurrency = sweep.task.settings.proofs_at_once
+    await run_concurrently(range(len(cases)), one, concurrency=concurrency)
     return [proofs[at] for at in range(len(cases))]
 
 
@@ -326,7 +320,8 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
     rate = sweep.task.deletes_per_s_max
     for proof in going:
         candidate = proof.case.candidate
-        if sweep.task.undo and not await copy_to_trash(sweep.store, candidate, sweep.backoff):
+        undo = sweep.task.settings.undo
+        if undo and not await copy_to_trash(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(kept={"undo": 1}))
             continue
         if await delete_version(sweep.store, candidate, sweep.backoff):
@@ -428,8 +423,7 @@ class PlanRunner:
         await check_not_stopped(self._store, plan.plan_id)
         check_plan_for(plan, link.certificate, link.sha256)
         now_ns = await read_store_time(self._store)
-        clocks = ClockReadings(local_ns=self._clock.now_ns(), store_ns=now_ns)
-        check_clocks(clocks, settings.clock_skew_s_max)
+        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
         check_clock_fall(plan.made_at_unix_ns, now_ns, authority)
         versioning = await self._store.read_versioning()
         if not settings.dry_run:
@@ -465,12 +459,8 @@ def sweep_tasks(
             highest_ns=basis.now_ns,
             candidates=file,
             names=names[file.place],
-            batch=settings.batch,
-            proofs_at_once=settings.proofs_at_once,
             deletes_per_s_max=settings.deletes_per_s_max / share,
-            clock_skew_s_max=settings.clock_skew_s_max,
-            undo=settings.undo,
-            dry_run=settings.dry_run,
+            settings=settings,
         )
         for file in plan.candidates
     ]
