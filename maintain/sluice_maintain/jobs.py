@@ -11,16 +11,16 @@ import msgspec
 import structlog
 from ulid import ULID
 
-from sluice_gc.audit.auditor import audit_store
-from sluice_gc.audit.certificate_chain import prepare_key_file
-from sluice_gc.audit.evidence_retention import prune_evidence
+from sluice_gc.auditor import audit_store
+from sluice_gc.certificate import prepare_key_file
+from sluice_gc.cycle import CycleReport, CycleRunner, GcMetrics, execute_due_plan, plan_if_covered
 from sluice_gc.errors import CertificateInvalid, GcRefused
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
-from sluice_gc.settings import RunSettings
+from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.planner import Planner
+from sluice_gc.settings import ExpirySettings, RunSettings
 from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.version_expiry import expire_versions
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
@@ -40,7 +40,6 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
-from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
 """Part of an error of delta-rs or the JVM if the store denied a request."""

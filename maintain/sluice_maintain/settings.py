@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sluice_gc.key_ranges import split_shards
-from sluice_gc.settings import AuditSettings, CycleSettings, PlanSettings, default_key_file
+from sluice_gc.settings import (
+    AuditSettings,
+    CycleSettings,
+    ExpirySettings,
+    PlanSettings,
+    default_key_file,
+)
 from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
-from sluice_store.version_expiry import ExpirySettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from support.gc_world import AUDITOR_KEY, RIVAL, TRUSTED, certificate, key_range
 
-from sluice_gc.audit.certificate import (
+from sluice_gc.certificate import (
     AuditCounts,
     sign_certificate,
     verify_certificate,

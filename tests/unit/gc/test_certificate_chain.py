@@ -7,16 +7,17 @@ import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDITOR_KEY, TRUSTED, MovedClock, certificate
 
-from sluice_gc.audit.auditor import link_after
-from sluice_gc.audit.certificate import certificate_key, sign_certificate
-from sluice_gc.audit.certificate_chain import (
+from sluice_gc.auditor import link_after
+from sluice_gc.certificate import (
     ChainLink,
     append_certificate,
+    certificate_key,
     prepare_key_file,
     read_newest,
-    verify_store_chain,
+    sign_certificate,
 )
 from sluice_gc.errors import CertificateInvalid
+from sluice_gc.store_verification import verify_store_chain
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key
 from sluice_protocol.units import ObjectKey

@@ -9,7 +9,7 @@ from support.gc_store import VersionedStore
 from support.gc_world import AUDITOR_KEY, TRUSTED, certificate, key_range, many_ranges
 from support.queue_store import SimClock
 
-from sluice_gc.audit.certificate import (
+from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     FILES_MAX,
     RANGES_MAX,
@@ -22,10 +22,10 @@ from sluice_gc.audit.certificate import (
     sign_certificate,
     verify_certificate,
 )
-from sluice_gc.audit.certificate_chain import verify_evidence
 from sluice_gc.errors import CertificateInvalid
 from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
 from sluice_gc.key_ranges import cover_prefix, root_of_roots
+from sluice_gc.store_verification import verify_evidence
 from sluice_protocol.keys import ACCEPTED
 from sluice_store.retry import Backoff
 

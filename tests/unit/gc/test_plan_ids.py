@@ -6,8 +6,7 @@ from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
 from ulid import ULID
 
-from sluice_gc.plan.plan import plan_key
-from sluice_gc.plan.plan_inputs import newest_plan_id, plan_ids_newest_first
+from sluice_gc.plan import newest_plan_id, plan_ids_newest_first, plan_key
 from sluice_protocol.units import NS_PER_S
 from sluice_reconciler.audit_summaries import list_newest_plans
 from sluice_store.plan_folders import plan_folders_newest_first

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice_gc.audit.certificate import ShardFiles
+from sluice_gc.certificate import ShardFiles
 from sluice_gc.evidence_files import EvidenceFile
-from sluice_gc.plan.planner import task_count
+from sluice_gc.planner import task_count
 from sluice_protocol.units import Digest, ObjectKey
 
 

@@ -14,6 +14,7 @@ entries before it writes any.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Final
 
@@ -22,14 +23,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import (
-    AuditCounts,
-    AuditTaskFacts,
-    FindingKind,
-    FindingLog,
-    SequenceChecker,
-)
-from sluice_gc.audit.eligible_versions import (
+from sluice_gc.certificate import AuditCounts
+from sluice_gc.eligible_versions import (
     EligibleVersions,
     are_named,
     eligible_table,
@@ -37,6 +32,7 @@ from sluice_gc.audit.eligible_versions import (
 )
 from sluice_gc.evidence_files import (
     BLOBS,
+    FINDINGS,
     MANIFESTS,
     NAMED,
     NAMES,
@@ -48,8 +44,10 @@ from sluice_gc.evidence_files import (
     read_tables,
 )
 from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard, split_shards
+from sluice_gc.settings import AuditSettings
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
@@ -82,6 +80,77 @@ from sluice_protocol.units import Digest, ETag, ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore
 from sluice_store.retry import Backoff, create_known
+
+
+class FindingKind(StrEnum):
+    """The kind of a finding."""
+
+    MISSING_BLOB = "missing_blob"
+    """A manifest names a blob that does not exist: it is lost, or the manifest is `unproved` and
+    caused no 200.
+    """
+    UNREADABLE_MANIFEST = "unreadable_manifest"
+    MISNAMED = "misnamed"
+    """A manifest under a wrong key; the blob that it names is kept."""
+    CORRUPT_BLOB = "corrupt_blob"
+    FOREIGN = "foreign"
+    DANGLING_REFERENCE = "dangling_reference"
+    REFERENCE_REPAIRED = "reference_repaired"
+    GAP = "gap"
+    OVERLAP = "overlap"
+
+
+@dataclass(slots=True)
+class FindingLog:
+    """The findings of one task."""
+
+    rows: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def add(self, kind: FindingKind, key: str, detail: str = "") -> None:
+        """Add one finding."""
+        self.rows.append((kind.value, key, detail))
+
+    def count(self, kind: FindingKind) -> int:
+        """Return the number of findings of a kind."""
+        return sum(1 for row in self.rows if row[0] == kind.value)
+
+    def table(self) -> pa.Table:
+        """Return the findings as rows of `FINDINGS`."""
+        columns = list(zip(*self.rows, strict=True)) or [(), (), ()]
+        return pa.table([pa.array(one, pa.string()) for one in columns], schema=FINDINGS)
+
+
+class SequenceChecker:
+    """Detection of gaps and overlaps in the sequence numbers of each (agent, boot)."""
+
+    def __init__(self, findings: FindingLog) -> None:
+        self._findings = findings
+        self._who: tuple[str, str] | None = None
+        self._next = 0
+
+    def see(self, key: str, identity: Identity) -> None:
+        """Check the next identity in key order; a boot may start at any number."""
+        who = (identity.agent_id, identity.boot_id)
+        if who == self._who and identity.seq_start > self._next:
+            self._findings.add(FindingKind.GAP, key, f"{self._next}-{identity.seq_start - 1}")
+        if who == self._who and identity.seq_start < self._next:
+            last = min(self._next - 1, identity.seq_end)
+            self._findings.add(FindingKind.OVERLAP, key, f"{identity.seq_start}-{last}")
+        after = identity.seq_end + 1
+        self._next = max(self._next, after) if who == self._who else after
+        self._who = who
+
+
+class AuditTaskFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of one audit task. The listed rows are in the evidence files.
+
+    The ranges have their prefixes.
+    """
+
+    ranges: tuple[tuple[str, KeyRange], ...]
+    files: tuple[EvidenceFile, ...]
+    counts: AuditCounts
+
 
 SAMPLE_MAX: Final = 8
 """Manifests that are looked for, spread over all with a missing reference."""
@@ -131,19 +200,15 @@ class ManifestTask(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         start_after: Lower bound, exclusive.
         end_at: Upper bound, inclusive, or None.
-        reads_max: Most bodies that are read concurrently.
         previous: Files of the previous certificate that may contain keys of this range.
-        reread: Read every body again (`--deep`).
     """
 
     folder: str
     prefix: str
     start_after: str
     end_at: str | None
-    shards: int
-    reads_max: int
     previous: tuple[EvidenceFile, ...]
-    reread: bool
+    settings: AuditSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +238,13 @@ async def audit_manifests(
 
     Raise `AuditIncomplete` if the range could not be listed in order and completely.
     """
-    previous = {} if task.reread else await _read_previous(store, task)
+    previous = {} if task.settings.deep > 0.0 else await _read_previous(store, task)
     listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
     seen = ManifestScan(previous=previous)
     watch = SequenceChecker(seen.findings)
     async for page in listing.objects():
         wanted = [one for one in page if _check_key(one.key, seen.findings, watch)]
-        seen.rows += await _read_page(store, wanted, seen, task.reads_max)
+        seen.rows += await _read_page(store, wanted, seen, task.settings.reads_max)
     return AuditTaskFacts(
         ranges=((task.prefix, listing.covered_range()),),
         files=await _write_manifests(store, task, seen, Backoff.seeded_by(clock)),
@@ -293,7 +358,7 @@ async def _write_manifests(
     place = digest_of(f"{task.prefix} {task.start_after}".encode())[:16]
     whole = await put(store, task.folder, "manifests", place, manifests_table(seen.rows))
     files = [msgspec.structs.replace(whole, prefix=task.prefix, **_span(seen.rows))]
-    for shard in split_shards(task.shards):
+    for shard in split_shards(task.settings.shards):
         table = named_table(seen.rows, shard)
         if len(table):
             written = await put(store, task.folder, "named", f"{shard.name}-{place}", table)
@@ -357,20 +422,14 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     """The audit task for one shard of the sha256 space.
 
     Attributes:
-        deep: Share of the blobs that are read and hashed, 0.0 to 1.0.
-        deep_seed: Seed that selects them.
-        repair_references: Whether missing references of accepted manifests are written, unless they
-            are packed.
+        deep_seed: Seed that selects the blobs that are hashed.
     """
 
     folder: str
     shard: str
     named: tuple[EvidenceFile, ...]
-    reads_max: int
-    deep: float
     deep_seed: int
-    list_blobs: bool
-    repair_references: bool = True
+    settings: AuditSettings
 
 
 @dataclass(slots=True)
@@ -400,7 +459,7 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
         for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
     ]
     blobs = None
-    if task.list_blobs:
+    if task.settings.list_blobs:
         blobs, covered_range = await _list_blobs(store, seen)
         ranges.append((RAW_BLOBS, covered_range))
         await _read_deep(store, seen, blobs)
@@ -454,10 +513,10 @@ async def _join_references(
                 extra.append(listed.key)
             seen.references += 1
     missing += [] if head is None else [head, *pending]
-    concurrency = seen.task.reads_max
+    concurrency = seen.task.settings.reads_max
     if root == ACCEPTED_BY_BLOB and missing:
         manifests = [manifest for _, manifest in missing]
-        if not seen.task.repair_references or await are_packed(store, manifests):
+        if not seen.task.settings.repair_references or await are_packed(store, manifests):
             missing = []  # the manifests themselves name their blobs in this audit
     await run_concurrently(
         missing, lambda pair: _repair(store, seen, *pair), concurrency=concurrency
@@ -537,7 +596,7 @@ def in_sample(sha256: bytes, share: float, seed: int) -> bool:
 
 async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> None:
     """Read and hash the current blobs in the sample."""
-    share, seed = seen.task.deep, seen.task.deep_seed
+    share, seed = seen.task.settings.deep, seen.task.deep_seed
     if share <= 0.0:
         return
     current = blobs.filter(blobs["current"])["sha256"].to_pylist()
@@ -545,7 +604,7 @@ async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> No
     await run_concurrently(
         chosen,
         lambda one: _hash_blob(store, seen, digest_from_bytes(one)),
-        concurrency=min(seen.task.reads_max, _BLOBS_AT_ONCE),
+        concurrency=min(seen.task.settings.reads_max, _BLOBS_AT_ONCE),
     )
 
 

@@ -6,6 +6,7 @@ compared in Arrow. A property test compares the result with the clauses of
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import ShardFiles, shard_files
-from sluice_gc.audit.certificate_chain import read_certificate_or_newest
-from sluice_gc.audit.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
+from sluice_gc.certificate import ShardFiles, read_certificate_or_newest, shard_files
+from sluice_gc.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     BLOBS,
@@ -30,11 +30,11 @@ from sluice_gc.evidence_files import (
     put_table,
     read_tables,
 )
-from sluice_gc.plan.plan import (
+from sluice_gc.plan import (
     AGE_DAYS,
     SIZE_LIMITS,
-    ClockReadings,
     Plan,
+    PlanBasis,
     PlanSummary,
     TallyBucket,
     VersionTally,
@@ -44,9 +44,9 @@ from sluice_gc.plan.plan import (
     check_clocks,
     check_horizon_covered,
     plan_key,
+    read_store_time,
     sign_plan,
 )
-from sluice_gc.plan.plan_inputs import PlanBasis, read_store_time
 from sluice_gc.settings import PlanSettings
 from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.task_engine import TaskEngine
@@ -163,27 +163,22 @@ _NS_PER_DAY: Final = 86_400 * NS_PER_S
 Column = npt.NDArray[np.int64]
 
 
-class ShardPlanFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a plan for one shard; `file` is None without candidates."""
+class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a plan for one shard; `file` is None without candidates.
+
+    Its summary has every clause that a plan checks.
+    """
 
     file: EvidenceFile | None
-    blobs: VersionTally
-    orphans: VersionTally
-    superseded: VersionTally
-    kept: dict[str, VersionTally]
-    by_size: tuple[TallyBucket, ...]
-    by_age: tuple[TallyBucket, ...]
+    summary: PlanSummary
 
 
-def shard_facts(
-    selection: CandidateSelection, file: EvidenceFile | None, rule: PlanRule
-) -> ShardPlanFacts:
-    """Return the part of a plan for one selection."""
+def summarize(selection: CandidateSelection, rule: PlanRule) -> PlanSummary:
+    """Return the summary of the selection of one shard."""
     rows = selection.candidates
     sizes = rows["size_bytes"].to_numpy()
     ages = rule.now_ns - rows["last_modified_ns"].to_numpy()
-    return ShardPlanFacts(
-        file=file,
+    return PlanSummary(
         blobs=selection.blobs,
         orphans=selection.orphans,
         superseded=VersionTally(
@@ -207,47 +202,6 @@ def _buckets(
     )
 
 
-class PlanTotals:
-    """The sums over all shards of a plan."""
-
-    def __init__(self) -> None:
-        self.files: list[EvidenceFile] = []
-        self._blobs = VersionTally()
-        self._orphans = VersionTally()
-        self._superseded = VersionTally()
-        self._kept: dict[str, VersionTally] = {}
-        self._by_size: dict[int | None, VersionTally] = {}
-        self._by_age: dict[int | None, VersionTally] = {}
-
-    def add(self, facts: ShardPlanFacts) -> None:
-        """Add one shard."""
-        self._blobs = self._blobs.plus(facts.blobs)
-        self._orphans = self._orphans.plus(facts.orphans)
-        self._superseded = self._superseded.plus(facts.superseded)
-        if facts.file is not None:
-            self.files.append(facts.file)
-        for clause, tally in facts.kept.items():
-            self._kept[clause] = self._kept.get(clause, VersionTally()).plus(tally)
-        for sums, buckets in ((self._by_size, facts.by_size), (self._by_age, facts.by_age)):
-            for one in buckets:
-                sums[one.up_to] = sums.get(one.up_to, VersionTally()).plus(one.tally)
-
-    def summary(self) -> PlanSummary:
-        """Return the summary of the plan."""
-        return PlanSummary(
-            blobs=self._blobs,
-            orphans=self._orphans,
-            superseded=self._superseded,
-            kept={name: tally for name, tally in self._kept.items() if tally.incarnations},
-            by_size=_as_buckets(self._by_size),
-            by_age=_as_buckets(self._by_age),
-        )
-
-
-def _as_buckets(sums: dict[int | None, VersionTally]) -> tuple[TallyBucket, ...]:
-    return tuple(TallyBucket(up_to=limit, tally=tally) for limit, tally in sums.items())
-
-
 _TASKS_PER_CORE: Final = 2
 """A task reads the next shard while it joins one; a task with one shard has nothing to overlap."""
 _TASK_ROWS_LEAST: Final = 500_000
@@ -266,22 +220,7 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: str
     shards: tuple[ShardFiles, ...]
-    now_ns: int
-    retry_horizon_ns: int
-    versioning_enabled: bool
-    audit_id: str
-    audit_started_at_ns: int
-
-    @property
-    def rule(self) -> PlanRule:
-        """Return the facts that apply to every row."""
-        return PlanRule(
-            now_ns=UnixNs(self.now_ns),
-            retry_horizon_ns=self.retry_horizon_ns,
-            versioning_enabled=self.versioning_enabled,
-            audit_id=self.audit_id,
-            audit_started_at_ns=UnixNs(self.audit_started_at_ns),
-        )
+    rule: PlanRule
 
 
 class Planner:
@@ -309,16 +248,12 @@ class Planner:
         """
         basis = await self._read_basis(settings, audit_id)
         plan_id = self._ids.ulid()
-        sums = PlanTotals()
         blobs = await self._blobs(basis, plan_id, inventory)
         tasks = plan_tasks(basis, plan_id, self._engine.parallelism, blobs)
         found = await self._engine.run(
             partial(plan_shards, clock=self._clock), tasks, together=TASKS_TOGETHER
         )
-        for group in found:
-            for facts in group:
-                sums.add(facts)
-        plan = make_plan(plan_id, basis, sums)
+        plan = make_plan(plan_id, basis, [shard for group in found for shard in group])
         check_horizon_covered(plan.summary)
         check_amount(plan.summary, settings.max_delete_ratio)
         body = sign_plan(plan, self._keys.private)
@@ -353,8 +288,7 @@ class Planner:
         link = await read_certificate_or_newest(self._store, self._keys.trusted, audit_id)
         check_certificate_for(authority, link.certificate)
         now_ns = await read_store_time(self._store)
-        clocks = ClockReadings(local_ns=self._clock.now_ns(), store_ns=now_ns)
-        check_clocks(clocks, settings.clock_skew_s_max)
+        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
         check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
         return PlanBasis(
             authority=authority,
@@ -381,23 +315,25 @@ def plan_tasks(
     """Return the tasks of a plan; each has some shards, which it processes in sequence."""
     certificate = basis.link.certificate
     shards = shard_files(certificate, blobs)
+    rule = PlanRule(
+        now_ns=basis.now_ns,
+        retry_horizon_ns=basis.authority.retry_horizon_ns,
+        versioning_enabled=basis.versioning is Versioning.ENABLED,
+        audit_id=certificate.audit_id,
+        audit_started_at_ns=UnixNs(certificate.started_at_unix_ns),
+    )
     count = task_count(shards, parallelism)
     return [
-        PlanTask(
-            folder=f"{GC_PLANS}{plan_id}/",
-            shards=tuple(shards[at::count]),
-            now_ns=basis.now_ns,
-            retry_horizon_ns=basis.authority.retry_horizon_ns,
-            versioning_enabled=basis.versioning is Versioning.ENABLED,
-            audit_id=certificate.audit_id,
-            audit_started_at_ns=certificate.started_at_unix_ns,
-        )
+        PlanTask(folder=f"{GC_PLANS}{plan_id}/", shards=tuple(shards[at::count]), rule=rule)
         for at in range(count)
     ]
 
 
-def make_plan(plan_id: str, basis: PlanBasis, sums: PlanTotals) -> Plan:
-    """Return the record of a plan."""
+def make_plan(plan_id: str, basis: PlanBasis, shards: Sequence[ShardPlan]) -> Plan:
+    """Return the record of a plan; its summary names only the clauses that keep a version."""
+    whole = functools.reduce(PlanSummary.plus, (one.summary for one in shards))
+    kept = {clause: tally for clause, tally in whole.kept.items() if tally.incarnations}
+    files = (one.file for one in shards if one.file is not None)
     return Plan(
         plan_id=plan_id,
         authority_id=basis.authority.authority_id,
@@ -405,14 +341,12 @@ def make_plan(plan_id: str, basis: PlanBasis, sums: PlanTotals) -> Plan:
         audit_id=basis.link.certificate.audit_id,
         certificate_sha256=basis.link.sha256,
         made_at_unix_ns=basis.now_ns,
-        summary=sums.summary(),
-        candidates=tuple(sorted(sums.files, key=lambda one: one.place)),
+        summary=msgspec.structs.replace(whole, kept=kept),
+        candidates=tuple(sorted(files, key=lambda one: one.place)),
     )
 
 
-async def plan_shards(
-    store: ObjectStore, task: PlanTask, *, clock: Clock
-) -> tuple[ShardPlanFacts, ...]:
+async def plan_shards(store: ObjectStore, task: PlanTask, *, clock: Clock) -> tuple[ShardPlan, ...]:
     """Select and write the candidates of each shard, one shard at a time to bound memory.
 
     While one shard is joined, the next is read and previous ones are written. Hashes, joins and
@@ -420,7 +354,7 @@ async def plan_shards(
     """
     limit = asyncio.Semaphore(_WRITES_AT_ONCE)
     put = partial(put_table, backoff=Backoff.seeded_by(clock))
-    writing: list[asyncio.Task[ShardPlanFacts]] = []
+    writing: list[asyncio.Task[ShardPlan]] = []
     try:
         async with asyncio.TaskGroup() as group:
             following = group.create_task(_read(store, *task.shards[0])) if task.shards else None
@@ -472,11 +406,11 @@ async def _write(
     name: str,
     selection: CandidateSelection,
     limit: asyncio.Semaphore,
-) -> ShardPlanFacts:
+) -> ShardPlan:
     try:
         file = None
         if len(selection.candidates):
             file = await put(task.folder, "candidates", name, selection.candidates)
-        return shard_facts(selection, file, task.rule)
+        return ShardPlan(file=file, summary=summarize(selection, task.rule))
     finally:
         limit.release()

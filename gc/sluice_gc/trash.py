@@ -12,11 +12,8 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.audit.certificate import Certificate, names_by_shard
-from sluice_gc.audit.certificate_chain import read_certificate_or_newest
-from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
-from sluice_gc.key_ranges import parse_shard
-from sluice_gc.run.deletion_proof import (
+from sluice_gc.certificate import Certificate, names_by_shard, read_certificate_or_newest
+from sluice_gc.deletion_proof import (
     CandidateCase,
     DeletionProof,
     audit_result,
@@ -25,9 +22,11 @@ from sluice_gc.run.deletion_proof import (
     proofs_table,
     prove,
 )
+from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
+from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
-from sluice_protocol.blob_deletion import Candidate, MayDelete
+from sluice_protocol.blob_deletion import MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_trash_key, trash_key
@@ -36,7 +35,7 @@ from sluice_protocol.units import Digest
 from sluice_store.authority import read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
-from sluice_store.retry import Backoff, OtherBytes, create_known, create_once, overwrite_known
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 _PROOFS_AT_ONCE: Final = 16
 
@@ -58,19 +57,6 @@ class RestoreReport(msgspec.Struct, frozen=True, kw_only=True):
     def found_wrong(self) -> bool:
         """Return True if other bytes exist under the key of the blob."""
         return not self.restored
-
-
-async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
-    """Copy a blob to the trash before its deletion; an older copy is replaced.
-
-    Return True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
-    After `OutcomeUnknown`, nothing was deleted.
-    """
-    read = await store.get(candidate.key)
-    if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
-        return False
-    await overwrite_known(store, trash_key(candidate.digest), read.body, backoff)
-    return True
 
 
 async def restore_blob(store: ObjectStore, digest: Digest, clock: Clock) -> RestoreReport:

@@ -16,8 +16,16 @@ from typing import Final, Literal
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.audit.certificate import names_by_shard
-from sluice_gc.audit.certificate_chain import read_certificate
+from sluice_gc.certificate import names_by_shard, read_certificate
+from sluice_gc.deletion_proof import (
+    ALL_CLAUSES,
+    CandidateCase,
+    ClauseSets,
+    DeletionProof,
+    proof_key,
+    proofs_table,
+    prove,
+)
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     CANDIDATES,
@@ -27,36 +35,23 @@ from sluice_gc.evidence_files import (
     read_names,
     read_table,
 )
-from sluice_gc.plan.plan import (
-    ClockReadings,
+from sluice_gc.plan import (
     Plan,
+    PlanBasis,
+    PlanStopped,
+    check_approved,
     check_certificate_for,
     check_clock_fall,
     check_clocks,
     check_grace,
-    check_plan_for,
-)
-from sluice_gc.plan.plan_inputs import (
-    PlanBasis,
-    PlanStopped,
-    check_approved,
     check_not_stopped,
+    check_plan_for,
     finished_key,
     newest_plan_id,
     read_store_time,
     read_stored_plan,
     stopped_key,
 )
-from sluice_gc.run.deletion_proof import (
-    ALL_CLAUSES,
-    CandidateCase,
-    ClauseSets,
-    DeletionProof,
-    proof_key,
-    proofs_table,
-    prove,
-)
-from sluice_gc.run.trash import copy_to_trash
 from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_gc.task_engine import TaskEngine
@@ -64,14 +59,21 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown
-from sluice_protocol.keys import GC_PLANS, blob_key
+from sluice_protocol.keys import GC_PLANS, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Deleted, NotFound
+from sluice_protocol.outcomes import Deleted, Found, NotFound
 from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore, Versioning
-from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
+from sluice_store.retry import (
+    Backoff,
+    OtherBytes,
+    RetryBudget,
+    create_known,
+    create_once,
+    overwrite_known,
+)
 
 _ATTEMPTS_MAX: Final = 1000
 
@@ -81,8 +83,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         highest_ns: The latest reading of the store's clock, which must not go back.
-        proofs_at_once: Most candidates whose evidence is read concurrently.
-        deletes_per_s_max: 0 means no limit.
+        deletes_per_s_max: The part of the limit of the settings for this task; 0 means no limit.
     """
 
     plan_id: str
@@ -92,12 +93,8 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     highest_ns: int
     candidates: EvidenceFile
     names: tuple[EvidenceFile, ...]
-    batch: int
-    proofs_at_once: int
     deletes_per_s_max: float
-    clock_skew_s_max: float
-    undo: bool
-    dry_run: bool
+    settings: RunSettings
 
 
 class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,7 +189,7 @@ async def sweep_shard(
     )
     table = await read_table(store, task.candidates, CANDIDATES)
     try:
-        for batch in _split_batches(table, task.batch):
+        for batch in _split_batches(table, task.settings.batch):
             sweep.facts = sweep.facts.plus(await _sweep_batch(sweep, batch))
     except GcRefused as refused:
         await _mark_stopped(sweep, refused)
@@ -202,7 +199,7 @@ async def sweep_shard(
 
 async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
     """Stop every other task of this plan before its next batch."""
-    if sweep.task.dry_run:
+    if sweep.task.settings.dry_run:
         return
     plan_id = sweep.task.plan_id
     mark = PlanStopped(plan_id=plan_id, rule=refused.rule.value, reason=refused.reason)
@@ -228,7 +225,7 @@ async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
     proofs = await _prove_all(sweep, cases)
     going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
     kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
-    if task.dry_run:
+    if task.settings.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
     stop_if_versioning_off(proofs)
     await _write_proofs(sweep, batch, proofs)
@@ -251,8 +248,7 @@ async def check_basis(sweep: SweepState) -> bool:
     now_ns = await read_store_time(store)
     check_clock_fall(sweep.highest_ns, now_ns, task.authority)
     sweep.highest_ns = max(sweep.highest_ns, now_ns)
-    clocks = ClockReadings(local_ns=sweep.clock.now_ns(), store_ns=now_ns)
-    check_clocks(clocks, task.clock_skew_s_max)
+    check_clocks(sweep.clock.now_ns(), now_ns, task.settings.clock_skew_s_max)
     if await read_authority(store) != task.authority:
         raise GcRefused(
             RefusalRule.OTHER_AUTHORITY, "the settings of the authority changed during the run"
@@ -301,7 +297,8 @@ async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[Dele
     async def one(at: int) -> None:
         proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
 
-    await run_concurrently(range(len(cases)), one, concurrency=sweep.task.proofs_at_once)
+    concurrency = sweep.task.settings.proofs_at_once
+    await run_concurrently(range(len(cases)), one, concurrency=concurrency)
     return [proofs[at] for at in range(len(cases))]
 
 
@@ -323,7 +320,8 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
     rate = sweep.task.deletes_per_s_max
     for proof in going:
         candidate = proof.case.candidate
-        if sweep.task.undo and not await copy_to_trash(sweep.store, candidate, sweep.backoff):
+        undo = sweep.task.settings.undo
+        if undo and not await copy_to_trash(sweep.store, candidate, sweep.backoff):
             facts = facts.plus(SweepFacts(kept={"undo": 1}))
             continue
         if await delete_version(sweep.store, candidate, sweep.backoff):
@@ -333,6 +331,19 @@ async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFac
         if rate > 0:
             await sweep.clock.sleep(1 / rate)
     return facts
+
+
+async def copy_to_trash(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
+    """Copy a blob to the trash before its deletion; an older copy is replaced.
+
+    Return True if a correct copy exists. A blob whose bytes do not hash to its key is not copied.
+    After `OutcomeUnknown`, nothing was deleted.
+    """
+    read = await store.get(candidate.key)
+    if not isinstance(read, Found) or digest_of(read.body) != candidate.digest:
+        return False
+    await overwrite_known(store, trash_key(candidate.digest), read.body, backoff)
+    return True
 
 
 async def delete_version(store: ObjectStore, candidate: Candidate, backoff: Backoff) -> bool:
@@ -412,8 +423,7 @@ class PlanRunner:
         await check_not_stopped(self._store, plan.plan_id)
         check_plan_for(plan, link.certificate, link.sha256)
         now_ns = await read_store_time(self._store)
-        clocks = ClockReadings(local_ns=self._clock.now_ns(), store_ns=now_ns)
-        check_clocks(clocks, settings.clock_skew_s_max)
+        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
         check_clock_fall(plan.made_at_unix_ns, now_ns, authority)
         versioning = await self._store.read_versioning()
         if not settings.dry_run:
@@ -449,12 +459,8 @@ def sweep_tasks(
             highest_ns=basis.now_ns,
             candidates=file,
             names=names[file.place],
-            batch=settings.batch,
-            proofs_at_once=settings.proofs_at_once,
             deletes_per_s_max=settings.deletes_per_s_max / share,
-            clock_skew_s_max=settings.clock_skew_s_max,
-            undo=settings.undo,
-            dry_run=settings.dry_run,
+            settings=settings,
         )
         for file in plan.candidates
     ]

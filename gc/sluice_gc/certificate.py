@@ -1,4 +1,6 @@
-"""The record of a complete audit: what was listed, when, what was found, and its predecessor.
+"""The certificate of an audit, its verification, and the chain of certificates in the store.
+
+A certificate states what was listed, when, what was found, and which certificate precedes it.
 
 A certificate is canonical JSON with an Ed25519 signature over its inner record. It contains the
 sha256 of the previous certificate. A check of the chain therefore finds each certificate that was
@@ -9,13 +11,13 @@ one, whose root is the Merkle root over theirs. The ranges as they were listed a
 kind `ranges`. Of the files of manifests and findings, more than `FILES_MAX` are listed in a file of
 the kind `files`. So a check without a store still proves that every prefix was listed from the
 first key to the last. Both files are evidence, and are removed with the other files of their audit
-(ADR 38). Source: ADR 38.
+(ADR 38).
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
@@ -25,7 +27,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     FILES,
-    FINDINGS,
     RANGES,
     EvidenceFile,
     digest_bytes,
@@ -42,22 +43,31 @@ from sluice_gc.key_ranges import (
     root_of_roots,
     split_shards,
 )
-from sluice_gc.signing_keys import key_id_of, sign_bytes, verify_signature
-from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.identity import Identity
+from sluice_gc.signing_keys import (
+    TrustedKeys,
+    key_id_of,
+    make_key_file,
+    sign_bytes,
+    verify_signature,
+)
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
     AUDIT,
+    AUDIT_CHAIN,
     QUARANTINE,
     QUARANTINE_BY_BLOB,
     RAW_BLOBS,
+    chain_key,
     digest_of,
 )
 from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.plan_folders import chain_position, list_newest_certificate_keys, read_first_key
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff
+from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 PROVING_PREFIXES: Final = (ACCEPTED, QUARANTINE, ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
 """The prefixes that every certificate covers, to prove that nothing names a blob."""
@@ -371,23 +381,6 @@ async def read_listed_files(
     return tuple(file for table in tables for file in _files_of(table))
 
 
-async def check_ranges(store: ObjectStore, certificate: Certificate) -> None:
-    """Verify that the ranges as they were listed are those of a certificate."""
-    for file in certificate.files("ranges"):
-        listed = _ranges_of(await read_table(store, file, RANGES))
-        try:
-            merged = tuple(
-                merge_ranges(cover_prefix(one.prefix, listed.get(one.prefix, ())))
-                for one in certificate.coverage
-            )
-        except AuditIncomplete as error:
-            raise CertificateInvalid(certificate.audit_id, str(error)) from error
-        if merged != certificate.coverage:
-            raise CertificateInvalid(
-                certificate.audit_id, f"its ranges are not those that were listed, key={file.key}"
-            )
-
-
 def _ranges_table(coverage: Iterable[PrefixCoverage]) -> pa.Table:
     rows = [
         {
@@ -401,14 +394,6 @@ def _ranges_table(coverage: Iterable[PrefixCoverage]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=RANGES)
 
 
-def _ranges_of(table: pa.Table) -> dict[str, list[KeyRange]]:
-    found: dict[str, list[KeyRange]] = {}
-    for row in table.to_pylist():
-        prefix, root = row.pop("prefix"), digest_from_bytes(row.pop("root"))
-        found.setdefault(prefix, []).append(KeyRange(root=root, **row))
-    return found
-
-
 def _files_table(files: Iterable[EvidenceFile]) -> pa.Table:
     rows = [{**msgspec.structs.asdict(one), "sha256": digest_bytes(one.sha256)} for one in files]
     return pa.Table.from_pylist(rows, schema=FILES)
@@ -419,107 +404,101 @@ def _files_of(table: pa.Table) -> list[EvidenceFile]:
     return [EvidenceFile(sha256=digest_from_bytes(row.pop("sha256")), **row) for row in rows]
 
 
-class FindingKind(StrEnum):
-    """The kind of a finding."""
-
-    MISSING_BLOB = "missing_blob"
-    """A manifest names a blob that does not exist: it is lost, or the manifest is `unproved` and
-    caused no 200.
-    """
-    UNREADABLE_MANIFEST = "unreadable_manifest"
-    MISNAMED = "misnamed"
-    """A manifest under a wrong key; the blob that it names is kept."""
-    CORRUPT_BLOB = "corrupt_blob"
-    FOREIGN = "foreign"
-    DANGLING_REFERENCE = "dangling_reference"
-    REFERENCE_REPAIRED = "reference_repaired"
-    GAP = "gap"
-    OVERLAP = "overlap"
-
-
-@dataclass(slots=True)
-class FindingLog:
-    """The findings of one task."""
-
-    rows: list[tuple[str, str, str]] = field(default_factory=list)
-
-    def add(self, kind: FindingKind, key: str, detail: str = "") -> None:
-        """Add one finding."""
-        self.rows.append((kind.value, key, detail))
-
-    def count(self, kind: FindingKind) -> int:
-        """Return the number of findings of a kind."""
-        return sum(1 for row in self.rows if row[0] == kind.value)
-
-    def table(self) -> pa.Table:
-        """Return the findings as rows of `FINDINGS`."""
-        columns = list(zip(*self.rows, strict=True)) or [(), (), ()]
-        return pa.table([pa.array(one, pa.string()) for one in columns], schema=FINDINGS)
-
-
-class SequenceChecker:
-    """Detection of gaps and overlaps in the sequence numbers of each (agent, boot)."""
-
-    def __init__(self, findings: FindingLog) -> None:
-        self._findings = findings
-        self._who: tuple[str, str] | None = None
-        self._next = 0
-
-    def see(self, key: str, identity: Identity) -> None:
-        """Check the next identity in key order; a boot may start at any number."""
-        who = (identity.agent_id, identity.boot_id)
-        if who == self._who and identity.seq_start > self._next:
-            self._findings.add(FindingKind.GAP, key, f"{self._next}-{identity.seq_start - 1}")
-        if who == self._who and identity.seq_start < self._next:
-            last = min(self._next - 1, identity.seq_end)
-            self._findings.add(FindingKind.OVERLAP, key, f"{identity.seq_start}-{last}")
-        after = identity.seq_end + 1
-        self._next = max(self._next, after) if who == self._who else after
-        self._who = who
-
-
-class AuditTaskFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one audit task. The listed rows are in the evidence files.
-
-    The ranges have their prefixes.
-    """
-
-    ranges: tuple[tuple[str, KeyRange], ...]
-    files: tuple[EvidenceFile, ...]
-    counts: AuditCounts
-
-
-FINDINGS_SHOWN: Final = 1000
-
-
-class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate with the findings of its audit.
-
-    Attributes:
-        findings: Kind, key and detail, at most `FINDINGS_SHOWN`.
-        removed: The findings were removed by rule; the counts in the certificate remain.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainLink:
+    """A verified certificate with its stored bytes and their sha256."""
 
     certificate: Certificate
-    findings: tuple[tuple[str, str, str], ...]
-    removed: bool = False
-
-    @property
-    def found_wrong(self) -> bool:
-        """Return True if an operator must act on a finding."""
-        return self.certificate.counts.found_wrong
+    body: bytes
+    sha256: Digest
 
 
-async def read_audit_report(store: ObjectStore, certificate: Certificate) -> AuditReport:
-    """Read the findings of an audit."""
-    files = await read_files(store, certificate, "findings")
-    if files is None:
-        return AuditReport(certificate=certificate, findings=(), removed=True)
-    tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
-    kept = [one for one in tables if one is not None]
-    rows = pa.concat_tables([FINDINGS.empty_table(), *kept]).slice(0, FINDINGS_SHOWN).to_pylist()
-    return AuditReport(
-        certificate=certificate,
-        findings=tuple((row["kind"], row["key"], row["detail"]) for row in rows),
-        removed=len(kept) < len(tables),
-    )
+async def read_newest(store: ObjectStore, trusted: TrustedKeys) -> ChainLink | None:
+    """Return the newest certificate, verified without the others; None if there is none.
+
+    A missing position before it is not noticed here: `verify_store_chain` names it. Such a gap
+    cannot make an earlier certificate the newest, and no new certificate can fill it, because a
+    listing to the end finds the last key.
+    """
+    newest = await list_newest_certificate_keys(store, 1)
+    return await read_place(store, chain_position(newest[0]), trusted) if newest else None
+
+
+async def read_place(store: ObjectStore, place: int, trusted: TrustedKeys) -> ChainLink:
+    """Return the certificate at a chain position, verified without the others."""
+    link = await _read_link(store, chain_key(place), f"#{place}", trusted)
+    if link.certificate.chain_index != place:
+        raise CertificateInvalid(
+            link.certificate.audit_id, f"reordered: it is stored at chain position {place}"
+        )
+    return link
+
+
+async def read_certificate(store: ObjectStore, audit_id: str, trusted: TrustedKeys) -> ChainLink:
+    """Return the certificate of an audit, verified without the others."""
+    link = await _read_link(store, certificate_key(audit_id), audit_id, trusted)
+    if link.certificate.audit_id != audit_id:
+        raise CertificateInvalid(
+            audit_id, f"its key contains another certificate, found={link.certificate.audit_id}"
+        )
+    return link
+
+
+async def _read_link(
+    store: ObjectStore, key: ObjectKey, place: str, trusted: TrustedKeys
+) -> ChainLink:
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        raise CertificateInvalid(place, f"missing: {key}")
+    certificate = verify_certificate(place, read.body, trusted)
+    return ChainLink(certificate=certificate, body=read.body, sha256=digest_of(read.body))
+
+
+async def append_certificate(
+    store: ObjectStore, certificate: Certificate, body: bytes, backoff: Backoff
+) -> bool:
+    """Write a certificate at its chain position, then under the prefix of its audit.
+
+    The chain position decides. It is created once, so that two audits that finish concurrently do
+    not fork the chain. Return True if this certificate has the position, False if another one has
+    it.
+    """
+    place = chain_key(certificate.chain_index)
+    if isinstance(await create_once(store, place, body, backoff), OtherBytes):
+        return False
+    await create_known(store, certificate_key(certificate.audit_id), body, backoff)
+    return True
+
+
+async def restore_copy(store: ObjectStore, link: ChainLink, backoff: Backoff) -> None:
+    """Write the second copy of the newest certificate if a killed audit did not."""
+    await create_known(store, certificate_key(link.certificate.audit_id), link.body, backoff)
+
+
+async def prepare_key_file(store: ObjectStore, key_file: Path) -> None:
+    """Create the auditor's key before the first audit of a store; refuse if it has certificates."""
+    if key_file.exists():  # noqa: ASYNC240 - a local file, once before the audit
+        return
+    if await read_first_key(store, AUDIT_CHAIN, "") is not None:
+        raise BadUsage(
+            "cannot read the auditor's key: the certificates of this store were signed with it;"
+            f" copy it from the machine that audited before, key_file=`{key_file}`"
+        )
+    make_key_file(key_file)
+
+
+async def read_certificate_or_newest(
+    store: ObjectStore, trusted: TrustedKeys, audit_id: str | None
+) -> ChainLink:
+    """Return the certificate of an audit, or the newest one if `audit_id` is None.
+
+    Raise `GcRefused` if the store has no certificate.
+    """
+    if audit_id is not None:
+        return await read_certificate(store, audit_id, trusted)
+    link = await read_newest(store, trusted)
+    if link is None:
+        raise GcRefused(
+            RefusalRule.NO_CERTIFICATE, 'the store has no certificate; run "sluice audit run" first'
+        )
+    return link

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, digest_bytes
-from sluice_gc.plan.plan_inputs import read_store_time
+from sluice_gc.plan import read_store_time
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import RAW_BLOBS, parse_blob_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs

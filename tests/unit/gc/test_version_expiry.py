@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.constants import changed
 
+from sluice_gc.settings import ExpirySettings
+from sluice_gc.version_expiry import ExpiryReport, expire_versions
 from sluice_protocol import keys
 from sluice_protocol.blob_deletion import (
     EXPIRING,
@@ -35,7 +37,6 @@ from sluice_protocol.outcomes import (
 )
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.port import IncarnationPage, ListedIncarnation, ObjectStore, Versioning
-from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluice_gc.audit.certificate import Certificate
+from sluice_gc.certificate import Certificate
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import PROOFS, digest_bytes
 from sluice_protocol.authority import VISIBILITY_S_MAX

@@ -3,27 +3,43 @@
 A cycle fails closed. A refusal or an unreachable store ends it: nothing more is deleted, and the
 metric, the log and the exit code report it. The audit comes first, so that a plan is executed only
 in a store that was just read completely.
+
+All labels of the metrics have a fixed set of values.
+
+| name | type | labels | meaning |
+|---|---|---|---|
+| sluice_gc_cycles_total | counter | result | cycles: done, refused, failed |
+| sluice_gc_refusals_total | counter | rule | refusals; an operator must act |
+| sluice_gc_last_success_unixtime_seconds | gauge | | last successful cycle; alert on its age |
+| sluice_gc_deleted_blobs_total | counter | | deleted object versions |
+| sluice_gc_deleted_bytes_total | counter | | bytes of deleted object versions |
+| sluice_gc_proofs_total | counter | verdict | proofs: may_go, or the clause that kept the blob |
+| sluice_audit_findings | gauge | kind | findings of the newest audit |
+| sluice_audit_orphan_blobs | gauge | | orphans in the newest audit |
 """
+
+from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.certificate import AuditCounts
-from sluice_gc.audit.certificate_chain import read_newest
-from sluice_gc.audit.evidence_retention import OPEN_PLAN_NS, prune_evidence
+from sluice_gc.auditor import Auditor
+from sluice_gc.certificate import AuditCounts, read_newest
 from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan.plan import Plan, check_certificate_for
-from sluice_gc.plan.plan_inputs import (
+from sluice_gc.evidence_retention import OPEN_PLAN_NS, prune_evidence
+from sluice_gc.plan import (
+    Plan,
+    check_certificate_for,
     plan_ids_newest_first,
     read_state,
     read_store_time,
     read_stored_plan,
     rule_execution,
 )
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.plan_runner import PlanRunner, SweepFacts
+from sluice_gc.plan_runner import PlanRunner, SweepFacts
+from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
 from sluice_gc.task_engine import TaskEngine
@@ -35,6 +51,59 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
+
+
+_KINDS: Final = (
+    *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
+    *("dangling_references", "references_repaired", "gaps", "overlaps"),
+)
+
+
+class GcMetrics:
+    """The metrics of one process, in a separate registry."""
+
+    def __init__(self) -> None:
+        made = self.registry = CollectorRegistry()
+        self.cycles = Counter("sluice_gc_cycles", "Cycles by result.", ["result"], registry=made)
+        self.refusals = Counter(
+            "sluice_gc_refusals", "Refusals by safety rule.", ["rule"], registry=made
+        )
+        self.last_success = Gauge(
+            "sluice_gc_last_success_unixtime_seconds",
+            "Time of the last successful cycle.",
+            registry=made,
+        )
+        self.deleted_blobs = Counter(
+            "sluice_gc_deleted_blobs", "Deleted object versions.", registry=made
+        )
+        self.deleted_bytes = Counter(
+            "sluice_gc_deleted_bytes", "Bytes of deleted object versions.", registry=made
+        )
+        self.proofs = Counter("sluice_gc_proofs", "Proofs by verdict.", ["verdict"], registry=made)
+        self.findings = Gauge(
+            "sluice_audit_findings", "Findings of the newest audit.", ["kind"], registry=made
+        )
+        self.orphans = Gauge(
+            "sluice_audit_orphan_blobs", "Orphans in the newest audit.", registry=made
+        )
+
+    def count_audit(self, counts: AuditCounts) -> None:
+        """Record the counts of a new certificate."""
+        for kind in _KINDS:
+            self.findings.labels(kind).set(getattr(counts, kind))
+        self.orphans.set(counts.orphans)
+
+    def count_run(self, facts: SweepFacts) -> None:
+        """Record the result of a run."""
+        self.deleted_blobs.inc(facts.deleted)
+        self.deleted_bytes.inc(facts.deleted_bytes)
+        self.proofs.labels("may_go").inc(facts.deleted + facts.unknown)
+        for clause, count in facts.kept.items():
+            self.proofs.labels(clause).inc(count)
+
+    def write(self, path: Path) -> None:
+        """Write a Prometheus text file atomically."""
+        write_to_textfile(str(path), self.registry)
 
 
 class DueReport(msgspec.Struct, frozen=True, kw_only=True):

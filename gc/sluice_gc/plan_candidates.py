@@ -21,26 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice_gc.audit.certificate import (
-    Certificate,
-    SignedCertificate,
-    certificate_key,
-    names_by_shard,
-)
-from sluice_gc.audit.eligible_versions import LeftOut
-from sluice_gc.evidence_files import (
-    BLOBS,
-    CANDIDATES,
-    DIGEST,
-    NAMES,
-    PROOFS,
-    EvidenceFile,
-    decode_table,
-    digest_bytes,
-    digest_from_bytes,
-)
-from sluice_gc.key_ranges import parse_shard
-from sluice_gc.plan.candidate_views import (
+from sluice_gc.candidate_views import (
     CandidateDetail,
     CandidatePage,
     CandidateProof,
@@ -53,10 +34,28 @@ from sluice_gc.plan.candidate_views import (
     proved_clauses,
     run_clauses,
 )
-from sluice_gc.plan.plan import Plan, SignedPlan, plan_key, verify_plan
-from sluice_gc.plan.plan_inputs import check_plan_id
-from sluice_gc.plan.planner import PlanRule, select_candidates
-from sluice_gc.run.deletion_proof import proofs_prefix
+from sluice_gc.certificate import (
+    Certificate,
+    SignedCertificate,
+    certificate_key,
+    names_by_shard,
+)
+from sluice_gc.deletion_proof import proofs_prefix
+from sluice_gc.eligible_versions import LeftOut
+from sluice_gc.evidence_files import (
+    BLOBS,
+    CANDIDATES,
+    DIGEST,
+    NAMES,
+    PROOFS,
+    EvidenceFile,
+    decode_table,
+    digest_bytes,
+    digest_from_bytes,
+)
+from sluice_gc.key_ranges import parse_shard
+from sluice_gc.plan import Plan, SignedPlan, check_plan_id, plan_key, verify_plan
+from sluice_gc.planner import PlanRule, select_candidates
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.blob_deletion import Clause
 from sluice_protocol.errors import BadUsage, InvalidRecord

@@ -3,8 +3,14 @@
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.audit.certificate import names_by_shard
-from sluice_gc.audit.certificate_chain import read_newest
+from sluice_gc.certificate import names_by_shard, read_newest
+from sluice_gc.deletion_proof import (
+    CandidateCase,
+    audit_result,
+    listed_candidate,
+    proofs_prefix,
+    prove,
+)
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     PROOFS,
@@ -14,13 +20,6 @@ from sluice_gc.evidence_files import (
     read_names,
 )
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.run.deletion_proof import (
-    CandidateCase,
-    audit_result,
-    listed_candidate,
-    proofs_prefix,
-    prove,
-)
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.blob_deletion import AuditResult, Keep
 from sluice_protocol.keys import blob_key

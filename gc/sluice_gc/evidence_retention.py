@@ -13,10 +13,15 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.audit.certificate import certificate_key
-from sluice_gc.audit.certificate_chain import ChainLink, read_certificate, read_newest, read_place
+from sluice_gc.certificate import (
+    ChainLink,
+    certificate_key,
+    read_certificate,
+    read_newest,
+    read_place,
+)
 from sluice_gc.errors import CertificateInvalid, GcRefused
-from sluice_gc.plan.plan_inputs import check_not_stopped, is_finished, read_plan, read_plan_ids
+from sluice_gc.plan import check_not_stopped, is_finished, read_plan, read_plan_ids
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.clock import ulid_time_prefix
 from sluice_protocol.keys import GC_EVIDENCE

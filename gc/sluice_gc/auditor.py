@@ -13,31 +13,33 @@ from functools import partial
 from typing import Final
 
 import msgspec
+import pyarrow as pa
 
-from sluice_gc.audit.certificate import (
+from sluice_gc.audit_tasks import (
+    AuditTaskFacts,
+    ManifestTask,
+    ShardTask,
+    audit_manifests,
+    audit_shard,
+)
+from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
     AuditCounts,
-    AuditReport,
-    AuditTaskFacts,
     Certificate,
-    merkle_root_of,
-    put_parts,
-    read_audit_report,
-    read_files,
-    sign_certificate,
-)
-from sluice_gc.audit.certificate_chain import (
     ChainLink,
     append_certificate,
+    merkle_root_of,
     prepare_key_file,
+    put_parts,
+    read_files,
     read_newest,
     restore_copy,
+    sign_certificate,
 )
-from sluice_gc.audit.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
-from sluice_gc.audit.tasks import ManifestTask, ShardTask, audit_manifests, audit_shard
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
-from sluice_gc.evidence_files import EvidenceFile
+from sluice_gc.evidence_files import FINDINGS, EvidenceFile, read_table_if_kept
+from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
     Bounds,
     KeyRange,
@@ -46,8 +48,7 @@ from sluice_gc.key_ranges import (
     split_prefix,
     split_shards,
 )
-from sluice_gc.plan.plan import check_clock_fall
-from sluice_gc.plan.plan_inputs import read_store_time
+from sluice_gc.plan import check_clock_fall, read_store_time
 from sluice_gc.settings import AuditSettings
 from sluice_gc.signing_keys import AuditorKeys, load_keys
 from sluice_gc.task_engine import TaskEngine
@@ -83,6 +84,42 @@ class AuditContext:
     def folder(self) -> str:
         """Return the key prefix of this audit's evidence."""
         return evidence_folder(self.audit_id)
+
+
+FINDINGS_SHOWN: Final = 1000
+
+
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A certificate with the findings of its audit.
+
+    Attributes:
+        findings: Kind, key and detail, at most `FINDINGS_SHOWN`.
+        removed: The findings were removed by rule; the counts in the certificate remain.
+    """
+
+    certificate: Certificate
+    findings: tuple[tuple[str, str, str], ...]
+    removed: bool = False
+
+    @property
+    def found_wrong(self) -> bool:
+        """Return True if an operator must act on a finding."""
+        return self.certificate.counts.found_wrong
+
+
+async def read_audit_report(store: ObjectStore, certificate: Certificate) -> AuditReport:
+    """Read the findings of an audit."""
+    files = await read_files(store, certificate, "findings")
+    if files is None:
+        return AuditReport(certificate=certificate, findings=(), removed=True)
+    tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
+    kept = [one for one in tables if one is not None]
+    rows = pa.concat_tables([FINDINGS.empty_table(), *kept]).slice(0, FINDINGS_SHOWN).to_pylist()
+    return AuditReport(
+        certificate=certificate,
+        findings=tuple((row["kind"], row["key"], row["detail"]) for row in rows),
+        removed=len(kept) < len(tables),
+    )
 
 
 async def audit_store(
@@ -176,11 +213,8 @@ class Auditor:
                 folder=audit.folder,
                 shard=shard.name,
                 named=tuple(named[shard.name]),
-                reads_max=settings.reads_max,
-                deep=settings.deep,
                 deep_seed=audit.started_at_ns // NS_PER_S,
-                list_blobs=settings.list_blobs,
-                repair_references=settings.repair_references,
+                settings=settings,
             )
             for shard in split_shards(settings.shards)
         ]
@@ -225,10 +259,8 @@ def _manifest_task(
         prefix=prefix,
         start_after=start_after,
         end_at=end_at,
-        shards=settings.shards,
-        reads_max=settings.reads_max,
         previous=tuple(one for one in previous if _overlaps(one, prefix, start_after, end_at)),
-        reread=settings.deep > 0.0,
+        settings=settings,
     )
 
 

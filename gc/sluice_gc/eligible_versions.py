@@ -16,12 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.audit.certificate import Certificate, shard_files
-from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
-from sluice_gc.evidence_files import BLOBS, NAMES, read_table, read_tables
-from sluice_gc.plan.plan import VersionTally
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.plan import VersionTally
 from sluice_protocol.errors import UNREADABLE_JSON
-from sluice_store.port import ObjectStore
 
 _BYTES: Final = 32
 STEP_DIGESTS: Final = 16_384
@@ -190,20 +187,3 @@ def left_out_of(table: pa.Table) -> LeftOut:
         raise GcRefused(
             RefusalRule.EVIDENCE_CHANGED, "a file of eligible versions has no tallies"
         ) from error
-
-
-async def check_eligible(store: ObjectStore, certificate: Certificate) -> None:
-    """Verify that the eligible versions are those of the blobs and names of a certificate."""
-    if not certificate.files("blobs"):
-        return
-    eligible = {one.place: one for one in certificate.files("eligible")}
-    for place, names, blobs in shard_files(certificate, certificate.files("blobs")):
-        known = (await read_tables(store, names, NAMES))["sha256"]
-        expected = eligible_table(join_names(await read_tables(store, blobs, BLOBS), known))
-        file = eligible.get(place)
-        found = None if file is None else await read_table(store, file, BLOBS)
-        if found is None or not found.equals(expected, check_metadata=True):
-            raise CertificateInvalid(
-                certificate.audit_id,
-                f"the eligible versions are not those of its blobs and names, shard={place}",
-            )

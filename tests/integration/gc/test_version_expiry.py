@@ -7,13 +7,15 @@ import pytest
 from support.store_versitygw import CREDENTIALS, NEXT_SECOND_S, Server, make_bucket, versitygw
 
 from sluice_cli.main import run
+from sluice_gc import version_expiry
+from sluice_gc.settings import ExpirySettings
+from sluice_gc.version_expiry import expire_versions
 from sluice_protocol import keys
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_store import StoreMode, open_store, version_expiry
+from sluice_store import StoreMode, open_store
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import parse_s3_url
-from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 NOW = ExpirySettings(retention_s=0)
 SWAPS = 30

@@ -9,8 +9,9 @@ nothing.
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import Final
 
+from sluice_gc.settings import ExpirySettings
 from sluice_protocol.blob_deletion import SWEPT, StoredVersion, VersionRuling, decide_version
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
@@ -19,25 +20,6 @@ from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
 
 CONCURRENT_REQUESTS: Final = 32
-_DAY_S: Final = 86_400
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpirySettings:
-    """Settings of one run.
-
-    Attributes:
-        retention_s: How long a superseded version is kept.
-        dry_run: Whether nothing is deleted.
-    """
-
-    retention_s: int = 3 * _DAY_S
-    dry_run: bool = False
-    deletes_max: ClassVar[int] = 1_000_000
-    """Versions deleted in one run, approximately."""
-    listed_max: ClassVar[int] = 10_000_000
-    """Versions listed in one run, approximately; it ends between two keys. The report names the key
-    after which the next run continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
