@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import structlog
 
@@ -60,21 +60,13 @@ class LeaseFenced(SluiceError):
         )
 
 
-class LaneOwners(Protocol):
-    """Which reconciler owns a lane."""
-
-    def owner_url(self, lane: int) -> str:
-        """Return the base URL of another owner; empty if it is this process, or is unknown."""
-        ...
+OwnerUrl = Callable[[int], str]
+"""Returns the base URL of another owner of a lane; empty if it is this process, or is unknown."""
 
 
-class OneReconciler:
-    """Every lane belongs to this process."""
-
-    def owner_url(self, lane: int) -> str:
-        """Return no other owner."""
-        del lane
-        return ""
+def _no_other_owner(lane: int) -> str:
+    del lane
+    return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,14 +97,22 @@ class _Lane:
 class HttpQueue:
     """The entries of one queue, claimed under leases; only own lanes are opened."""
 
-    def __init__(self, store: ObjectStore, queue: str, runtime: Runtime, *, lease_s: float) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        queue: str,
+        runtime: Runtime,
+        *,
+        lease_s: float,
+        owner_url: OwnerUrl = _no_other_owner,
+    ) -> None:
         self.queue = queue
         self._store = store
         self._runtime = runtime
         self._lease_s = lease_s
         self._lanes: dict[int, _Lane] = {}
         self._fenced: dict[int, frozenset[str]] = {}
-        self.owners: LaneOwners = OneReconciler()
+        self.owner_url = owner_url
         self._lock = asyncio.Lock()
 
     async def claim(self, count: int, consumer: str, lane: int | None = None) -> list[ClaimedEntry]:
@@ -131,7 +131,7 @@ class HttpQueue:
             found: list[ClaimedEntry] = []
             failed: SluiceError | None = None
             for number in await self._known_lanes():
-                if lane not in (None, number) or self.owners.owner_url(number):
+                if lane not in (None, number) or self.owner_url(number):
                     continue
                 try:
                     found += await self._claim_lane(number, count - len(found), consumer)
@@ -266,7 +266,7 @@ class HttpQueue:
 
         Refuse lanes that have different owners.
         """
-        urls = {self.owners.owner_url(lane) for lane in lanes}
+        urls = {self.owner_url(lane) for lane in lanes}
         if len(urls) > 1:
             raise BadUsage("the leases are of lanes with different owners: send them separately")
         return urls.pop() if urls else ""

@@ -108,9 +108,7 @@ class ReconcilerMetrics:
         self.listed = Counter(
             "sluice_reconciler_listed", "keys that full passes listed", registry=on
         )
-        self.unhealthy = Gauge(
-            "sluice_reconciler_held_batches", "batches that are held", registry=on
-        )
+        self.held = Gauge("sluice_reconciler_held_batches", "batches that are held", registry=on)
         self.oldest_gap = Gauge(
             "sluice_reconciler_oldest_gap_seconds",
             "age of the oldest gap, 0 for none",

@@ -292,9 +292,9 @@ def test_a_pass_that_another_process_began_counts_for_common_queues_only(
             queues=("spark",),
         )
         options = PassOptions(resume=resume)
-        report = await service._pass_loop._parts.full_pass.run(None, options)
+        report = await service._pass_loop.full_pass.run(None, options)
         assert report.queues == ("spark",)
-        assert (await service._pass_loop._parts.full_pass.run(None)).queues == ("other", "spark")
+        assert (await service._pass_loop.full_pass.run(None)).queues == ("other", "spark")
 
     asyncio.run(run())
 
