@@ -8,8 +8,7 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.lanes.worker import LaneWorkers
-from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.live_window import LiveWindow
+from sluice_reconciler.live_window import LiveReader, LiveWindow
 from sluice_reconciler.loop_health import ReconcilerHealth
 from sluice_reconciler.metrics import CountedStore, ReconcilerMetrics, StageBacklog, StoreClock
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings

@@ -116,12 +116,18 @@ class HoldRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedBatch:
-    """A batch whose manifest is valid and whose blob exists with the right bytes."""
+class SourceManifest:
+    """An accepted manifest that agrees with its key, and its exact bytes; no blob was read."""
 
     key: ObjectKey
     manifest: AcceptedManifest
     body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedBatch(SourceManifest):
+    """A batch whose manifest is valid and whose blob exists with the right bytes."""
+
     date_ns: UnixNs
 
 

@@ -18,7 +18,7 @@ from sluice_queue.collector import Collector
 from sluice_queue.inspection import read_status
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.new_batches import identity_of
-from sluice_reconciler.lanes.retirement import CLOCK_MARGIN_S, ShownPass
+from sluice_reconciler.lanes.state import CLOCK_MARGIN_S, ShownPass
 from sluice_reconciler.verify import list_hold_records
 
 log = structlog.get_logger()

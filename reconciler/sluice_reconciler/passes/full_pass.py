@@ -44,7 +44,6 @@ from sluice_reconciler.completeness import (
 from sluice_reconciler.concurrency import run_all
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
-from sluice_reconciler.lanes.retirement import is_settled
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     BootRanges,
@@ -52,6 +51,7 @@ from sluice_reconciler.lanes.sequence_ranges import (
     ListedBatch,
     seal_of,
 )
+from sluice_reconciler.lanes.state import is_settled
 from sluice_reconciler.lanes.worker import LaneWorker, Takeover
 from sluice_reconciler.passes.held_batches import QuarantinePass
 from sluice_reconciler.passes.index_check import IndexCheck

@@ -23,7 +23,7 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.context import ReconcilerContext
-from sluice_reconciler.differences import DerivedDifference, EntryComparison, read_source
+from sluice_reconciler.indexes import DerivedDifference, EntryComparison, read_source
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
