@@ -48,7 +48,7 @@ from sluice_reconciler.audit_summaries import (
     read_newest_plan,
 )
 from sluice_reconciler.batch_lists import read_span
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority

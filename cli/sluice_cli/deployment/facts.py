@@ -27,7 +27,7 @@ from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
-from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.discovery import read_discovery_status
 from sluice_reconciler.lanes.membership import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts

@@ -36,7 +36,7 @@ from sluice_queue.collector import Collector
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lanes.runs import FAN_IN, tier_of
+from sluice_reconciler.lanes.part_log import FAN_IN, tier_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.compaction.file_merges import merge_hours

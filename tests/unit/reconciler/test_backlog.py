@@ -50,7 +50,7 @@ def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it() -> None
         await accept(store, 0)
         runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime)
-        backlog = reconciler._backlog
+        backlog = reconciler._context.backlog
         assert (await reconciler.once()).outcome.left == 1
         assert [len(keys) for keys in backlog.known().values()] == [0, 1]
         store.unreachable = False

@@ -14,8 +14,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.leases import LaneLeases
+from sluice_reconciler.http_queue import HttpQueue, LaneLeases
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

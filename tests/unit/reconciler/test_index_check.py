@@ -13,7 +13,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.discovery import read_discovery_status
 from sluice_reconciler.passes.index_check import CHECK_S, SAMPLE, SETTLED_S, read_index_check
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

@@ -310,9 +310,9 @@ def test_journals_are_removed_after_the_horizon_and_a_later_pass() -> None:
         await rounds(store, subject, 3)
         pass_time(store, 700)
         await rounds(store, subject, 1)
-        assert await subject._journal_loop.remove() == 0  # no pass began after them
+        assert await subject.remove_journals() == 0  # no pass began after them
         await make_pass(subject)
-        assert await subject._journal_loop.remove() == 8
+        assert await subject.remove_journals() == 8
         assert not [key for key in store.held if key.startswith("gateways/")]
         await rounds(store, subject, 2)
         assert record(store).journals == {}
@@ -330,7 +330,7 @@ def test_the_last_object_of_an_open_process_is_kept() -> None:
         young = await writer.append([], through_ns=now(store))
         await rounds(store, subject, 2)
         await make_pass(subject)
-        assert await subject._journal_loop.remove() == 6
+        assert await subject.remove_journals() == 6
         kept = {key for key in store.held if key.startswith("gateways/")}
         assert kept == {registration_key(writer.process), journal_key(writer.process, young)}
 

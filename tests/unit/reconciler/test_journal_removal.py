@@ -65,10 +65,10 @@ def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too() -> None:
         await make_pass(subject)
         await rounds(store, subject, 3)
         pass_time(store, HORIZON_S - 60)
-        assert await subject._journal_loop.remove() == 1, "the object before the death"
+        assert await subject.remove_journals() == 1, "the object before the death"
         pass_time(store, 120)
         await rounds(store, subject, 3)
-        assert await subject._journal_loop.remove() == 3
+        assert await subject.remove_journals() == 3
         assert stored(store) == []
 
     asyncio.run(run())
@@ -87,14 +87,14 @@ def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
         pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
         again = make(store, 2)
         await rounds(store, again, 3)
-        await again._journal_loop.remove()
+        await again.remove_journals()
         assert registration_key(writer.process) in store.held
         await rounds(store, again, 3)
         record = decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
         assert record.complete_through_unix_ns <= unnamed.accepted_at_unix_ns
         await make_pass(again)
         await rounds(store, again, 3)
-        assert await again._journal_loop.remove() >= 1
+        assert await again.remove_journals() >= 1
         assert stored(store) == []
 
     asyncio.run(run())
@@ -118,7 +118,7 @@ def test_journals_in_a_store_without_versions_are_not_read_one_by_one() -> None:
         pass_time(store, HORIZON_S + 60)
         await rounds(store, subject, 3)
         before = store.counts["head"]
-        assert await subject._journal_loop.remove() == 0
+        assert await subject.remove_journals() == 0
         assert store.counts["head"] - before == 1
 
     asyncio.run(run())

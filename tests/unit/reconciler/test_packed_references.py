@@ -24,8 +24,8 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
-from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
+from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import create_authority

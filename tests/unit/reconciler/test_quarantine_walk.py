@@ -12,8 +12,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import quarantine_entry
-from sluice_reconciler.journals.loop import WALK_PAGES_MAX
-from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
+from sluice_reconciler.passes.held_batches import PAGES_MAX, QuarantinePass
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.retry import WRITE_RETRY
@@ -37,9 +36,9 @@ def runtime(store: SimStore) -> Runtime:
     return Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
 
 
-def walk_over(store: SimStore) -> QuarantineWalk:
+def walk_over(store: SimStore) -> QuarantinePass:
     backoff = runtime(store).backoff(WRITE_RETRY)
-    return QuarantineWalk(store, HoldRecords(store), RequestLimit(8), backoff)
+    return QuarantinePass(store, HoldRecords(store), RequestLimit(8), backoff)
 
 
 def references_in(store: SimStore) -> set[str]:
@@ -100,7 +99,7 @@ def test_the_pages_of_a_check_do_not_grow_with_the_conflicts() -> None:
         for _ in range(4):
             store.counts.clear()
             await held.check()
-            assert store.counts["list"] <= WALK_PAGES_MAX + 2
+            assert store.counts["list"] <= PAGES_MAX + 2
         assert reference in store.held
 
     asyncio.run(run())

@@ -1,31 +1,40 @@
-"""The walk over `quarantine/`: it writes the reverse references that do not exist.
+"""Held batches and quarantined uploads: both are checked again until nothing is missing.
 
-It runs in every full pass, and separately where journals make full passes rare. Its cost depends on
-the number of conflicts, not on the number of batches. Conflicts are permanent, so a separate check
-walks over a bounded number of pages, and the next one continues.
+A full pass verifies each held batch again, and writes the reference of each quarantine manifest
+without one. While journals decide the frontier, full passes are rare, so `HeldBatches` does the
+same at an interval. The references are listed first, then only manifests without one are read: the
+cost depends on the number of conflicts, not on the number of batches. Conflicts are permanent, so a
+check lists a bounded number of pages, and the next one continues.
 """
 
+import itertools
 from typing import Final
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import HoldReason, HoldRecord
-from sluice_protocol.keys import QUARANTINE, QUARANTINE_BY_BLOB, parse_quarantine_key
+from sluice_protocol.keys import ACCEPTED, QUARANTINE, QUARANTINE_BY_BLOB, parse_quarantine_key
 from sluice_protocol.manifests import decode_conflict
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.indexes import put_derived, quarantine_entry
 from sluice_reconciler.lanes.new_batches import KeyHashSet
-from sluice_reconciler.verify import HoldRecords
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_reconciler.verify import HoldRecords, list_hold_records
 from sluice_store.port import ListPage, ObjectStore
 from sluice_store.retry import Backoff
 
+HELD_MAX: Final = 1_000
+"""Held batches that one check processes again; the next check continues behind them."""
+PAGES_MAX: Final = 20
+"""Pages of conflicts and of their references that one check lists; the next check continues."""
 _PREFIXES: Final = (QUARANTINE_BY_BLOB, QUARANTINE)
 """The references are listed first; then each manifest without one is read."""
 
 
-class QuarantineWalk:
-    """The walk over `quarantine/`; each walk lists everything again."""
+class QuarantinePass:
+    """The pass over `quarantine/`; each one lists everything again."""
 
     def __init__(
         self,
@@ -48,9 +57,9 @@ class QuarantineWalk:
         self._after = ""
 
     async def run(self, pages_max: int | None = None) -> bool:
-        """Walk over quarantine manifests from where the last call ended.
+        """Continue the pass where the last call ended.
 
-        At most `pages_max` pages are listed; None means all that are left. Return True if the walk
+        At most `pages_max` pages are listed; None means all that are left. Return True if the pass
         has ended, so that the next call begins another one.
         """
         pages = 0
@@ -59,7 +68,7 @@ class QuarantineWalk:
                 return False
             prefix = _PREFIXES[self._listing]
             async for page in self._store.list(prefix, start_after=self._after):
-                await self._walk_over(page)
+                await self._index_page(page)
                 self._after = page.objects[-1].key if page.objects else self._after
                 pages += 1
                 if pages == pages_max and not page.last:
@@ -68,7 +77,7 @@ class QuarantineWalk:
         self._begin()
         return True
 
-    async def _walk_over(self, page: ListPage) -> None:
+    async def _index_page(self, page: ListPage) -> None:
         if _PREFIXES[self._listing] == QUARANTINE_BY_BLOB:
             self._existing.add(one.key for one in page.objects)
             return
@@ -101,3 +110,36 @@ class QuarantineWalk:
             self.held += 1
             return False
         return await put_derived(self._store, place, body, self._backoff)
+
+
+class HeldBatches:
+    """Checks held batches and quarantined uploads again; each full pass does so too."""
+
+    def __init__(self, context: ReconcilerContext, pipeline: BatchPipeline) -> None:
+        self._context = context
+        self._pipeline = pipeline
+        self._quarantine = QuarantinePass(
+            context.store, context.holds, context.requests, context.backoff
+        )
+        self._after = ""
+
+    async def check(self) -> PipelineResult:
+        """Process held batches again, and write missing references of quarantined uploads."""
+        holds = self._context.holds
+        await holds.read()
+        keys = sorted(
+            [
+                one.key
+                async for one in list_hold_records(self._context.store, holds.damaged)
+                if one.key.startswith(ACCEPTED)
+            ]
+        )
+        behind = [key for key in keys if key > self._after]
+        selected = list(itertools.islice(behind or keys, HELD_MAX))
+        self._after = selected[-1] if len(behind) > HELD_MAX else ""
+        result = PipelineResult()
+        if selected:
+            result = await self._pipeline.process([ObjectKey(key) for key in selected])
+        self._context.metrics.held.set(len(holds))
+        await self._quarantine.run(PAGES_MAX)
+        return result
