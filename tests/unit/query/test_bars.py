@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice_query.answer.plot import bar_of, draw_histogram, draw_values
-from sluice_query.compute.views import (
+from sluice_query.plot import bar_of, draw_histogram, draw_values
+from sluice_query.views import (
     HistogramBucket,
     HistogramResult,
     HistogramSplit,

@@ -4,7 +4,7 @@ import pytest
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
-from sluice_query.question.filters import (
+from sluice_query.request import (
     FilterOperator,
     RecordField,
     RecordFilter,

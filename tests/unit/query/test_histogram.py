@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice_query.question.request import (
+from sluice_query.request import (
     BUCKETS_MIN,
     END_NS,
     FIRST_NS,

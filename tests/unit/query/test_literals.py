@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.query_lake import make_query
 
-from sluice_query.sources.pruning import literals_of, required_texts
+from sluice_query.pruning import literals_of, required_texts
 
 
 @pytest.mark.parametrize(

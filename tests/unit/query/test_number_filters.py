@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sluice_query.compute.engine import QueryEngine, open_engine
-from sluice_query.compute.sql import SqlStatement, filter_conditions
-from sluice_query.question.filters import FilterOperator, parse_filter
+from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.request import FilterOperator, parse_filter
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import SqlStatement, filter_conditions
 
 FILES: Final = (
     [1.0, 3.0, math.nan],

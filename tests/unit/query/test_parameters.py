@@ -3,8 +3,8 @@ import pytest
 from sluice_cli.query import QueryOptions, parse_options
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
-from sluice_query.question.parameters import parse_duration, parse_instant, parse_query
-from sluice_query.question.request import Aggregate, Histogram, Query, Series
+from sluice_query.parameters import parse_duration, parse_instant, parse_query
+from sluice_query.request import Aggregate, Histogram, Query, Series
 
 NOW = UnixNs(1_790_000_000_000_000_000)
 HOUR_NS = 3600 * 10**9

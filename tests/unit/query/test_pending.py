@@ -4,10 +4,10 @@ from support.query_lake import DAY0_NS, log_batch, make_query, metric_batch
 from support.spark_lake import Sent
 
 from sluice_protocol.record_deletes import DeleteRecord
+from sluice_query.pending import PendingSnapshot, choose_newest, choose_pending, may_match
+from sluice_query.search import delete_applies
 from sluice_query.settings import QuerySettings
-from sluice_query.sources.pending import PendingSnapshot, choose_newest, choose_pending, may_match
-from sluice_query.sources.reading import delete_applies
-from sluice_query.sources.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueued
+from sluice_query.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueued
 from sluice_queue.worklists import PendingBatch
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)

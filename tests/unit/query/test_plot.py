@@ -1,8 +1,8 @@
 import re
 
-from sluice_query.answer.plot import draw_series
-from sluice_query.answer.result import QuerySummary, SeriesPoint
-from sluice_query.question.request import Aggregate, Series
+from sluice_query.plot import draw_series
+from sluice_query.request import Aggregate, Series
+from sluice_query.result import QuerySummary, SeriesPoint
 
 SUMMARY = QuerySummary(accepted_until="2026-09-21T14:20:00.000000000Z", partial=True)
 SERIES = Series(metric="cpu", step_ns=60_000_000_000, aggregate=Aggregate.MAX)

@@ -10,7 +10,7 @@ from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_lake.locations import TableLocation
 from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.units import ObjectKey
-from sluice_query.sources.pruning import SelectedFiles, may_contain, prune_by_index
+from sluice_query.pruning import SelectedFiles, may_contain, prune_by_index
 
 RANGE = TimeStats(range_ns=(DAY0_NS, DAY0_NS + 10), nulls=0)
 FILE = DataFile(

@@ -2,7 +2,7 @@ import pytest
 from support.query_lake import DAY0_NS, make_query
 
 from sluice_protocol.errors import BadUsage
-from sluice_query.question.request import Aggregate, Query, Series, check_query
+from sluice_query.request import Aggregate, Query, Series, check_query
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from support.builders import manifest
 from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 
 from sluice_protocol.manifests import WorkList, encode_record
+from sluice_query.pending import PendingSnapshot, WorkListCache, read_pending
 from sluice_query.settings import QuerySettings
-from sluice_query.sources.pending import PendingSnapshot, WorkListCache, read_pending
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane

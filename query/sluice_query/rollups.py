@@ -36,8 +36,8 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord, retention_cut_ns, rollup_deletes
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.question.request import Query, Series
-from sluice_query.sources.pruning import SelectedFiles, may_have_agent
+from sluice_query.pruning import SelectedFiles, may_have_agent
+from sluice_query.request import Query, Series
 from sluice_store.port import ObjectStore
 
 MINUTE_NS: Final = 60 * NS_PER_S

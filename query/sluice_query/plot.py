@@ -8,9 +8,9 @@ from typing import Final
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.utf8 import printable_text
-from sluice_query.answer.result import QuerySummary, SeriesPoint
-from sluice_query.compute.views import HistogramBucket, HistogramResult, TopValuesResult
-from sluice_query.question.request import Series
+from sluice_query.request import Series
+from sluice_query.result import QuerySummary, SeriesPoint
+from sluice_query.views import HistogramBucket, HistogramResult, TopValuesResult
 
 _HEIGHT: Final = 20
 

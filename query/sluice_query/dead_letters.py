@@ -19,19 +19,19 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.compute.engine import QueryEngine, open_engine
-from sluice_query.compute.sql import (
+from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.pending import may_match
+from sluice_query.pruning import select_partitions
+from sluice_query.request import Query
+from sluice_query.settings import QuerySettings
+from sluice_query.sql import (
     dead_letter_hours_sql,
     dead_letter_list_sql,
     dead_letters_condition,
     dead_letters_sql,
     entered_sql,
 )
-from sluice_query.question.request import Query
-from sluice_query.settings import QuerySettings
-from sluice_query.sources.pending import may_match
-from sluice_query.sources.pruning import select_partitions
-from sluice_query.sources.unqueued import read_manifest
+from sluice_query.unqueued import read_manifest
 from sluice_store.port import ObjectStore
 
 if TYPE_CHECKING:

@@ -12,9 +12,16 @@ import pyarrow as pa
 
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.answer.result import SeriesPoint
-from sluice_query.compute.engine import LAKE, PENDING, QueryEngine
-from sluice_query.compute.sql import (
+from sluice_query.engine import LAKE, PENDING, QueryEngine
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.result import SeriesPoint
+from sluice_query.rollups import (
+    HOUR_NS,
+    MINUTE_NS,
+    RollupPlan,
+    TimeSpan,
+)
+from sluice_query.sql import (
     IS_NUMBER,
     SqlStatement,
     all_conditions,
@@ -23,16 +30,9 @@ from sluice_query.compute.sql import (
     is_agent,
     text_condition,
 )
-from sluice_query.question.request import Aggregate, Query, Series
-from sluice_query.sources.rollups import (
-    HOUR_NS,
-    MINUTE_NS,
-    RollupPlan,
-    TimeSpan,
-)
 
 if TYPE_CHECKING:
-    from sluice_query.sources.reading import SearchRead
+    from sluice_query.search import SearchRead
 
 _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"

@@ -12,8 +12,7 @@ from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.question.filters import FIELDS, FilterOperator, RecordField, RecordFilter
-from sluice_query.question.request import Query
+from sluice_query.request import FIELDS, FilterOperator, Query, RecordField, RecordFilter
 
 SqlValue = str | int | float | list[str] | list[int]
 

@@ -9,14 +9,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.question.filters import (
-    RecordField,
-    agents_of,
-    check_encodable,
-    parse_field,
-    parse_filter,
-)
-from sluice_query.question.request import (
+from sluice_query.request import (
     BUCKETS_DEFAULT,
     BUCKETS_MAX,
     BUCKETS_MIN,
@@ -36,11 +29,16 @@ from sluice_query.question.request import (
     Neighbourhood,
     ParameterName,
     Query,
+    RecordField,
     Series,
     TopValues,
+    agents_of,
     bucket_starts,
+    check_encodable,
     check_query,
     choose_width,
+    parse_field,
+    parse_filter,
     plain_name,
 )
 from sluice_web.parameters import (

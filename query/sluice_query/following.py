@@ -1,10 +1,12 @@
-"""Following by a reconciler's live records: each is returned soon after it was accepted.
+"""Following a query: by polling the store, or by a reconciler's live records.
 
-The reconciler returns lines, page by page. Which of them a query needs is decided by the same SQL
-statement as for the lake. Source: ADR 29.
+A position is an acceptance time through which every record was returned, or a cursor of the live
+records. A poll selects what was accepted after the position, so a record is found however old its
+own time is. A reconciler returns lines, page by page, soon after they were accepted; which of them
+a query needs is decided by the same SQL statement as for the lake. Source: ADR 29.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -15,18 +17,98 @@ import pyarrow as pa
 
 from sluice_lake.records import payload_arrays
 from sluice_lake.schemas import TEXT_MAP
-from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, StoreError
+from sluice_protocol.authority import SKEW_S_MAX, UPLOAD_TIME_S_MAX
+from sluice_protocol.clock import Clock
+from sluice_protocol.errors import (
+    UNREADABLE_JSON,
+    BadUsage,
+    ErrorCode,
+    ExitCode,
+    SluiceError,
+    StoreError,
+    retryable,
+)
 from sluice_protocol.fields import Kind
 from sluice_protocol.ndjson import columns_from_ndjson
-from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import QueryResult, QuerySummary, Row
-from sluice_query.compute.engine import PENDING, open_engine
-from sluice_query.compute.sql import RecordSources, records_sql, returned_columns
-from sluice_query.errors import ReconcilerUnreachable
-from sluice_query.question.request import Query
-from sluice_query.search import Searcher, add_highlights
-from sluice_query.sources.reading import applying_deletes
+from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.engine import PENDING, open_engine
+from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query
+from sluice_query.result import QueryResult, QuerySummary, Row
+from sluice_query.search import Searcher, add_highlights, applying_deletes
+from sluice_query.sql import RecordSources, records_sql, returned_columns
 from sluice_store.stored_deletes import read_active_deletes
+
+INTERVAL_S: Final = 1.0
+OVERLAP_NS: Final = (UPLOAD_TIME_S_MAX + SKEW_S_MAX + 1) * NS_PER_S
+"""How much earlier than it is acknowledged a batch may have been accepted: its time is fixed before
+the first try of the manifest, and the store states whole seconds.
+"""
+UNKNOWN_NS: Final = 60 * NS_PER_S
+"""Age of a position where the store does not report one."""
+
+_RecordKey = tuple[object, ...]
+
+
+async def follow(
+    search: Callable[[Query], Awaitable[QueryResult]],
+    clock: Clock,
+    query: Query,
+    after_ns: UnixNs | None = None,
+) -> AsyncGenerator[QueryResult]:
+    """Yield the latest records of a query, then new ones once a second, without an end.
+
+    Records are oldest first. The first result has at most as many as the query's limit, and its
+    summary states whether there are more. The query's time range applies to this result only,
+    unless it resumes from `after_ns`: then it has what was accepted later. An error of the first
+    query is raised unless there is a position; a later one that may succeed again is repeated, and
+    the results state it.
+    """
+    position_ns, seen = after_ns, frozenset[_RecordKey]()
+    # Records over the limit of the query are not shown, and must not appear in a later result.
+    wide = replace(query, to_ns=END_NS, newest_first=True, limit=LIMIT_MAX)
+    while True:
+        wanted = wide
+        if position_ns is not None:
+            since_ns = UnixNs(max(position_ns - OVERLAP_NS, 0))
+            wanted = replace(wide, from_ns=FIRST_NS, accepted_from_ns=since_ns)
+        now_ns = clock.now_ns()
+        try:
+            found = await search(wanted)
+        except SluiceError as error:
+            if position_ns is None or not retryable(error.code):
+                raise
+            yield _result(query, [], (str(error),), position=str(position_ns))
+            await clock.sleep(INTERVAL_S)
+            continue
+        first = position_ns is None
+        new = [row for row in reversed(found.records) if _key(row) not in seen]
+        seen = frozenset(map(_key, found.records))
+        position_ns = _next_position(found, position_ns, now_ns)
+        more = found.summary.more and bool(new)
+        summary = replace(found.summary, results=len(new), more=more)
+        found = replace(found, records=new, summary=summary, position=str(position_ns))
+        yield newest_of(found, query.limit) if first else found
+        await clock.sleep(INTERVAL_S)
+
+
+def newest_of(found: QueryResult, limit: int) -> QueryResult:
+    """Return a result with at most `limit` records, the last of them; it states if others match."""
+    if len(found.records) <= limit:
+        return found
+    summary = replace(found.summary, results=limit, more=True)
+    return replace(found, records=found.records[-limit:], summary=summary)
+
+
+def _next_position(found: QueryResult, position_ns: UnixNs | None, now_ns: UnixNs) -> UnixNs:
+    until = found.summary.accepted_until
+    reached_ns = now_ns - UNKNOWN_NS if until is None else parse_rfc3339(until)
+    return UnixNs(max(reached_ns, position_ns or 0))
+
+
+def _key(row: Mapping[str, object]) -> _RecordKey:
+    return row["agent_id"], row["boot_id"], row["seq"]
+
 
 PAGE_LINES: Final = 10_000
 WAIT_S: Final = 20
@@ -34,18 +116,31 @@ TIMEOUT_S: Final = 60
 RETRY_S: Final = 2.0
 SEEN_MAX: Final = 200_000
 """Number of records remembered, so that none is repeated after a restart of the reconciler."""
-END_OF_TIME_NS: Final = UnixNs(2**63 - 1)
 _NS_PER_US: Final = 1000
 _ENVELOPE: Final = frozenset(
     {"agent_id", "boot_id", "seq", "kind", "accepted_at_unix_ns", "resource"}
 )
 
 
+class ReconcilerUnreachable(SluiceError):
+    """The reconciler of a follower could not be reached; a retry may succeed."""
+
+    code = ErrorCode.STORE_UNAVAILABLE
+    exit_code = ExitCode.STORE_UNREACHABLE
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"reconciler is unreachable: {self.reason}, url=`{self.url}`"
+
+
 class _PageSummary(msgspec.Struct, frozen=True):
     next: str
     partial: bool = False
     reasons: tuple[str, ...] = ()
-    more: bool = False
     enabled: bool = True
     accepted_until: str | None = None
 
@@ -60,7 +155,6 @@ class LivePage:
 
     Attributes:
         next: The cursor for the records after them.
-        more: Whether more records are available immediately.
         enabled: Whether the reconciler keeps live records.
         accepted_until: Every batch that was acknowledged before this time is in the reconciler's
             records, except those that `reasons` name; None if no such time is known.
@@ -68,7 +162,6 @@ class LivePage:
 
     lines: tuple[dict[str, Any], ...]
     next: str
-    more: bool
     reasons: tuple[str, ...]
     enabled: bool = True
     accepted_until: str | None = None
@@ -115,7 +208,6 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
     return LivePage(
         lines=found,
         next=summary.next,
-        more=summary.more,
         reasons=summary.reasons,
         enabled=summary.enabled,
         accepted_until=summary.accepted_until,
@@ -171,15 +263,16 @@ async def select_lines(
 
 async def follow_live(
     searcher: Searcher, query: Query, client: LiveRecordsClient, after: str | None = None
-) -> AsyncIterator[QueryResult]:
+) -> AsyncGenerator[QueryResult]:
     """Yield the latest records of a query, then each new one, without an end.
 
     The end of the query's time range is ignored. The records start after the cursor `after`; with
-    None, at the latest ones. An error at the first request is raised.
+    None, at the latest ones, at most as many as the query's limit. An error at the first request is
+    raised.
     """
     seen: dict[tuple[object, ...], None] = {}
     resumed, started = after is not None, False
-    wide = replace(query, to_ns=END_OF_TIME_NS, limit=PAGE_LINES)
+    wide = replace(query, to_ns=END_NS, limit=PAGE_LINES)
     while True:
         try:
             page = await client.read(query.agents, after)
@@ -206,13 +299,9 @@ async def follow_live(
         seen |= dict.fromkeys(map(_key, new))
         for old in list(seen)[: max(len(seen) - SEEN_MAX, 0)]:
             del seen[old]
-        shown = rows if started or resumed else rows[-query.limit :]
-        yield _result(query, shown, page.reasons, page.accepted_until, page.next)
+        found = _result(query, rows, page.reasons, page.accepted_until, page.next)
+        yield found if started or resumed else newest_of(found, query.limit)
         started, after = True, page.next
-
-
-def _key(line: dict[str, Any]) -> tuple[object, ...]:
-    return line["agent_id"], line["boot_id"], line["seq"]
 
 
 def _result(

@@ -20,14 +20,13 @@ from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_query.answer.result import QuerySummary, Row, record_json
-from sluice_query.compute.sql import ordered_sql, returned_columns
-from sluice_query.errors import DataFilesUnreadable
-from sluice_query.question.request import Query
-from sluice_query.search import Evaluator, Searcher
-from sluice_query.sources.pending import end_ns, joined_batches
-from sluice_query.sources.pruning import time_bound_ns
-from sluice_query.sources.reading import SearchRead, SourceReader
+from sluice_query.engine import DataFilesUnreadable
+from sluice_query.pending import end_ns, joined_batches
+from sluice_query.pruning import time_bound_ns
+from sluice_query.request import Query
+from sluice_query.result import QuerySummary, Row, record_json
+from sluice_query.search import Evaluator, Searcher, SearchRead, SourceReader
+from sluice_query.sql import ordered_sql, returned_columns
 
 FIRST_WAVE_BYTES: Final = 8 << 20
 WAVE_BYTES_MAX: Final = 256 << 20

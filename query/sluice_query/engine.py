@@ -11,12 +11,12 @@ from typing import Any, Final, TypeVar
 import duckdb
 
 from sluice_lake.data_files import DataFile
+from sluice_lake.errors import TableRefused
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
-from sluice_protocol.errors import BadUsage, SluiceError
-from sluice_query.compute.sql import SqlStatement
-from sluice_query.errors import DataFilesUnreadable, QueryTimedOut, QueryTooLarge
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"
@@ -26,6 +26,36 @@ _READ_ALL: Final = SqlStatement("SELECT bit_xor(hash(COLUMNS(*))) FROM probe")
 """Reads every column of every row."""
 
 _Result = TypeVar("_Result")
+
+
+class QueryTimedOut(SluiceError):
+    """A query that exceeded its time limit."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.limit_s = limit_s
+
+    def __str__(self) -> str:
+        return f"query exceeded its time limit: narrow the time range, limit_s=`{self.limit_s:g}`"
+
+
+class QueryTooLarge(SluiceError):
+    """A query that needs more memory than its limit."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"query exceeded its memory limit: narrow the range or the limit: {self.reason}"
+
+
+class DataFilesUnreadable(TableRefused):
+    """Data files that cannot be read; a query for records leaves them out and is partial."""
 
 
 class QueryEngine:

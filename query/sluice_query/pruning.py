@@ -29,7 +29,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_query.question.request import Query
+from sluice_query.request import Query
 from sluice_store.port import ListedObject, ObjectStore
 
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")

@@ -7,9 +7,23 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_query.answer.result import NeighboursResult, ViewResult, number_json, record_json
-from sluice_query.compute.engine import QueryEngine
-from sluice_query.compute.sql import (
+from sluice_query.engine import QueryEngine
+from sluice_query.pruning import newest_files
+from sluice_query.request import (
+    COLUMN_FIELDS,
+    MAPS,
+    NS_PER_MS,
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    RecordField,
+    TopValues,
+    View,
+    bucket_starts,
+)
+from sluice_query.result import NeighboursResult, ViewResult, number_json, record_json
+from sluice_query.sql import (
     RecordSources,
     SqlStatement,
     field_sql,
@@ -17,18 +31,6 @@ from sluice_query.compute.sql import (
     returned_columns,
     select_sql,
 )
-from sluice_query.question.filters import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.question.request import (
-    NS_PER_MS,
-    FieldList,
-    Histogram,
-    Neighbourhood,
-    Query,
-    TopValues,
-    View,
-    bucket_starts,
-)
-from sluice_query.sources.pruning import newest_files
 
 if TYPE_CHECKING:
     from sluice_query.search import Evaluator

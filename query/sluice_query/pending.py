@@ -29,7 +29,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import INGEST_QUEUE, accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_query.question.request import Query
+from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
