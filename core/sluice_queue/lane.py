@@ -35,6 +35,8 @@ from sluice_queue.write_proofs import RegisterRead, is_other_register
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
+SWAP_RETRY: Final = RetrySettings()
+"""Bounds of one swap of a register, for which several writers may compete."""
 SEGMENT_MAGIC: Final = b"LMQS"
 SEGMENT_VERSION: Final = 1
 _HEADER: Final = struct.Struct("<4sHHQQ")
