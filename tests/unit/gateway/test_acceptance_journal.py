@@ -282,7 +282,7 @@ def test_a_clean_stop_writes_a_closed_object_with_the_last_entries() -> None:
         seen.journal.note(entry(0))
         await seen.journal.write_due()
         seen.journal.note(entry(10))
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
         found = (await journals(seen.inner))[seen.journal.process]
         assert named(found) == [0, 10]
         assert [one.header.closed for one in found] == [False, True]
@@ -297,7 +297,7 @@ def test_a_stop_with_a_pending_object_writes_it_first() -> None:
         await seen.journal.write_due()
         seen.journal.note(entry(10))
         seen.plan.prefix = "never"
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
         found = (await journals(seen.inner))[seen.journal.process]
         assert [(named([one]), one.header.closed) for one in found] == [([0], False), ([10], True)]
 
@@ -310,7 +310,7 @@ def test_no_200_after_the_journal_is_closed() -> None:
     async def body(seen: JournalWorld) -> None:
         current: list[bool] = []
         seen.plan.seen = lambda _: current.append(seen.journal.is_current)
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
         assert current == [False], "a batch noted while the object is written is not in it"
         seen.journal.note(entry(0))
         with pytest.raises(HttpRefusal) as refused:
@@ -324,7 +324,7 @@ def test_a_stop_without_the_store_ends_in_time_and_leaves_the_journal_open() -> 
     async def body(seen: JournalWorld) -> None:
         seen.plan.prefix = GATEWAYS
         async with asyncio.timeout(CLOSE_S_MAX + 5):
-            await seen.journal.close(landed=True)
+            await seen.journal.close(transferred=True)
         assert await journals(seen.inner) == {}
 
     world(body)

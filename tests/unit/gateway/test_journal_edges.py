@@ -48,7 +48,7 @@ def test_attempts_to_register_leave_one_registration(fault: Fault, pause_s: floa
         await seen.journal.require_current()
         found = await registrations(seen.inner)
         assert len(found) == (2 if pause_s < FENCE_S else 3)
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
         ends = {
             process: of[-1].header.closed for process, of in (await journals(seen.inner)).items()
         }
@@ -58,13 +58,13 @@ def test_attempts_to_register_leave_one_registration(fault: Fault, pause_s: floa
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("landed", [False, True])
-def test_a_worker_that_stops_sends_no_200(landed: bool) -> None:
+@pytest.mark.parametrize("transferred", [False, True])
+def test_a_worker_that_stops_sends_no_200(transferred: bool) -> None:
     """Also with batches left in a spool, when no closed object is written."""
 
     async def main() -> None:
         seen = await open_world()
-        await seen.journal.close(landed=landed)
+        await seen.journal.close(transferred=transferred)
         with pytest.raises(HttpRefusal):
             await seen.journal.require_current()
 
@@ -83,7 +83,7 @@ def test_a_stop_closes_the_journals_of_earlier_registrations(age_s: float, *, cl
         await seen.journal.require_current()
         second = seen.journal.process
         assert second != first
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
         found = await journals(seen.inner)
         assert [one.header.closed for one in found.get(first, [])] == [True] * closed
         assert found[second][-1].header.closed

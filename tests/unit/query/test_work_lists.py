@@ -12,8 +12,7 @@ from sluice_query.settings import QuerySettings
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import SWAP_RETRY
+from sluice_queue.lane import SWAP_RETRY, Lane, Runtime
 from sluice_queue.worklists import write_work_list
 
 LANE = Lane(queue="spark", lane=0)

@@ -12,14 +12,14 @@ from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
-from sluice_reconciler.metrics import Stage, StageBacklog, StoreClock
+from sluice_reconciler.metrics import PendingStages, Stage, StoreClock
 from sluice_reconciler.service import Reconciler
 
 
 def test_age_is_that_of_the_oldest_pending_batch() -> None:
     """Stages are independent, ages grow with the clock, and an empty stage has age 0."""
     store_clock = StoreClock(SimClock())
-    backlog = StageBacklog(store_clock)
+    backlog = PendingStages(store_clock)
     store_clock.observe(UnixNs(100 * NS_PER_S))
     one, two = ObjectKey("one"), ObjectKey("two")
     backlog.begin(Stage.INDEX, one, UnixNs(90 * NS_PER_S))
@@ -50,7 +50,7 @@ def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it() -> None
         await accept(store, 0)
         runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime)
-        backlog = reconciler._context.backlog
+        backlog = reconciler._context.pending
         assert (await reconciler.once()).outcome.left == 1
         assert [len(keys) for keys in backlog.known().values()] == [0, 1]
         store.unreachable = False

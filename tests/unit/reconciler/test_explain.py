@@ -22,7 +22,7 @@ from sluice_protocol.manifests import encode_reference
 from sluice_protocol.outcomes import Found, GetOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Runtime
-from sluice_reconciler.explain import RecordPlace, explain, find_batches, parse_subject
+from sluice_reconciler.explain import RecordPlace, find_batches, parse_subject, read_paths
 from sluice_reconciler.lanes.state import LANES
 from sluice_reconciler.service import Reconciler
 from sluice_store.authority import create_authority
@@ -57,7 +57,7 @@ def test_of_a_long_backlog_only_the_work_lists_of_the_batch_are_read() -> None:
             batches.append(one)
             await Reconciler(store, AUTHORITY, runtime=runtime).once()
         store.read.clear()
-        [path] = await explain(store, batches[7].identity)
+        [path] = await read_paths(store, batches[7].identity)
         assert [(one.enqueued, one.sequence is None) for one in path.queues] == [(True, False)]
         assert len({key for key in store.read if key.startswith(WORK_LISTS)}) == 1
         assert len({key for key in store.read if key.startswith(LANES)}) == 1
@@ -112,7 +112,7 @@ def test_a_blob_leads_to_its_batch_without_reverse_references() -> None:
         store = SimStore(clock=SimClock())
         await create_authority(store, AUTHORITY)
         one = await accept_logs(store, ["a"], seq=1, at_ns=1)
-        assert [path.identity for path in await explain(store, one.digest)] == [one.identity]
+        assert [path.identity for path in await read_paths(store, one.digest)] == [one.identity]
 
     asyncio.run(run())
 
@@ -128,10 +128,10 @@ def test_a_frame_of_a_later_release_leads_to_its_batch_by_a_reverse_reference() 
         digest = digest_of(later)
         await store.create(blob_key(digest), later)
         with pytest.raises(UnsupportedVersion):
-            await explain(store, digest)
+            await read_paths(store, digest)
         reference = accepted_by_blob_key(digest, one.identity)
         await store.create(reference, encode_reference(accepted_key(one.identity)))
-        assert [path.identity for path in await explain(store, digest)] == [one.identity]
+        assert [path.identity for path in await read_paths(store, digest)] == [one.identity]
 
     asyncio.run(run())
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from sluice_reconciler.lanes.membership import HostProcess, SystemProcesses
+from sluice_reconciler.lanes.membership import HostProcess, HostProcesses
 
-PROCESSES = SystemProcesses()
+PROCESSES = HostProcesses()
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 

@@ -263,14 +263,14 @@ def test_two_reconcilers_never_lower_the_record() -> None:
         await writer.append([await writer.accept(1000, at_ns=now(store))], through_ns=now(store))
         await rounds(store, subject)
         standby = make(store, 2)
-        await standby.journals.round()
+        await standby.journals.run_pass()
         times = []
         for seq in range(0, 100, 10):
             one = await writer.accept(seq, at_ns=now(store))
             await writer.append([one], through_ns=now(store))
             for each in random.Random(seq).sample([subject, standby], 2):
                 pass_time(store, 0.6)
-                await each.journals.round()
+                await each.journals.run_pass()
                 times.append(record(store).complete_through_unix_ns)
         assert times == sorted(times)
         assert len(await enqueued(store)) == 11
@@ -287,7 +287,7 @@ def test_a_standby_takes_over_when_the_owner_stops() -> None:
         await writer.append([first], through_ns=now(store))
         await rounds(store, subject)
         standby = make(store, 2)
-        await standby.journals.round()
+        await standby.journals.run_pass()
         one = await writer.accept(10, at_ns=now(store))
         through = now(store)
         await writer.append([one], through_ns=through)

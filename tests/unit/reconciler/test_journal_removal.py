@@ -36,7 +36,7 @@ async def died(store: SimStore) -> tuple[Reconciler, JournalWriter]:
     writer = JournalWriter(store, store.clock.at_ns)
     await writer.register()
     subject = make(store, 1)
-    await subject.journals.round()
+    await subject.journals.run_pass()
     await make_pass(subject)
     one = await writer.accept(0, at_ns=store.clock.at_ns)
     await writer.append([one], through_ns=store.clock.at_ns)
@@ -82,7 +82,7 @@ def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
         subject, writer = await died(store)
         pass_time(store, BREAK_MARGIN_S + 5)
         await make_pass(subject)
-        await subject.journals.round()
+        await subject.journals.run_pass()
         unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
         pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
         again = make(store, 2)

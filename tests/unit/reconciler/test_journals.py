@@ -242,7 +242,7 @@ def test_entries_with_many_parts_are_read_in_smaller_groups(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Their parts need up to 32 KiB each."""
-    monkeypatch.setattr(route, "WAITING_MAX", 40)
+    monkeypatch.setattr(route, "PENDING_MAX", 40)
 
     async def scene(store: SimStore) -> None:
         subject, writer = await journaled(store)
@@ -271,7 +271,7 @@ def test_a_restart_continues_after_the_published_number() -> None:
         reads = store.counts["get"]
         again = make(store, 2)
         pass_time(store, 1.1)
-        await again.journals.round()
+        await again.journals.run_pass()
         assert store.counts["get"] - reads < 10  # the last object, not the five before
         assert record(store).complete_through_unix_ns >= through
         assert len(await enqueued(store)) == 5

@@ -24,7 +24,7 @@ from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_spans
+from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_time_spans
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -219,4 +219,8 @@ def test_a_rebuild_repairs_the_index_before_the_lists() -> None:
 
 
 def test_spans_that_overlap_are_read_once() -> None:
-    assert merge_spans([(5, 9), (1, 3), (3, 4), (6, 7), (12, 12)]) == [(1, 4), (5, 9), (12, 12)]
+    assert merge_time_spans([(5, 9), (1, 3), (3, 4), (6, 7), (12, 12)]) == [
+        (1, 4),
+        (5, 9),
+        (12, 12),
+    ]

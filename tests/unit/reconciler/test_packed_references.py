@@ -24,7 +24,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Runtime
-from sluice_reconciler.explain import explain
+from sluice_reconciler.explain import read_paths
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -164,7 +164,7 @@ def test_explain_finds_a_blob_without_a_reference_by_its_envelope() -> None:
         await make(store).once()
         assert not any(key.startswith(ACCEPTED_BY_BLOB) for key in store.held)
         await create_authority(store, Authority(authority_id="A", lanes=LANES))
-        [path] = await explain(store, digest_of(frame))
+        [path] = await read_paths(store, digest_of(frame))
         assert (path.identity, path.blob) == (who, "ok")
         assert all(one.present and one.right is not False for one in path.objects)
 

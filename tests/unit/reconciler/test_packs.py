@@ -24,7 +24,7 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.lane import Runtime
-from sluice_reconciler.explain import explain
+from sluice_reconciler.explain import read_paths
 from sluice_reconciler.indexes import DifferenceKind, TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_reconciler.service import Reconciler
@@ -116,7 +116,7 @@ def test_batches_processed_together_make_one_object_per_hour_and_index() -> None
         }
         assert existing == set(keys)
         await create_authority(store, Authority(authority_id="A", lanes=1))
-        [path] = await explain(store, batches[5].digest)
+        [path] = await read_paths(store, batches[5].digest)
         assert all(one.present and one.right is not False for one in path.objects)
         assert any(one.packed_in for one in path.objects)
         assert [one async for one in make(store, 2).rebuild().differences()] == []
