@@ -24,8 +24,8 @@ from sluice_agent.settings import default_agent_id
 from sluice_cli.deployment.redaction import is_secret_option
 from sluice_cli.shell.application import build_application
 from sluice_cli.shell.commands import COMMANDS
-from sluice_cli.shell.environment import variable_of_option
 from sluice_cli.shell.options import STORE_DEFAULT
+from sluice_cli.shell.settings import variable_of_option
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.cycle import GcMetrics

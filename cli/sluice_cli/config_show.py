@@ -13,7 +13,7 @@ from sluice_cli.shell.application import build_application, refuse_unknown_setti
 from sluice_cli.shell.commands import COMMANDS
 from sluice_cli.shell.options import Json
 from sluice_cli.shell.output import emit, print_columns
-from sluice_cli.shell.settings_file import refuse_unknown_command
+from sluice_cli.shell.settings import refuse_unknown_command
 from sluice_cli.shell.usage_errors import usage_error
 
 if TYPE_CHECKING:

@@ -266,7 +266,7 @@ def query(
 
 async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
     """Return a line for each name of a query without results that no record of its range has."""
-    from sluice_cli.shell.settings_file import near_names  # noqa: PLC0415 - only without results
+    from sluice_cli.shell.settings import near_names  # noqa: PLC0415 - only without results
     from sluice_query.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
     from sluice_query.views import FieldListResult, TopValuesResult  # noqa: PLC0415
 

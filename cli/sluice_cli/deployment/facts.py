@@ -14,7 +14,7 @@ import msgspec
 from sluice_agent.inputs.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
 from sluice_cli.queue import read_lane_status
-from sluice_cli.shell.settings_file import read_file
+from sluice_cli.shell.settings import read_file
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth

@@ -21,10 +21,8 @@ from cyclopts import config as providers
 from cyclopts.config import Env
 
 from sluice_cli.shell.commands import COMMANDS, SUMMARY
-from sluice_cli.shell.environment import check_variables
 from sluice_cli.shell.options import ExistingDirectory
-from sluice_cli.shell.settings_file import SHARED_KEYS, read_file, unknown_key
-from sluice_cli.shell.usage_errors import usage_error
+from sluice_cli.shell.settings import SHARED_KEYS, check_variables, read_file, unknown_key
 from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import BadUsage
 
@@ -57,6 +55,8 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
     try:
         call, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
+        from sluice_cli.shell.usage_errors import usage_error  # noqa: PLC0415 - only for an error
+
         raise usage_error(error) from error
     # After parsing, so that a mistyped option is not reported as a missing store.
     _check_directories(bound)

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from sluice_cli.shell.environment import refuse_unknown_variables
 from sluice_cli.shell.output import describe_os_error, describe_with_code, fail
-from sluice_cli.shell.settings_file import read_file, refuse_unknown_command
+from sluice_cli.shell.settings import read_file, refuse_unknown_command, refuse_unknown_variables
 from sluice_protocol.distribution import describe_missing_package, read_version
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
