@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit
 from sluice_maintain.lake_state import read_lake_problems
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, read_settings
 from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -57,7 +57,6 @@ def doctor(
     key: Path | None = None,
     key_id: str | None = None,
     policies: Path | None = None,
-    target: Target = Target.AWS,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
@@ -69,7 +68,6 @@ def doctor(
         key: The operator's Ed25519 private key (PEM), which signs the result.
         key_id: The id under which gateways know that key.
         policies: Settings of the bucket's policies (docs/policies.md); test their denials too.
-        target: The policy dialect.
         dry_run: Test only; write no result.
         json: Print JSON for programs.
 
@@ -91,7 +89,7 @@ def doctor(
         verification_json,
     )
 
-    denials = asyncio.run(_denials(store, agreed, target))
+    denials = asyncio.run(_denials(store, agreed))
     found = {"store": result, "policies": verification_json(denials)}
 
     def draw(console: "Console") -> None:
@@ -120,10 +118,10 @@ def _of_this_bucket(url: str, settings: Settings) -> Settings:
     return settings
 
 
-async def _denials(url: str, settings: Settings, target: Target) -> "Verification":
+async def _denials(url: str, settings: Settings) -> "Verification":
     from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
 
-    return await verify_bucket(settings, target, parse_s3_url(url), SystemIds().ulid())
+    return await verify_bucket(settings, parse_s3_url(url), SystemIds().ulid())
 
 
 async def _examine(
