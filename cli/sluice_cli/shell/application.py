@@ -29,7 +29,7 @@ from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import BadUsage
 
 
-def build() -> App:
+def build_application() -> App:
     """Return the command-line application."""
     app = App(
         name="sluice",
@@ -50,10 +50,10 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
 
     Return None if the library has printed a help text or the version.
     """
-    app = build()
+    app = build_application()
     command = tokens[0]
     loaded = [command] if command in COMMANDS and command != "config" else []
-    check_settings(app, loaded)
+    refuse_unknown_settings(app, loaded)
     try:
         call, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -71,7 +71,7 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
     return run
 
 
-def check_settings(app: App, commands: list[str]) -> None:
+def refuse_unknown_settings(app: App, commands: list[str]) -> None:
     """Refuse settings that no command reads: variables, and keys of the settings file.
 
     The error names the nearest known name. Settings of other commands than `commands` are not

@@ -81,10 +81,10 @@ def variables_of(app: "App", path: tuple[str, ...]) -> Iterator[str]:
         for argument in here.assemble_argument_collection(parse_docstring=False):
             for name in argument.names:
                 if argument.parse and name.startswith("--"):
-                    yield variable_of(path, name)
+                    yield variable_of_option(path, name)
 
 
-def variable_of(path: tuple[str, ...], option: str) -> str:
+def variable_of_option(path: tuple[str, ...], option: str) -> str:
     """Return the variable of an option `--name` of a command."""
     name = option.removeprefix("--").replace(".", "-")
     return _prefix(path) + name.upper().replace("-", "_")
