@@ -403,7 +403,7 @@ def _faulty_age(row: AgentRow) -> float:
     return row.oldest_gap_s if _is_faulty(row) else 0.0
 
 
-def make_report(
+def report_of_agents(
     boots: Iterable[BootReport], *, as_of: str, source: str, partial: str = ""
 ) -> AgentReport:
     """Return the report of all agents from the reports of their boots."""
@@ -490,7 +490,7 @@ class AgentReports:
             else:
                 if boots is not None:
                     return await asyncio.to_thread(
-                        make_report,
+                        report_of_agents,
                         boots.boots,
                         as_of=boots.complete_through or "",
                         source="reconciler",
@@ -511,4 +511,4 @@ class AgentReports:
                 )
                 break
         as_of = format_rfc3339(self._clock.now_ns())
-        return make_report(boots, as_of=as_of, source="store", partial=problem)
+        return report_of_agents(boots, as_of=as_of, source="store", partial=problem)

@@ -72,7 +72,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_query.pending import may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import HeldBatch, read_held, read_manifest
+from sluice_query.unqueued import HeldBatch, find_manifest, read_held
 from sluice_store.authority import read_authority
 from sluice_store.port import ListedObject, ListPage, ObjectStore
 
@@ -564,7 +564,7 @@ async def _read_new(
 
     async def read(one: ListedObject) -> NewBatch | None:
         async with limit:
-            manifest = await read_manifest(store, one.key)
+            manifest = await find_manifest(store, one.key)
         if manifest is None:
             return None  # not a batch; the reconciler holds it
         return NewBatch(manifest=manifest, created_ns=one.last_modified_ns)

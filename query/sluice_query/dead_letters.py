@@ -31,7 +31,7 @@ from sluice_query.sql import (
     dead_letters_sql,
     entered_sql,
 )
-from sluice_query.unqueued import read_manifest
+from sluice_query.unqueued import find_manifest
 from sluice_store.port import ObjectStore
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ async def report_dead_letters(
     async def matches(one: DeadLetter) -> bool:
         async with limit:
             try:
-                manifest = await read_manifest(store, accepted_key(one.identity))
+                manifest = await find_manifest(store, accepted_key(one.identity))
             except SluiceError:
                 return True
         return manifest is None or may_match(manifest, query)

@@ -113,11 +113,11 @@ async def _read_hold(
             return held
         if query.agents and who.agent_id not in query.agents:
             return None
-        manifest = await read_manifest(store, ObjectKey(record.key))
+        manifest = await find_manifest(store, ObjectKey(record.key))
     return held if manifest is None or may_match(manifest, query) else None
 
 
-async def read_manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | None:
+async def find_manifest(store: ObjectStore, key: ObjectKey) -> AcceptedManifest | None:
     """Read an accepted manifest; None if it does not exist or is not a manifest."""
     read = await store.get(key)
     try:
@@ -272,7 +272,7 @@ async def confirm_named(
     async def read(copy: AcceptedManifest) -> AcceptedManifest | str | None:
         async with limit:
             try:
-                return await read_manifest(store, accepted_key(copy.identity))
+                return await find_manifest(store, accepted_key(copy.identity))
             except SluiceError as error:
                 return str(error)
 

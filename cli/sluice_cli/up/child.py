@@ -2,6 +2,10 @@
 
 `python -m sluice_cli.up.child GRACE_S COMMAND …`. Standard input is a pipe whose other end only
 the supervisor has open. Its end means that the supervisor was stopped or killed.
+
+The processes below a service are recorded before it ends, and killed if they survive it. Spark's
+workers and its JVM run in separate sessions, so a signal to the process group of the service does
+not reach them. When the service has ended, they are no longer below it.
 """
 
 import os
@@ -9,12 +13,34 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import NoReturn
 
+import psutil
+
 from sluice_cli.main import run
-from sluice_cli.up.descendants import DescendantRecord
 
 _LOOK_S = 0.25
+
+
+class DescendantRecord:
+    """Every process that was seen below some processes."""
+
+    def __init__(self) -> None:
+        self._seen: set[psutil.Process] = set()
+
+    def add_below(self, pids: Iterable[int]) -> None:
+        """Record what is below these processes now."""
+        for pid in pids:
+            with suppress(psutil.Error):
+                self._seen.update(psutil.Process(pid).children(recursive=True))
+
+    def kill(self) -> None:
+        """Kill those that still run; another process with the same id is left alone."""
+        for one in self._seen:
+            with suppress(psutil.Error):
+                one.kill()
 
 
 def watch_supervisor(pipe: int, grace_s: float, below: DescendantRecord) -> None:

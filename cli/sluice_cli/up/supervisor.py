@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from sluice_cli.up.descendants import DescendantRecord
+from sluice_cli.up.child import DescendantRecord
 from sluice_cli.up.service_log import LINE_BYTES_MAX, ServiceLog
 from sluice_cli.up.services import LocalService
 from sluice_protocol.clock import Clock

@@ -37,8 +37,17 @@ from sluice_web.problems import Handler
 NDJSON: Final = "application/x-ndjson"
 
 
-class StreamsApi:
-    """The endpoints that return records as NDJSON."""
+LIMIT_DEFAULT: Final = 100
+LIMIT_MAX: Final = 500
+_AGENT: Final = AgentParameter()
+_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+_PARAMETERS: Final = (_AGENT, _LIMIT)
+
+_Parse = Callable[[Given, UnixNs], Query]
+
+
+class ReadApi:
+    """The endpoints that return records as NDJSON, what is computed from them, and dead letters."""
 
     def __init__(self, runner: QueryRunner) -> None:
         self._runner = runner
@@ -59,6 +68,41 @@ class StreamsApi:
                 summary="Return the newest records first, as NDJSON, while the search runs",
                 parameters=STREAMED,
                 result_type=NDJSON,
+            ),
+            self._endpoint(
+                "/v1/histogram",
+                parse_histogram,
+                HISTOGRAM,
+                HistogramResult,
+                "Return the number of records in each bucket of time",
+            ),
+            self._endpoint(
+                "/v1/fields",
+                parse_fields,
+                FIELDS,
+                FieldListResult,
+                "Return the fields that records have",
+            ),
+            self._endpoint(
+                "/v1/fields/values",
+                parse_values,
+                VALUES,
+                TopValuesResult,
+                "Return the most frequent values of a field",
+            ),
+            self._endpoint(
+                "/v1/context",
+                parse_context,
+                CONTEXT,
+                NeighboursResult,
+                "Return the records before and after a record",
+            ),
+            read_endpoint(
+                path="/v1/dead-letters",
+                handler=self._list,
+                summary="Return the batches that could not be ingested, and why",
+                parameters=_PARAMETERS,
+                result=DeadLetterList,
             ),
         )
 
@@ -91,49 +135,6 @@ class StreamsApi:
                 await response.write(problem_line(response.problem(error)))
             return await response.finish()
 
-
-_Parse = Callable[[Given, UnixNs], Query]
-
-
-class ViewsApi:
-    """The endpoints that compute something from the records of a search."""
-
-    def __init__(self, runner: QueryRunner) -> None:
-        self._runner = runner
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the endpoints."""
-        return (
-            self._endpoint(
-                "/v1/histogram",
-                parse_histogram,
-                HISTOGRAM,
-                HistogramResult,
-                "Return the number of records in each bucket of time",
-            ),
-            self._endpoint(
-                "/v1/fields",
-                parse_fields,
-                FIELDS,
-                FieldListResult,
-                "Return the fields that records have",
-            ),
-            self._endpoint(
-                "/v1/fields/values",
-                parse_values,
-                VALUES,
-                TopValuesResult,
-                "Return the most frequent values of a field",
-            ),
-            self._endpoint(
-                "/v1/context",
-                parse_context,
-                CONTEXT,
-                NeighboursResult,
-                "Return the records before and after a record",
-            ),
-        )
-
     def _endpoint(
         self,
         path: str,
@@ -157,32 +158,6 @@ class ViewsApi:
             return json_response(result.view)
 
         return send_view
-
-
-LIMIT_DEFAULT: Final = 100
-LIMIT_MAX: Final = 500
-_AGENT: Final = AgentParameter()
-_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
-_PARAMETERS: Final = (_AGENT, _LIMIT)
-
-
-class DeadLettersApi:
-    """The endpoint of the dead letters."""
-
-    def __init__(self, runner: QueryRunner) -> None:
-        self._runner = runner
-
-    def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the endpoint."""
-        return (
-            read_endpoint(
-                path="/v1/dead-letters",
-                handler=self._list,
-                summary="Return the batches that could not be ingested, and why",
-                parameters=_PARAMETERS,
-                result=DeadLetterList,
-            ),
-        )
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         check_names(request.query, _PARAMETERS)

@@ -8,7 +8,7 @@ from sluice_protocol.system_clock import SystemIds
 from sluice_query.deletes import Deletes
 from sluice_query.http.deletes_api import DeletesApi
 from sluice_query.http.download_api import DownloadApi
-from sluice_query.http.read_api import DeadLettersApi, StreamsApi, ViewsApi
+from sluice_query.http.read_api import ReadApi
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
 from sluice_query.search import Searcher
@@ -34,11 +34,9 @@ def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
     )
     return make_application(
         [
-            *StreamsApi(runner).endpoints(),
+            *ReadApi(runner).endpoints(),
             *DownloadApi(runner, settings).endpoints(),
             *TailApi(runner, settings).endpoints(),
-            *ViewsApi(runner).endpoints(),
-            *DeadLettersApi(runner).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),
             ready_endpoint(),

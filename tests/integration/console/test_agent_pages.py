@@ -13,7 +13,7 @@ from support.console_pages import CHROMIUM, accessibility, log_in, open_place, w
 from support.console_world import AGENT, VIEWER, ConsoleWorld, frame, lines, served_console
 
 from sluice_console import sampler
-from sluice_console.agents import AgentReport, AgentReports, make_report
+from sluice_console.agents import AgentReport, AgentReports, report_of_agents
 from sluice_reconciler.completeness import BootReport
 
 pytestmark = [
@@ -42,7 +42,7 @@ def test_a_list_of_100_000_agents_scrolls_and_has_few_elements(
         )
         for n in range(AGENTS)
     ]
-    report = make_report(boots, as_of="2026-01-01T00:00:00Z", source="reconciler")
+    report = report_of_agents(boots, as_of="2026-01-01T00:00:00Z", source="reconciler")
 
     async def read(_: AgentReports) -> AgentReport:
         return report

@@ -6,7 +6,7 @@ import pytest
 from support.builders import accepted_manifest, make_identity
 
 from sluice_console import agents
-from sluice_console.agents import HALF_S, AcceptedRate, AgentRates, RateWindow, make_report
+from sluice_console.agents import HALF_S, AcceptedRate, AgentRates, RateWindow, report_of_agents
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_reconciler.batch_lists import BatchSpan
@@ -157,7 +157,7 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
         )
         for agent in agents
     ]
-    report = make_report(boots, as_of="", source="store")
+    report = report_of_agents(boots, as_of="", source="store")
     tracemalloc.start()
     rates = AgentRates()
     for half in (0, 1):

@@ -2,7 +2,7 @@
 
 from support.builders import accepted_manifest, make_identity
 
-from sluice_console.agents import AgentRates, make_report, range_bars
+from sluice_console.agents import AgentRates, range_bars, report_of_agents
 from sluice_console.overview import (
     ROWS_MAX,
     SAMPLES_MAX,
@@ -35,7 +35,7 @@ OLD_TAIL = SequenceGap(seq_start=20, seq_end=29, age_s=601.0, tail=True)
 
 
 def test_a_young_gap_at_the_end_is_in_transit_and_an_old_one_is_a_gap() -> None:
-    report = make_report(
+    report = report_of_agents(
         [boot("young", YOUNG_TAIL), boot("old", OLD_TAIL), boot("mixed", GAP, YOUNG_TAIL)],
         as_of="",
         source="store",
@@ -51,7 +51,7 @@ def test_a_young_gap_at_the_end_is_in_transit_and_an_old_one_is_a_gap() -> None:
 
 def test_orders_and_pages_of_100_000_agents() -> None:
     boots = [boot(f"agent-{n:06d}", *([GAP] if n == 777 else []), last_s=n) for n in range(100_000)]
-    report = make_report(boots, as_of="", source="store")
+    report = report_of_agents(boots, as_of="", source="store")
     first = report.page(RATES, order="gaps", text="", after=0, limit=100)
     assert first.agents[0].agent_id == "agent-000777"
     assert (first.total, first.next) == (100_000, "100")
