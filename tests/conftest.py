@@ -1,8 +1,11 @@
 """What every test shares."""
 
+import asyncio
 import atexit
 import gc
+import inspect
 import os
+import re
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import structlog
+import uvloop
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -57,6 +61,18 @@ def pytest_xdist_make_scheduler(
     return SharedSparkScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Skip a file if `-m` excludes a mark of the whole file: each worker would import it."""
+    excluded = set(re.findall(r"\bnot (\w+)", config.option.markexpr))
+    if not excluded or "or" in config.option.markexpr.split() or collection_path.suffix != ".py":
+        return None
+    found = _FILE_MARKS.search(collection_path.read_text(encoding="utf-8"))
+    return True if found and excluded & set(re.findall(r"mark\.(\w+)", found[0])) else None
+
+
+_FILE_MARKS = re.compile(r"^pytestmark = (?:\[.*?\]|[^\[\n]*)$", re.MULTILINE | re.DOTALL)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slowest files first: parallel workers then end at about the same time."""
     items.sort(key=_order)
@@ -84,6 +100,18 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test in an event loop of its own: for the gateway that of the gateway."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    of_gateway = pyfuncitem.path.parent.name == "gateway" and "unit" not in pyfuncitem.path.parts
+    names = inspect.signature(pyfuncitem.obj).parameters
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop if of_gateway else None) as runner:
+        runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ lose responses: the request reaches a gateway, and the client sees a closed conn
 """
 
 import asyncio
-import json
 import random
 import socket
 import threading
@@ -203,10 +202,7 @@ class Fleet:
         if door != "forward":
             return self.balancer.ports
         return [
-            int(json.loads(line)["port"])
-            for one in self.gateways
-            for line in one.log.read_text(encoding="utf-8").splitlines()
-            if '"forward_listening"' in line
+            int(event["port"]) for one in self.gateways for event in one.events("forward_listening")
         ]
 
     def kill(self) -> None:

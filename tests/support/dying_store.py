@@ -57,17 +57,27 @@ class WriteFaultStore(CountingStore):
 
 
 class RefusingStore(CountingStore):
-    """A store that refuses every write of a frame while `refuses` is set."""
+    """A store that refuses the writes of a frame while `refuses` is set.
+
+    Attributes:
+        refuses: The prefixes of the keys whose creates fail.
+        applies: Whether a create that fails takes effect.
+        error: What it raises: a store that is unreachable is asked again, one that denies is not.
+    """
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
-        self.refuses = True
+        self.refuses: tuple[str, ...] = (ACCEPTED, RAW_BLOBS)
+        self.applies = False
+        self.error: type[StoreDenied | StoreUnavailable] = StoreDenied
 
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        if self.refuses and key.startswith((ACCEPTED, RAW_BLOBS)):
-            raise StoreDenied("create", key, "planned fault")
+        if key.startswith(self.refuses):
+            if self.applies:
+                await super().create(key, body, sha256=sha256)
+            raise self.error("create", key, "planned fault")
         return await super().create(key, body, sha256=sha256)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 import uvloop
 from support.door_client import TestSender, accepted_frames
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_gateway.process.serving import serving_forward_port
 from sluice_protocol.columns import LogColumns
@@ -126,16 +126,6 @@ async def serving(tmp_path: Path, **settings: Any) -> AsyncIterator[tuple[Runnin
             yield served, port
         finally:
             await close_clients()
-
-
-def check(tmp_path: Path, body: Body, **settings: Any) -> None:
-    """Run a test on a separate gateway."""
-
-    async def main() -> None:
-        async with serving(tmp_path, **settings) as (served, port):
-            await body(served, port)
-
-    run(main())
 
 
 async def frames_of(served: Running, count: int = 1) -> list[Frame]:

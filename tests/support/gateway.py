@@ -301,6 +301,30 @@ class GatewayProcess:
     port: int
     log: Path
 
+    def upload(self, key: TestKey, *frames: bytes) -> list[HttpResult]:
+        """Send frames one after another, each over another connection."""
+
+        async def send() -> list[HttpResult]:
+            connector = aiohttp.TCPConnector(force_close=True)
+            async with aiohttp.ClientSession(connector=connector) as session:
+                client = Client(session, self.port, key)
+                return [await client.upload(frame) for frame in frames]
+
+        return asyncio.run(send())
+
+    def get(self, path: str) -> tuple[int, str]:
+        async def read() -> tuple[int, str]:
+            async with (
+                aiohttp.ClientSession() as session,
+                session.get(f"http://127.0.0.1:{self.port}{path}") as answer,
+            ):
+                return answer.status, await answer.text()
+
+        return asyncio.run(read())
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return events_of(self.log, name)
+
     def stop(self, timeout_s: float = 20.0) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout_s)
@@ -355,12 +379,17 @@ def with_open_files(most: int) -> tuple[str, ...]:
     return ("sh", "-c", 'ulimit -n "$0" && exec "$@"', str(most))
 
 
+def events_of(log: Path, name: str) -> list[dict[str, Any]]:
+    """Return the events of a log with this name."""
+    lines = log.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if f'"{name}"' in line]
+
+
 def _await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
-        for line in log.read_text(encoding="utf-8").splitlines():
-            if '"gateway_listening"' in line:
-                return int(json.loads(line)["port"])
+        for event in events_of(log, "gateway_listening"):
+            return int(event["port"])
         time.sleep(0.02)
     raise AssertionError(f"gateway did not start: {log.read_text(encoding='utf-8')}")
 

@@ -10,6 +10,7 @@ from support.builders import conflict_manifest, log_columns, make_identity, mani
 
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_by_blob_key,
     accepted_by_time_key,
@@ -24,6 +25,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 
 
@@ -88,6 +90,16 @@ async def enqueued(store: ObjectStore, queue: str = "spark") -> list[AcceptedMan
         handle = (await Consumer.open(store, queue=queue, lane=lane.lane)).fetch_handle()
         for one in view.descriptors:
             found += (await handle.fetch(one)).batches
+    return found
+
+
+async def queued(store: ObjectStore) -> Counter[Identity]:
+    """Return how often each batch is in the queue; no epoch is claimed."""
+    found: Counter[Identity] = Counter()
+    for lane in await list_lanes(store, "spark"):
+        for entry in (await read_lane(store, lane.queue, lane.lane)).descriptors:
+            batches = (await read_work_list(store, lane, entry)).batches
+            found.update(one.identity for one in batches)
     return found
 
 

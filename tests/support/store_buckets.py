@@ -7,18 +7,20 @@ conditional writers win, loses some of several concurrent deletes of versions of
 no fault, so races, kills and faults run on versitygw and on `support.memory_bucket`.
 """
 
+import asyncio
 import os
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from moto.server import ThreadedMotoServer
 from support.spark_lake import Deployment
-from support.store_versitygw import CREDENTIALS, Server
+from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 
 from sluice_lake.locations import lake_location
 
@@ -67,3 +69,16 @@ class Bucket(Deployment):
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         return self.table(name).to_pyarrow_table().to_pylist()
+
+
+@contextmanager
+def versitygw_deployment(folder: Path) -> Iterator[Bucket]:
+    """Run versitygw with a deployment under a prefix, and select its credentials for the SDK."""
+    with pytest.MonkeyPatch.context() as patch, versitygw(folder) as server:
+        for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
+            patch.setenv(name, value)
+        url = server.url("lake", "deep/prefix")
+        asyncio.run(make_bucket(url))
+        made = Bucket(root=folder, bucket_url=url)
+        made.init()
+        yield made

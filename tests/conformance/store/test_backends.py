@@ -1,6 +1,5 @@
 """The conformance suite over every kind of store that needs no server."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -17,15 +16,12 @@ SCRATCH = [one for one in BACKENDS if one.scratch]
 
 @pytest.mark.parametrize("backend", SCRATCH, ids=lambda one: one.scheme)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_store_keeps_every_promise_of_the_port(
+async def test_a_store_keeps_every_promise_of_the_port(
     check: Check, backend: Backend, tmp_path: Path
 ) -> None:
-    async def run() -> None:
-        url = backend.scratch.format(folder=tmp_path)
-        async with open_store(url, StoreMode.CREATE) as store:
-            await assert_conforms(backend.folder, check, store, "place/")
-
-    asyncio.run(run())
+    url = backend.scratch.format(folder=tmp_path)
+    async with open_store(url, StoreMode.CREATE) as store:
+        await assert_conforms(backend.folder, check, store, "place/")
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda one: one.scheme)

@@ -19,13 +19,10 @@ KEY = ObjectKey("race/key")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_local_conforms_when_every_create_is_in_a_group(check: Check, tmp_path: Path) -> None:
-    async def run() -> None:
-        syncs = CountedSync(tmp_path)
-        async with open_local_store(tmp_path, filesystem=syncs, limits=ALWAYS_GROUPS) as store:
-            await assert_conforms("local", check, store, "place/")
-
-    asyncio.run(run())
+async def test_local_conforms_when_every_create_is_in_a_group(check: Check, tmp_path: Path) -> None:
+    syncs = CountedSync(tmp_path)
+    async with open_local_store(tmp_path, filesystem=syncs, limits=ALWAYS_GROUPS) as store:
+        await assert_conforms("local", check, store, "place/")
 
 
 def test_local_race_between_processes_has_one_winner(tmp_path: Path) -> None:

@@ -20,19 +20,15 @@ def test_memory_conforms(check: Check) -> None:
     asyncio.run(assert_conforms("memory", check, store, "place/"))
 
 
-def test_memory_dates_an_object_by_its_application() -> None:
+async def test_memory_dates_an_object_by_its_application() -> None:
     """A PUT that the bucket applies an hour later has the later time."""
-
-    async def run() -> None:
-        clock, key = MovedClock(), ObjectKey("late")
-        store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}), clock=clock)
-        assert isinstance(await store.create(key, b"late"), Unknown)
-        clock.pass_s(3600)
-        now_ns = clock.now_ns()
+    clock, key = MovedClock(), ObjectKey("late")
+    store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}), clock=clock)
+    assert isinstance(await store.create(key, b"late"), Unknown)
+    clock.pass_s(3600)
+    now_ns = clock.now_ns()
+    found = await store.head(key)
+    for _ in range(5):
         found = await store.head(key)
-        for _ in range(5):
-            found = await store.head(key)
-        assert isinstance(found, ObjectInfo)
-        assert found.last_modified_ns == now_ns
-
-    asyncio.run(run())
+    assert isinstance(found, ObjectInfo)
+    assert found.last_modified_ns == now_ns

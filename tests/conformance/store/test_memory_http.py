@@ -1,7 +1,5 @@
 """The conformance suite over the fake served over HTTP: the real client, signatures checked."""
 
-import asyncio
-
 import pytest
 from support.memory_bucket.server import serve_memory
 from support.store_conformance import assert_conforms
@@ -18,14 +16,10 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_memory_over_http_conforms(check: Check) -> None:
+async def test_memory_over_http_conforms(check: Check) -> None:
     """The real client and the fake together keep every promise of the port."""
-
-    async def run() -> None:
-        async with serve_memory({ACCESS: SECRET}) as server:
-            url = f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=eu-central-1"
-            server.make_bucket("bucket")
-            async with open_store(url) as store:
-                await assert_conforms("memory over HTTP", check, store, "place/")
-
-    asyncio.run(run())
+    async with serve_memory({ACCESS: SECRET}) as server:
+        url = f"s3://bucket/some/prefix?endpoint={server.endpoint}&region=eu-central-1"
+        server.make_bucket("bucket")
+        async with open_store(url) as store:
+            await assert_conforms("memory over HTTP", check, store, "place/")

@@ -47,16 +47,13 @@ def _bucket(check: str) -> str:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_versitygw_conforms(check: Check, server: Server) -> None:
+async def test_versitygw_conforms(check: Check, server: Server) -> None:
     """The server keeps every promise of the port, except for the deviations in the table."""
     url = server.url(_bucket(check.__name__), "some/prefix")
 
-    async def run() -> None:
-        await make_bucket(url)
-        async with open_store(url) as store:
-            await assert_conforms("versitygw", check, store, "place/")
-
-    asyncio.run(run())
+    await make_bucket(url)
+    async with open_store(url) as store:
+        await assert_conforms("versitygw", check, store, "place/")
 
 
 def test_versitygw_two_endpoints_are_one_store(server: Server, folder: Path) -> None:
@@ -121,16 +118,13 @@ def test_versitygw_races_between_processes_are_exact(server: Server) -> None:
     assert asyncio.run(end()) == 60
 
 
-def test_versitygw_dates_an_object_by_its_application(server: Server) -> None:
+async def test_versitygw_dates_an_object_by_its_application(server: Server) -> None:
     """A body that arrives slowly is dated when it is complete."""
     bucket, key = "slow-put", ObjectKey("slow")
 
-    async def run() -> None:
-        await make_bucket(server.url(bucket))
-        times = await asyncio.to_thread(put_slowly, server.endpoint, bucket, key)
-        async with open_store(server.url(bucket)) as store:
-            found = await store.head(key)
-        assert isinstance(found, ObjectInfo)
-        assert_dated_when_complete(found.last_modified_ns, *times)
-
-    asyncio.run(run())
+    await make_bucket(server.url(bucket))
+    times = await asyncio.to_thread(put_slowly, server.endpoint, bucket, key)
+    async with open_store(server.url(bucket)) as store:
+        found = await store.head(key)
+    assert isinstance(found, ObjectInfo)
+    assert_dated_when_complete(found.last_modified_ns, *times)

@@ -15,12 +15,8 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
-from opentelemetry.sdk._logs import LoggerProvider
-from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from support.agent_gateway import GatewayDouble
 from support.constants import command_with_constants
-from support.otel_logging import logger_of
 from support.repetitions import times
 from support.store_versitygw import free_port
 
@@ -98,6 +94,13 @@ class SdkSender(Sender):
     """Sends to the door `otlp` over gRPC by the OpenTelemetry SDK, which repeats requests."""
 
     def run(self) -> None:
+        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import (  # noqa: PLC0415
+            OTLPLogExporter,
+        )
+        from opentelemetry.sdk._logs import LoggerProvider  # noqa: PLC0415 - collection is faster
+        from opentelemetry.sdk._logs.export import BatchLogRecordProcessor  # noqa: PLC0415
+        from support.otel_logging import logger_of  # noqa: PLC0415
+
         repeats = _Repeats(self)
         EXPORTER.addHandler(repeats)
         exporter = OTLPLogExporter(f"127.0.0.1:{self.port}", insecure=True, timeout=REPEATED_S)

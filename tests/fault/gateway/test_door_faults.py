@@ -18,7 +18,7 @@ from support.door_bodies import DOOR_CASES, S, pack
 from support.door_client import TestSender, post
 from support.dying_store import WriteFault, WriteFaultStore
 from support.forward_door import close_clients, connect
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 from support.reconciler_seed import queued_bodies
 
 from sluice_doors.table import DoorName
@@ -112,16 +112,13 @@ def _cases() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("door", "form", "kills"), list(_cases()))
-def test_a_fault_at_every_write_loses_and_doubles_nothing(
+async def test_a_fault_at_every_write_loses_and_doubles_nothing(
     tmp_path: Path, door: str, form: str, kills: bool
 ) -> None:
-    async def main() -> None:
-        for nth in range(1, DOOR_CASES[door].writes + 1):
-            for applies in (False, True):
-                folder = tmp_path / f"{nth}-{applies}"
-                async with open_store(f"file://{folder}/store", StoreMode.CREATE) as inner:
-                    fault = WriteFault(nth=nth, applies=applies, kills=kills)
-                    await send_with(folder, inner, door, form, fault)
-                    assert await read_records(inner) == DOOR_CASES[door].records, fault
-
-    run(main())
+    for nth in range(1, DOOR_CASES[door].writes + 1):
+        for applies in (False, True):
+            folder = tmp_path / f"{nth}-{applies}"
+            async with open_store(f"file://{folder}/store", StoreMode.CREATE) as inner:
+                fault = WriteFault(nth=nth, applies=applies, kills=kills)
+                await send_with(folder, inner, door, form, fault)
+                assert await read_records(inner) == DOOR_CASES[door].records, fault

@@ -118,75 +118,66 @@ class Site:
         assert set(range(COUNT)) <= await all_named(remote)
 
 
-def test_manifests_expire_after_the_horizon_and_not_before(tmp_path: Path) -> None:
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        site.clock.ahead_s = KEPT_S - 60
-        assert await (await site.start()).acceptor.expiry.expire_page() == 0
-        assert len(await site.keys(ACCEPTED)) == COUNT
-        site.clock.ahead_s = KEPT_S + 60
-        process = await site.start()
-        assert await process.acceptor.expiry.expire_page() == COUNT
-        assert await site.keys(ACCEPTED) == []
-        assert await site.keys(f"{TRANSFER_MARKERS}{ACCEPTED}") == []
-        assert len(await site.keys(EXPIRED)) == 1
-        assert await process.transfer.finish()
-        await site.check_owners()
-
-    asyncio.run(main())
+async def test_manifests_expire_after_the_horizon_and_not_before(tmp_path: Path) -> None:
+    site = await Site.landed(tmp_path)
+    site.clock.ahead_s = KEPT_S - 60
+    assert await (await site.start()).acceptor.expiry.expire_page() == 0
+    assert len(await site.keys(ACCEPTED)) == COUNT
+    site.clock.ahead_s = KEPT_S + 60
+    process = await site.start()
+    assert await process.acceptor.expiry.expire_page() == COUNT
+    assert await site.keys(ACCEPTED) == []
+    assert await site.keys(f"{TRANSFER_MARKERS}{ACCEPTED}") == []
+    assert len(await site.keys(EXPIRED)) == 1
+    assert await process.transfer.finish()
+    await site.check_owners()
 
 
-def test_a_damaged_manifest_stops_neither_the_sweep_nor_the_expiry(tmp_path: Path) -> None:
+async def test_a_damaged_manifest_stops_neither_the_sweep_nor_the_expiry(tmp_path: Path) -> None:
     """Its blob is kept, and it stays pending until an operator restores it."""
-
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        local = open_memory_store(site.local)[0]
-        damaged, unneeded = identity(seq=100), identity(seq=200)
-        blobs = {who: blob_key(digest_of(frame_of(who, "hello"))) for who in (damaged, unneeded)}
-        for who, key in blobs.items():
-            await local.create(key, frame_of(who, "hello"))
-        await local.create(accepted_key(damaged), b"damaged")
-        site.clock.ahead_s = KEPT_S + 60
-        process = await site.start()
-        running = asyncio.create_task(process.transfer.run())
-        for _ in range(500):
-            if await site.keys(ACCEPTED) == [accepted_key(damaged)]:
-                break
-            await asyncio.sleep(0.01)
-        running.cancel()
-        assert await site.keys(ACCEPTED) == [accepted_key(damaged)]
-        assert await site.keys(RAW_BLOBS) == [blobs[damaged]]
-        assert process.transfer.pending == 1
-
-    asyncio.run(main())
+    site = await Site.landed(tmp_path)
+    local = open_memory_store(site.local)[0]
+    damaged, unneeded = identity(seq=100), identity(seq=200)
+    blobs = {who: blob_key(digest_of(frame_of(who, "hello"))) for who in (damaged, unneeded)}
+    for who, key in blobs.items():
+        await local.create(key, frame_of(who, "hello"))
+    await local.create(accepted_key(damaged), b"damaged")
+    site.clock.ahead_s = KEPT_S + 60
+    process = await site.start()
+    running = asyncio.create_task(process.transfer.run())
+    for _ in range(500):
+        if await site.keys(ACCEPTED) == [accepted_key(damaged)]:
+            break
+        await asyncio.sleep(0.01)
+    running.cancel()
+    assert await site.keys(ACCEPTED) == [accepted_key(damaged)]
+    assert await site.keys(RAW_BLOBS) == [blobs[damaged]]
+    assert process.transfer.pending == 1
 
 
-def test_a_damaged_mark_stops_no_expiry_and_leaves_decisions_to_the_authority(
+async def test_a_damaged_mark_stops_no_expiry_and_leaves_decisions_to_the_authority(
     tmp_path: Path,
 ) -> None:
     """Every number of the boot may have expired, so none is decided here."""
-
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        who = identity(seq=0)
-        mark = expired_key(who.agent_id, who.boot_id)
-        await open_memory_store(site.local)[0].create(mark, b"damaged")
-        site.clock.ahead_s = KEPT_S + 60
-        process = await site.start()
-        assert await process.acceptor.expiry.expire_page() == COUNT
-        assert await site.keys(ACCEPTED) == []
-        assert await process.acceptor.expiry.may_have_expired(identity(seq=100))
-        await site.check_owners()
-        verdict = await process.upload(identity(seq=100))
-        assert isinstance(verdict, Accepted)
-        assert not verdict.duplicate
-
-    asyncio.run(main())
+    site = await Site.landed(tmp_path)
+    who = identity(seq=0)
+    mark = expired_key(who.agent_id, who.boot_id)
+    await open_memory_store(site.local)[0].create(mark, b"damaged")
+    site.clock.ahead_s = KEPT_S + 60
+    process = await site.start()
+    assert await process.acceptor.expiry.expire_page() == COUNT
+    assert await site.keys(ACCEPTED) == []
+    assert await process.acceptor.expiry.may_have_expired(identity(seq=100))
+    await site.check_owners()
+    verdict = await process.upload(identity(seq=100))
+    assert isinstance(verdict, Accepted)
+    assert not verdict.duplicate
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_kill_at_every_call_of_the_expiry_changes_no_owner(tmp_path: Path, fault: Fault) -> None:
+async def test_a_kill_at_every_call_of_the_expiry_changes_no_owner(
+    tmp_path: Path, fault: Fault
+) -> None:
     async def expire(site: Site, plan: Scripted) -> int:
         process = await site.start(plan)
         started = site.calls.calls
@@ -194,76 +185,61 @@ def test_a_kill_at_every_call_of_the_expiry_changes_no_owner(tmp_path: Path, fau
             await process.acceptor.expiry.expire_page()
         return started
 
-    async def main() -> None:
-        whole = await Site.landed(tmp_path)
-        whole.clock.ahead_s = KEPT_S + 60
-        first = await expire(whole, Scripted({}))
-        last = whole.calls.calls
-        assert last - first > 2 * COUNT
-        for number in range(first, last):
-            site = await Site.landed(tmp_path)
-            site.clock.ahead_s = KEPT_S + 60
-            await expire(site, Scripted({number: fault}))
-            await site.check_owners()
-            await expire(site, Scripted({}))
-            assert await site.keys(f"{TRANSFER_MARKERS}{ACCEPTED}") == []
-            await site.check_owners()
-
-    asyncio.run(main())
+    whole = await Site.landed(tmp_path)
+    whole.clock.ahead_s = KEPT_S + 60
+    first = await expire(whole, Scripted({}))
+    last = whole.calls.calls
+    assert last - first > 2 * COUNT
+    for number in range(first, last):
+        site = await Site.landed(tmp_path)
+        site.clock.ahead_s = KEPT_S + 60
+        await expire(site, Scripted({number: fault}))
+        await site.check_owners()
+        await expire(site, Scripted({}))
+        assert await site.keys(f"{TRANSFER_MARKERS}{ACCEPTED}") == []
+        await site.check_owners()
 
 
-def test_without_the_authority_only_later_numbers_are_accepted(tmp_path: Path) -> None:
+async def test_without_the_authority_only_later_numbers_are_accepted(tmp_path: Path) -> None:
     """An identity that may have expired waits for the authority; a new one does not."""
-
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        site.clock.ahead_s = KEPT_S + 60
-        await (await site.start()).acceptor.expiry.expire_page()
-        remote = Away(open_memory_store(site.remote)[0])
-        process = await site.start(remote=remote)
-        remote.away = True
-        assert isinstance(await process.upload(identity(seq=COUNT)), Accepted)
-        assert isinstance(await process.upload(identity(seq=1), "other"), RetriesExhausted)
-        assert accepted_key(identity(seq=1)) not in await site.keys(ACCEPTED)
-        remote.away = False
-        assert isinstance(await process.upload(identity(seq=1), "other"), Conflict)
-
-    asyncio.run(main())
+    site = await Site.landed(tmp_path)
+    site.clock.ahead_s = KEPT_S + 60
+    await (await site.start()).acceptor.expiry.expire_page()
+    remote = Away(open_memory_store(site.remote)[0])
+    process = await site.start(remote=remote)
+    remote.away = True
+    assert isinstance(await process.upload(identity(seq=COUNT)), Accepted)
+    assert isinstance(await process.upload(identity(seq=1), "other"), RetriesExhausted)
+    assert accepted_key(identity(seq=1)) not in await site.keys(ACCEPTED)
+    remote.away = False
+    assert isinstance(await process.upload(identity(seq=1), "other"), Conflict)
 
 
-def test_a_manifest_in_use_does_not_expire(tmp_path: Path) -> None:
+async def test_a_manifest_in_use_does_not_expire(tmp_path: Path) -> None:
     """A running upload, and a duplicate that the transfer has not finished, keep it."""
-
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        site.clock.ahead_s = KEPT_S + 60
-        process = await site.start()
-        expiry = process.acceptor.expiry
-        async with expiry.uploading(identity(seq=0)):
-            assert isinstance(await process.upload(identity(seq=1)), Accepted)  # pending again
-            assert await expiry.expire_page() == COUNT - 2
-        assert len(await site.keys(ACCEPTED)) == 2
-        assert await process.transfer.finish()
-        later = await site.start()
-        assert await later.acceptor.expiry.expire_page() == 2
-
-    asyncio.run(main())
+    site = await Site.landed(tmp_path)
+    site.clock.ahead_s = KEPT_S + 60
+    process = await site.start()
+    expiry = process.acceptor.expiry
+    async with expiry.uploading(identity(seq=0)):
+        assert isinstance(await process.upload(identity(seq=1)), Accepted)  # pending again
+        assert await expiry.expire_page() == COUNT - 2
+    assert len(await site.keys(ACCEPTED)) == 2
+    assert await process.transfer.finish()
+    later = await site.start()
+    assert await later.acceptor.expiry.expire_page() == 2
 
 
-def test_a_batch_that_only_the_authority_accepted_is_in_its_journal(tmp_path: Path) -> None:
+async def test_a_batch_that_only_the_authority_accepted_is_in_its_journal(tmp_path: Path) -> None:
     """A low number that was never sent before is new; it is journaled before the response."""
-
-    async def main() -> None:
-        site = await Site.landed(tmp_path)
-        process = await site.start()
-        assert isinstance(await process.upload(identity(seq=9)), Accepted)
-        assert await process.transfer.finish()
-        site.clock.ahead_s = KEPT_S + 60
-        process = await site.start()
-        await process.acceptor.expiry.expire_page()
-        verdict = await process.upload(identity(seq=5))
-        assert isinstance(verdict, Accepted)
-        assert not verdict.duplicate
-        assert 5 in await all_named(open_memory_store(site.remote)[0])
-
-    asyncio.run(main())
+    site = await Site.landed(tmp_path)
+    process = await site.start()
+    assert isinstance(await process.upload(identity(seq=9)), Accepted)
+    assert await process.transfer.finish()
+    site.clock.ahead_s = KEPT_S + 60
+    process = await site.start()
+    await process.acceptor.expiry.expire_page()
+    verdict = await process.upload(identity(seq=5))
+    assert isinstance(verdict, Accepted)
+    assert not verdict.duplicate
+    assert 5 in await all_named(open_memory_store(site.remote)[0])

@@ -138,34 +138,26 @@ def test_run_resumes_after_a_crash_at_any_write(after: bool) -> None:
     assert at > 2 * ORPHANS
 
 
-def test_two_concurrent_runs_delete_each_orphan_once() -> None:
+async def test_two_concurrent_runs_delete_each_orphan_once() -> None:
     """Two concurrent runs of one plan delete each orphan once and nothing else."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            plan, orphans, kept = await planned(world)
-            settings = changed(RUN, batch=2)
-            await asyncio.gather(*(world.run(plan, settings) for _ in range(3)))
-            check_end(store, orphans)
-            assert all([await world.has(digest) for digest in kept])
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        plan, orphans, kept = await planned(world)
+        settings = changed(RUN, batch=2)
+        await asyncio.gather(*(world.run(plan, settings) for _ in range(3)))
+        check_end(store, orphans)
+        assert all([await world.has(digest) for digest in kept])
 
 
-def test_an_audit_after_one_that_died_between_two_copies_writes_the_second_one() -> None:
+async def test_an_audit_after_one_that_died_between_two_copies_writes_the_second_one() -> None:
     """The audits run concurrently: the survivor finds the other one's certificate at its place."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await world.accept(1)
-            await world.audit()
-            rival = AtChain(store, die, after=True)
-            survivor = AtChain(store, partial(audit_until_death, world, rival), after=False)
-            await audit_with(world, survivor)
-            report = await verify_store(store, KEYS.trusted, evidence=True)
-            assert (rival.reached, report.certificates) == (True, 3)
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        await world.accept(1)
+        await world.audit()
+        rival = AtChain(store, die, after=True)
+        survivor = AtChain(store, partial(audit_until_death, world, rival), after=False)
+        await audit_with(world, survivor)
+        report = await verify_store(store, KEYS.trusted, evidence=True)
+        assert (rival.reached, report.certificates) == (True, 3)
 
 
 class AtChain:
@@ -210,65 +202,53 @@ async def audit_until_death(world: GcWorld, store: AtChain) -> None:
         await audit_with(world, store)
 
 
-def test_unknown_outcomes_are_resolved_by_further_runs() -> None:
+async def test_unknown_outcomes_are_resolved_by_further_runs() -> None:
     """Deletes with a lost response, and late or repeated deletes, end in the same state."""
+    async with memory_world() as (world, store):
+        plan, orphans, kept = await planned(world)
+        fate = iter(range(10_000))
+        whole = store.delete
 
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            plan, orphans, kept = await planned(world)
-            fate = iter(range(10_000))
-            whole = store.delete
+        async def unsure(key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
+            number = next(fate)
+            if number % 3 == 0:
+                return Unknown(reason=UnknownReason.TIMEOUT)
+            outcome = await whole(key, incarnation)
+            assert isinstance(outcome, Deleted)
+            return Unknown(reason=UnknownReason.RESET) if number % 3 == 1 else outcome
 
-            async def unsure(key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-                number = next(fate)
-                if number % 3 == 0:
-                    return Unknown(reason=UnknownReason.TIMEOUT)
-                outcome = await whole(key, incarnation)
-                assert isinstance(outcome, Deleted)
-                return Unknown(reason=UnknownReason.RESET) if number % 3 == 1 else outcome
-
-            store.delete = unsure  # type: ignore[method-assign]
-            await world.run(plan)
-            await world.run(plan)
-            check_end(store, orphans)
-            assert all([await world.has(digest) for digest in kept])
-
-    asyncio.run(scenario())
+        store.delete = unsure  # type: ignore[method-assign]
+        await world.run(plan)
+        await world.run(plan)
+        check_end(store, orphans)
+        assert all([await world.has(digest) for digest in kept])
 
 
-def test_late_delete_does_not_affect_a_new_version() -> None:
+async def test_late_delete_does_not_affect_a_new_version() -> None:
     """A delete that takes effect after a new write of the blob affects only the old version."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            plan, orphans, _ = await planned(world)
-            await world.run(plan)
-            key, old = store.deleted[0]
-            await world.store.overwrite(key, old.body)
-            await world.store.delete(key, old.incarnation)
-            assert await world.has(parse_blob_key(key))
-            assert parse_blob_key(key) in orphans
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        plan, orphans, _ = await planned(world)
+        await world.run(plan)
+        key, old = store.deleted[0]
+        await world.store.overwrite(key, old.body)
+        await world.store.delete(key, old.incarnation)
+        assert await world.has(parse_blob_key(key))
+        assert parse_blob_key(key) in orphans
 
 
-def test_unread_evidence_keeps_the_blob_until_the_next_run() -> None:
+async def test_unread_evidence_keeps_the_blob_until_the_next_run() -> None:
     """A failed read keeps the candidate, and its batch is not marked as done."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            plan, orphans, _ = await planned(world)
-            store.hooks["get", blob_key(orphans[0])] = refuse_reads
-            first = await world.run(plan)
-            assert first.facts.deleted == ORPHANS - 1
-            assert sum(first.facts.kept.values()) == 1
-            told = await explain_blob(world.store, KEYS.trusted, orphans[0])
-            assert told.proofs[0].verdict == "keep"
-            again = await world.run(plan)
-            assert (first.facts.unread, again.facts.unread, again.facts.deleted) == (1, 0, 1)
-            assert not await world.has(orphans[0])
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        plan, orphans, _ = await planned(world)
+        store.hooks["get", blob_key(orphans[0])] = refuse_reads
+        first = await world.run(plan)
+        assert first.facts.deleted == ORPHANS - 1
+        assert sum(first.facts.kept.values()) == 1
+        told = await explain_blob(world.store, KEYS.trusted, orphans[0])
+        assert told.proofs[0].verdict == "keep"
+        again = await world.run(plan)
+        assert (first.facts.unread, again.facts.unread, again.facts.deleted) == (1, 0, 1)
+        assert not await world.has(orphans[0])
 
 
 def test_run_resumes_after_kill_9(tmp_path: Path) -> None:

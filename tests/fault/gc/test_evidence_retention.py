@@ -61,88 +61,72 @@ async def audits(world: GcWorld, count: int) -> list[Certificate]:
     return found
 
 
-def test_the_newest_two_and_every_certificate_are_kept() -> None:
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            made = await audits(world, 6)
-            report = await prune_evidence(store, KEYS.trusted)
-            assert report.kept_from == 4
-            assert report.audits == {"kept": 2, "remove": 4}
-            assert evidence_of(store) == {one.audit_id for one in made[-2:]}
-            assert (await prune_evidence(store, KEYS.trusted)).files == 0
-            told = await verify_store(store, KEYS.trusted, evidence=True)
-            assert (told.certificates, told.evidence_kept_from) == (6, 4)
-            assert told.evidence_files == len(made[4].evidence) + len(made[5].evidence)
-            assert not any("/evidence/" in k for k in store.versions if k.startswith(AUDIT_PREFIX))
-
-    asyncio.run(scenario())
+async def test_the_newest_two_and_every_certificate_are_kept() -> None:
+    async with memory_world() as (world, store):
+        made = await audits(world, 6)
+        report = await prune_evidence(store, KEYS.trusted)
+        assert report.kept_from == 4
+        assert report.audits == {"kept": 2, "remove": 4}
+        assert evidence_of(store) == {one.audit_id for one in made[-2:]}
+        assert (await prune_evidence(store, KEYS.trusted)).files == 0
+        told = await verify_store(store, KEYS.trusted, evidence=True)
+        assert (told.certificates, told.evidence_kept_from) == (6, 4)
+        assert told.evidence_files == len(made[4].evidence) + len(made[5].evidence)
+        assert not any("/evidence/" in k for k in store.versions if k.startswith(AUDIT_PREFIX))
 
 
-def test_every_reader_copes_with_removed_evidence() -> None:
+async def test_every_reader_copes_with_removed_evidence() -> None:
     """The next audit reads no body again; an old report has counts; an old plan is refused."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            orphan = await world.orphan(1)
-            await world.accept(500, indexed=False)
-            made = await audits(world, 4)
-            await prune_evidence(store, KEYS.trusted)
-            following = await world.audit()
-            assert following.counts.bodies_read == 0
-            old = await read_certificate(store, made[0].audit_id, KEYS.trusted)
-            shown = await read_audit_report(store, old.certificate)
-            assert shown.removed
-            assert shown.certificate.counts == made[0].counts
-            with pytest.raises(GcRefused, match="removed by rule") as refused:
-                await world.plan(PLAN, audit_id=made[0].audit_id)
-            assert refused.value.rule is RefusalRule.EVIDENCE_CHANGED
-            assert (await world.run(await world.plan())).facts.deleted == 1
-            assert (await explain_blob(store, KEYS.trusted, orphan)).proofs
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        orphan = await world.orphan(1)
+        await world.accept(500, indexed=False)
+        made = await audits(world, 4)
+        await prune_evidence(store, KEYS.trusted)
+        following = await world.audit()
+        assert following.counts.bodies_read == 0
+        old = await read_certificate(store, made[0].audit_id, KEYS.trusted)
+        shown = await read_audit_report(store, old.certificate)
+        assert shown.removed
+        assert shown.certificate.counts == made[0].counts
+        with pytest.raises(GcRefused, match="removed by rule") as refused:
+            await world.plan(PLAN, audit_id=made[0].audit_id)
+        assert refused.value.rule is RefusalRule.EVIDENCE_CHANGED
+        assert (await world.run(await world.plan())).facts.deleted == 1
+        assert (await explain_blob(store, KEYS.trusted, orphan)).proofs
 
 
-def test_an_open_plan_keeps_its_evidence_until_it_is_finished() -> None:
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await world.orphan(1)
-            first = (await audits(world, 1))[0]
-            plan = await world.plan()
-            await audits(world, 4)
-            assert (await prune_evidence(store, KEYS.trusted)).kept_from == 0
-            assert first.audit_id in evidence_of(store)
-            assert (await world.run(plan, RUN)).facts.deleted == 1
-            await audits(world, 1)
-            assert (await prune_evidence(store, KEYS.trusted)).kept_from == 4
-            assert first.audit_id not in evidence_of(store)
-
-    asyncio.run(scenario())
+async def test_an_open_plan_keeps_its_evidence_until_it_is_finished() -> None:
+    async with memory_world() as (world, store):
+        await world.orphan(1)
+        first = (await audits(world, 1))[0]
+        plan = await world.plan()
+        await audits(world, 4)
+        assert (await prune_evidence(store, KEYS.trusted)).kept_from == 0
+        assert first.audit_id in evidence_of(store)
+        assert (await world.run(plan, RUN)).facts.deleted == 1
+        await audits(world, 1)
+        assert (await prune_evidence(store, KEYS.trusted)).kept_from == 4
+        assert first.audit_id not in evidence_of(store)
 
 
-def test_a_plan_that_is_never_executed_keeps_its_evidence_for_a_week() -> None:
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await world.orphan(1)
-            await audits(world, 1)
-            await world.plan()
-            world.clock.pass_s(OPEN_PLAN_NS / NS_PER_S + 1)
-            await audits(world, 3)
-            assert (await prune_evidence(store, KEYS.trusted)).kept_from == 2
-
-    asyncio.run(scenario())
+async def test_a_plan_that_is_never_executed_keeps_its_evidence_for_a_week() -> None:
+    async with memory_world() as (world, store):
+        await world.orphan(1)
+        await audits(world, 1)
+        await world.plan()
+        world.clock.pass_s(OPEN_PLAN_NS / NS_PER_S + 1)
+        await audits(world, 3)
+        assert (await prune_evidence(store, KEYS.trusted)).kept_from == 2
 
 
-def test_an_audit_whose_predecessor_lost_its_evidence_reads_the_manifests_again() -> None:
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            made = await audits(world, 2)
-            for file in made[-1].files("manifests"):
-                store.remove_key(file.key)
-            again = await world.audit()
-            assert again.counts.bodies_read == again.counts.accepted == 2
-            assert again.counts.names == made[-1].counts.names
-
-    asyncio.run(scenario())
+async def test_an_audit_whose_predecessor_lost_its_evidence_reads_the_manifests_again() -> None:
+    async with memory_world() as (world, store):
+        made = await audits(world, 2)
+        for file in made[-1].files("manifests"):
+            store.remove_key(file.key)
+        again = await world.audit()
+        assert again.counts.bodies_read == again.counts.accepted == 2
+        assert again.counts.names == made[-1].counts.names
 
 
 async def _pruned_world() -> GcWorld:
@@ -190,29 +174,25 @@ def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bo
     assert at > 20
 
 
-def test_an_audit_that_ends_during_a_removal_keeps_its_evidence() -> None:
+async def test_an_audit_that_ends_during_a_removal_keeps_its_evidence() -> None:
     """The removal read the chain before, and finds its certificate later."""
+    async with memory_world() as (world, store):
+        await world.orphan(1)
+        await audits(world, 4)
+        ended: list[Certificate] = []
 
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await world.orphan(1)
-            await audits(world, 4)
-            ended: list[Certificate] = []
+        async def delete(*args: Any, **named: Any) -> Any:
+            if not ended:
+                ended.append(await world.audit())
+            return await VersionedStore.delete(store, *args, **named)
 
-            async def delete(*args: Any, **named: Any) -> Any:
-                if not ended:
-                    ended.append(await world.audit())
-                return await VersionedStore.delete(store, *args, **named)
-
-            store.delete = delete  # type: ignore[method-assign]
-            report = await prune_evidence(store, KEYS.trusted)
-            assert ended
-            assert report.audits == {"kept": 3, "remove": 2}
-            told = await verify_store(store, KEYS.trusted, evidence=True)
-            assert (told.certificates, told.evidence_kept_from) == (5, 3)
-            assert (await world.run(await world.plan())).facts.deleted == 1
-
-    asyncio.run(scenario())
+        store.delete = delete  # type: ignore[method-assign]
+        report = await prune_evidence(store, KEYS.trusted)
+        assert ended
+        assert report.audits == {"kept": 3, "remove": 2}
+        told = await verify_store(store, KEYS.trusted, evidence=True)
+        assert (told.certificates, told.evidence_kept_from) == (5, 3)
+        assert (await world.run(await world.plan())).facts.deleted == 1
 
 
 def test_evidence_of_a_running_audit_is_kept() -> None:

@@ -40,54 +40,48 @@ async def take(tasks: TaskStore, lease_s: float = 60) -> TaskRecord | None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("call", [1, 3])
-def test_an_unknown_swap_is_settled_and_one_process_has_the_lease(fault: Fault, call: int) -> None:
-    async def main() -> None:
-        clock = SimClock()
-        bucket = a_bucket(clock)
-        first = await take(process(bucket, "a", clock, **{f"call_{call}": fault}))
-        second = await take(process(bucket, "b", clock))
-        assert [one.lease.owner for one in (first, second) if one and one.lease] == ["a"]
+async def test_an_unknown_swap_is_settled_and_one_process_has_the_lease(
+    fault: Fault, call: int
+) -> None:
 
-    asyncio.run(main())
-
-
-def test_of_many_processes_one_acquires_a_task() -> None:
-    async def main() -> None:
-        clock = SimClock()
-        bucket = a_bucket(clock)
-        found = await asyncio.gather(
-            *(take(process(bucket, f"p{number}", clock)) for number in range(8))
-        )
-        assert sum(one is not None for one in found) == 1
-
-    asyncio.run(main())
+    clock = SimClock()
+    bucket = a_bucket(clock)
+    first = await take(process(bucket, "a", clock, **{f"call_{call}": fault}))
+    second = await take(process(bucket, "b", clock))
+    assert [one.lease.owner for one in (first, second) if one and one.lease] == ["a"]
 
 
-def test_a_process_that_was_suspended_can_neither_renew_nor_record() -> None:
-    async def main() -> None:
-        clock = SimClock()
-        bucket = a_bucket(clock)
-        slow = process(bucket, "a", clock)
-        record = await take(slow)
-        assert record is not None
-        assert record.lease is not None
-        lease = record.lease.nonce
-        await clock.sleep(120)
-        assert await take(process(bucket, "b", clock)) is not None
-        result = RunResult(outcome=RunOutcome.DONE, figures={})
-        assert await slow.change("gc", partial(renew, lease=lease, lease_s=60)) is None
-        assert await slow.change("gc", partial(end_run, lease=lease, result=result)) is None
-        stored = await slow.read("gc")
-        assert stored.record is not None
-        assert [run.outcome for run in stored.record.runs] == ["lost"]
+async def test_of_many_processes_one_acquires_a_task() -> None:
 
-    asyncio.run(main())
+    clock = SimClock()
+    bucket = a_bucket(clock)
+    found = await asyncio.gather(
+        *(take(process(bucket, f"p{number}", clock)) for number in range(8))
+    )
+    assert sum(one is not None for one in found) == 1
 
 
-def test_a_role_without_rights_is_refused_by_name() -> None:
-    async def main() -> None:
-        clock = SimClock()
-        with pytest.raises(StoreDenied, match=r"maintain/v1/tasks/gc\.json"):
-            await take(process(a_bucket(clock), "a", clock, call_1=Fault.DENIED))
+async def test_a_process_that_was_suspended_can_neither_renew_nor_record() -> None:
 
-    asyncio.run(main())
+    clock = SimClock()
+    bucket = a_bucket(clock)
+    slow = process(bucket, "a", clock)
+    record = await take(slow)
+    assert record is not None
+    assert record.lease is not None
+    lease = record.lease.nonce
+    await clock.sleep(120)
+    assert await take(process(bucket, "b", clock)) is not None
+    result = RunResult(outcome=RunOutcome.DONE, figures={})
+    assert await slow.change("gc", partial(renew, lease=lease, lease_s=60)) is None
+    assert await slow.change("gc", partial(end_run, lease=lease, result=result)) is None
+    stored = await slow.read("gc")
+    assert stored.record is not None
+    assert [run.outcome for run in stored.record.runs] == ["lost"]
+
+
+async def test_a_role_without_rights_is_refused_by_name() -> None:
+
+    clock = SimClock()
+    with pytest.raises(StoreDenied, match=r"maintain/v1/tasks/gc\.json"):
+        await take(process(a_bucket(clock), "a", clock, call_1=Fault.DENIED))

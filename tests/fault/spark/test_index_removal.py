@@ -54,26 +54,24 @@ FAULTS = (
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_that_is_interrupted_at_any_request_is_completed_by_the_next(fault: Fault) -> None:
+async def test_a_run_that_is_interrupted_at_any_request_is_completed_by_the_next(
+    fault: Fault,
+) -> None:
     """No needed chunk is removed, and no other one stays."""
-
-    async def main() -> None:
-        calls = await calls_of_a_run()
-        assert calls > 15
-        for number in range(calls):
-            bucket, table, needed = await prepared()
-            store, _ = open_memory_store(bucket, plan=Scripted({number: fault}), clock=SimClock())
-            with suppress(Crashed, StoreError):
-                await table.run(DAY, OTHER, store=store)
-            assert needed <= await table.chunks()
-            await table.run(*([] if await is_recorded(table) else [DAY, OTHER]))
-            waiting = await table.waiting()
-            if waiting:  # a deletion had an unknown outcome
-                await table.run(now_ns=max(one.due_unix_ns for one in waiting))
-            assert await table.chunks() == needed, f"call {number}"
-            assert await table.waiting() == []
-
-    asyncio.run(main())
+    calls = await calls_of_a_run()
+    assert calls > 15
+    for number in range(calls):
+        bucket, table, needed = await prepared()
+        store, _ = open_memory_store(bucket, plan=Scripted({number: fault}), clock=SimClock())
+        with suppress(Crashed, StoreError):
+            await table.run(DAY, OTHER, store=store)
+        assert needed <= await table.chunks()
+        await table.run(*([] if await is_recorded(table) else [DAY, OTHER]))
+        waiting = await table.waiting()
+        if waiting:  # a deletion had an unknown outcome
+            await table.run(now_ns=max(one.due_unix_ns for one in waiting))
+        assert await table.chunks() == needed, f"call {number}"
+        assert await table.waiting() == []
 
 
 async def is_recorded(table: IndexedTable) -> bool:
@@ -81,18 +79,15 @@ async def is_recorded(table: IndexedTable) -> bool:
     return hasattr(progress, "size_bytes")
 
 
-def test_two_concurrent_runs_remove_the_same_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_two_concurrent_runs_remove_the_same_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The later record may name dates that the other run has checked; they are checked again."""
     monkeypatch.setattr(index, "STEP_CHUNKS", 100)
 
-    async def main() -> None:
-        bucket, table, needed = await prepared()
-        stores = [open_memory_store(bucket, clock=SimClock())[0] for _ in range(2)]
-        removed = await asyncio.gather(*(table.run(DAY, OTHER, store=one) for one in stores))
-        assert sum(removed) >= len(GONE)
-        assert await table.chunks() == needed
-        await table.run()
-        assert await table.waiting() == []
-        assert await table.chunks() == needed
-
-    asyncio.run(main())
+    bucket, table, needed = await prepared()
+    stores = [open_memory_store(bucket, clock=SimClock())[0] for _ in range(2)]
+    removed = await asyncio.gather(*(table.run(DAY, OTHER, store=one) for one in stores))
+    assert sum(removed) >= len(GONE)
+    assert await table.chunks() == needed
+    await table.run()
+    assert await table.waiting() == []
+    assert await table.chunks() == needed

@@ -255,24 +255,20 @@ def test_doctor_names_the_broken_promise(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [make for make, _ in BROKEN.values()])
-def test_broken_promise_of_acceptance_stops_a_gateway_from_starting(
+async def test_broken_promise_of_acceptance_stops_a_gateway_from_starting(
     make: Callable[[], Honest],
 ) -> None:
     """A result with a broken promise that acceptance needs is refused, with promise and
     consequence.
     """
-
-    async def run() -> None:
-        result = await examine([make()], ["memory:"], SystemIds())
-        good, _ = open_memory_store()
-        await write_result(good, result, seal_result(result), SystemClock())
-        if result.good:
-            assert (await require_doctor(good)).result_id == result.result_id
-        else:
-            with pytest.raises(StoreMisconfigured, match="else"):
-                await require_doctor(good)
-
-    asyncio.run(run())
+    result = await examine([make()], ["memory:"], SystemIds())
+    good, _ = open_memory_store()
+    await write_result(good, result, seal_result(result), SystemClock())
+    if result.good:
+        assert (await require_doctor(good)).result_id == result.result_id
+    else:
+        with pytest.raises(StoreMisconfigured, match="else"):
+            await require_doctor(good)
 
 
 def test_doctor_finds_nothing_in_the_honest_fake() -> None:
@@ -293,15 +289,11 @@ def test_doctor_finds_nothing_in_a_directory(tmp_path: Path) -> None:
     assert [one for one in result.findings if not one.kept] == []
 
 
-def test_doctor_removes_every_object_of_its_probes() -> None:
+async def test_doctor_removes_every_object_of_its_probes() -> None:
     """Every object version that the probes wrote is removed."""
-
-    async def run() -> None:
-        store, transport = open_memory_store()
-        await examine([store], ["memory:"], SystemIds())
-        assert list(transport.bucket.incarnations("", "")) == []
-
-    asyncio.run(run())
+    store, transport = open_memory_store()
+    await examine([store], ["memory:"], SystemIds())
+    assert list(transport.bucket.incarnations("", "")) == []
 
 
 def test_doctor_has_no_result_for_an_unreachable_store() -> None:
@@ -318,39 +310,31 @@ def test_require_doctor_refuses_a_store_without_a_result() -> None:
         asyncio.run(require_doctor(store))
 
 
-def test_newest_doctor_result_is_used() -> None:
+async def test_newest_doctor_result_is_used() -> None:
     """A later bad result replaces an earlier good one."""
-
-    async def run() -> None:
-        store, _ = open_memory_store()
-        good = await examine([Honest()], ["memory:"], SystemIds())
-        bad = await examine([BROKEN["ignores checksums"][0]()], ["memory:"], SystemIds())
-        await write_result(store, good, seal_result(good), SystemClock())
-        await write_result(store, bad, seal_result(bad), SystemClock())
-        newest = await read_doctor(store)
-        assert newest is not None
-        assert newest.result_id == bad.result_id
-        assert not newest.good
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    good = await examine([Honest()], ["memory:"], SystemIds())
+    bad = await examine([BROKEN["ignores checksums"][0]()], ["memory:"], SystemIds())
+    await write_result(store, good, seal_result(good), SystemClock())
+    await write_result(store, bad, seal_result(bad), SystemClock())
+    newest = await read_doctor(store)
+    assert newest is not None
+    assert newest.result_id == bad.result_id
+    assert not newest.good
 
 
-def test_old_results_are_removed() -> None:
+async def test_old_results_are_removed() -> None:
     """Every check writes a result; only the newest ones stay."""
-
-    async def run() -> None:
-        store, _ = open_memory_store()
-        good = await examine([Honest()], ["memory:"], SystemIds())
-        for number in range(RESULTS_KEPT + 3):
-            one = msgspec.structs.replace(good, ended_at_unix_ns=good.ended_at_unix_ns + number)
-            await write_result(store, one, seal_result(one), SystemClock())
-        keys = [one.key async for page in store.list(RESULTS) for one in page.objects]
-        assert len(keys) == RESULTS_KEPT
-        newest = await read_doctor(store)
-        assert newest is not None
-        assert newest.ended_at_unix_ns == good.ended_at_unix_ns + RESULTS_KEPT + 2
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    good = await examine([Honest()], ["memory:"], SystemIds())
+    for number in range(RESULTS_KEPT + 3):
+        one = msgspec.structs.replace(good, ended_at_unix_ns=good.ended_at_unix_ns + number)
+        await write_result(store, one, seal_result(one), SystemClock())
+    keys = [one.key async for page in store.list(RESULTS) for one in page.objects]
+    assert len(keys) == RESULTS_KEPT
+    newest = await read_doctor(store)
+    assert newest is not None
+    assert newest.ended_at_unix_ns == good.ended_at_unix_ns + RESULTS_KEPT + 2
 
 
 def test_doctor_result_is_bound_to_its_bytes() -> None:

@@ -161,19 +161,16 @@ def test_a_write_that_another_program_answered_is_unknown(operation: str) -> Non
 
 
 @pytest.mark.parametrize("operation", READS)
-def test_a_read_that_another_program_answered_proves_nothing(operation: str) -> None:
+async def test_a_read_that_another_program_answered_proves_nothing(operation: str) -> None:
     """No such response shows an object, its absence, an empty listing, or a setting."""
     wrong = EVERYWHERE | (LISTINGS if operation == "list" else {})
 
-    async def run() -> None:
-        answers = [Answer()]
-        async with answering(answers) as store:
-            for name, answers[0] in wrong.items():
-                with pytest.raises(StoreUnavailable) as refused:
-                    pytest.fail(f"{name}: {await READS[operation](store)}")
-                assert "\n" not in str(refused.value), name
-
-    asyncio.run(run())
+    answers = [Answer()]
+    async with answering(answers) as store:
+        for name, answers[0] in wrong.items():
+            with pytest.raises(StoreUnavailable) as refused:
+                pytest.fail(f"{name}: {await READS[operation](store)}")
+            assert "\n" not in str(refused.value), name
 
 
 SHA256 = "Iw2DWNyOiJC0xY3utikS7i8gNXrpKlzIYbmOaP4xrLU="  # of `body`
@@ -211,15 +208,11 @@ def test_a_doubtful_success_is_decided_by_a_read(
 
 
 @pytest.mark.parametrize("status", [200, 201, 204])
-def test_an_md5_of_the_body_proves_a_write_without_the_checksum(status: int) -> None:
+async def test_an_md5_of_the_body_proves_a_write_without_the_checksum(status: int) -> None:
     """Ceph can be set to send 201 or 204, and a server of another version sends no checksum."""
-
-    async def run() -> None:
-        async with answering([CHECKED, Answer(status=status, headers={"ETag": MD5})]) as store:
-            for _ in range(3):
-                assert isinstance(await store.overwrite(KEY, b"body"), Applied)
-
-    asyncio.run(run())
+    async with answering([CHECKED, Answer(status=status, headers={"ETag": MD5})]) as store:
+        for _ in range(3):
+            assert isinstance(await store.overwrite(KEY, b"body"), Applied)
 
 
 @pytest.mark.parametrize(
@@ -231,15 +224,11 @@ def test_an_md5_of_the_body_proves_a_write_without_the_checksum(status: int) -> 
         pytest.param({"ETag": "841A2D689AD86BD1611447453C22C6FC"}, id="MD5 without quotes"),
     ],
 )
-def test_what_real_servers_send_is_accepted(headers: dict[str, str]) -> None:
+async def test_what_real_servers_send_is_accepted(headers: dict[str, str]) -> None:
     """An ETag that is no MD5, one of an encrypted object, and the forms of an MD5 are accepted."""
-
-    async def run() -> None:
-        body = b"other" if "x-amz-server-side-encryption" in headers else b"body"
-        async with answering([Answer(headers=headers)]) as store:
-            assert isinstance(await store.create(KEY, body), Applied)
-
-    asyncio.run(run())
+    body = b"other" if "x-amz-server-side-encryption" in headers else b"body"
+    async with answering([Answer(headers=headers)]) as store:
+        assert isinstance(await store.create(KEY, body), Applied)
 
 
 def test_a_refusal_without_a_code_of_s3_is_no_policy() -> None:

@@ -128,28 +128,20 @@ def test_local_clock_damaged_while_the_store_is_open_is_refused(tmp_path: Path) 
     "key",
     ["", "/a", "a//b", "a/", "../a", "a/./b", "a/../../b", ".sluice/clock", "a\0b", "x" * 300],
 )
-def test_local_key_stays_inside(key: str, tmp_path: Path) -> None:
+async def test_local_key_stays_inside(key: str, tmp_path: Path) -> None:
     """No key is outside the directory, in the hidden folder, or longer than a file name."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            for call in (store.create(ObjectKey(key), b"x"), store.get(ObjectKey(key))):
-                with pytest.raises(StoreError):
-                    await call
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path) as store:
+        for call in (store.create(ObjectKey(key), b"x"), store.get(ObjectKey(key))):
+            with pytest.raises(StoreError):
+                await call
 
 
 @pytest.mark.parametrize("prefix", ["../", "/", "/etc/", ".sluice/", "a/../../"])
-def test_local_listing_stays_inside(prefix: str, tmp_path: Path) -> None:
+async def test_local_listing_stays_inside(prefix: str, tmp_path: Path) -> None:
     """No prefix lists what is outside the store, or its hidden folder."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path / "store") as store:
-            await store.create(KEY, b"x")
-            assert await collect_keys(store, prefix) == []
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path / "store") as store:
+        await store.create(KEY, b"x")
+        assert await collect_keys(store, prefix) == []
 
 
 @pytest.mark.parametrize(
@@ -166,17 +158,13 @@ def test_open_store_refuses_other_urls(url: str) -> None:
         asyncio.run(run())
 
 
-def test_local_edited_file_has_no_checksum(tmp_path: Path) -> None:
+async def test_local_edited_file_has_no_checksum(tmp_path: Path) -> None:
     """A file that was edited is another state without a verified sha256."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            made = await store.create(KEY, b"good")
-            assert isinstance(made, Applied)
-            (tmp_path / KEY).write_bytes(b"evil")
-            seen = await store.head(KEY)
-            assert not isinstance(seen, NotFound)
-            assert seen.sha256 is None
-            assert seen.etag != made.etag
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path) as store:
+        made = await store.create(KEY, b"good")
+        assert isinstance(made, Applied)
+        (tmp_path / KEY).write_bytes(b"evil")
+        seen = await store.head(KEY)
+        assert not isinstance(seen, NotFound)
+        assert seen.sha256 is None
+        assert seen.etag != made.etag

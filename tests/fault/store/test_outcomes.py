@@ -58,116 +58,91 @@ async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
 
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
-def test_create_over_http_unknown_is_named(fault: Fault) -> None:
+async def test_create_over_http_unknown_is_named(fault: Fault) -> None:
     """The real client returns Unknown with its reason, and a read shows whether it was applied."""
     reason, landed = UNKNOWN[fault]
 
-    async def run() -> None:
-        async with over_http() as (store, server):
-            server.plan = OnKey("PUT", "pre/", 1, fault)
-            outcome = await store.create(KEY, b"body")
-            assert isinstance(outcome, Unknown)
-            assert outcome.reason is reason
-            assert [call.method for call in server.seen] == ["PUT"]
-            assert isinstance(await store.get(KEY), Found if landed else NotFound)
-            again = await store.create(KEY, b"body")
-            assert isinstance(again, Exists if landed else Applied)
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("fault", UNKNOWN, ids=str)
-def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
-    """The fake without a network has the same outcomes as the client over HTTP."""
-    reason, landed = UNKNOWN[fault]
-
-    async def run() -> None:
-        store, _ = open_memory_store(plan=Scripted({0: fault}))
+    async with over_http() as (store, server):
+        server.plan = OnKey("PUT", "pre/", 1, fault)
         outcome = await store.create(KEY, b"body")
         assert isinstance(outcome, Unknown)
         assert outcome.reason is reason
+        assert [call.method for call in server.seen] == ["PUT"]
         assert isinstance(await store.get(KEY), Found if landed else NotFound)
-
-    asyncio.run(run())
+        again = await store.create(KEY, b"body")
+        assert isinstance(again, Exists if landed else Applied)
 
 
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
-def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
+async def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
+    """The fake without a network has the same outcomes as the client over HTTP."""
+    reason, landed = UNKNOWN[fault]
+
+    store, _ = open_memory_store(plan=Scripted({0: fault}))
+    outcome = await store.create(KEY, b"body")
+    assert isinstance(outcome, Unknown)
+    assert outcome.reason is reason
+    assert isinstance(await store.get(KEY), Found if landed else NotFound)
+
+
+@pytest.mark.parametrize("fault", UNKNOWN, ids=str)
+async def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
     """A repeated replace reports Mismatch exactly when the first try was applied."""
     reason, landed = UNKNOWN[fault]
 
-    async def run() -> None:
-        async with over_http() as (store, server):
-            first = await store.create(KEY, b"one")
-            assert isinstance(first, Applied)
-            server.plan = OnKey("PUT", "pre/", 1, fault)
-            outcome = await store.replace(KEY, b"two", if_match=first.etag)
-            assert isinstance(outcome, Unknown)
-            assert outcome.reason is reason
-            again = await store.replace(KEY, b"two", if_match=first.etag)
-            assert isinstance(again, Mismatch if landed else Applied)
-
-    asyncio.run(run())
+    async with over_http() as (store, server):
+        first = await store.create(KEY, b"one")
+        assert isinstance(first, Applied)
+        server.plan = OnKey("PUT", "pre/", 1, fault)
+        outcome = await store.replace(KEY, b"two", if_match=first.etag)
+        assert isinstance(outcome, Unknown)
+        assert outcome.reason is reason
+        again = await store.replace(KEY, b"two", if_match=first.etag)
+        assert isinstance(again, Mismatch if landed else Applied)
 
 
 @pytest.mark.parametrize("fault", [Fault.RESET_BEFORE, Fault.RESET_AFTER, Fault.CONFLICT], ids=str)
-def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
+async def test_delete_over_http_unknown_is_named(fault: Fault) -> None:
     """A delete without a response is Unknown, and can be repeated."""
-
-    async def run() -> None:
-        async with over_http() as (store, server):
-            made = await store.create(KEY, b"one")
-            assert isinstance(made, Applied)
-            assert made.incarnation is not None
-            server.plan = OnKey("DELETE", "pre/", 1, fault)
-            assert isinstance(await store.delete(KEY, made.incarnation), Unknown)
-            assert isinstance(await store.delete(KEY, made.incarnation), Deleted)
-            assert isinstance(await store.head(KEY), NotFound)
-
-    asyncio.run(run())
+    async with over_http() as (store, server):
+        made = await store.create(KEY, b"one")
+        assert isinstance(made, Applied)
+        assert made.incarnation is not None
+        server.plan = OnKey("DELETE", "pre/", 1, fault)
+        assert isinstance(await store.delete(KEY, made.incarnation), Unknown)
+        assert isinstance(await store.delete(KEY, made.incarnation), Deleted)
+        assert isinstance(await store.head(KEY), NotFound)
 
 
-def test_late_create_is_applied_after_a_read_found_nothing() -> None:
+async def test_late_create_is_applied_after_a_read_found_nothing() -> None:
     """A read that finds nothing proves nothing: the write is applied three calls later."""
-
-    async def run() -> None:
-        store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}))
-        assert isinstance(await store.create(KEY, b"late"), Unknown)
-        found = [isinstance(await store.get(KEY), Found) for _ in range(5)]
-        assert found == [False, False, False, True, True]
-
-    asyncio.run(run())
+    store, _ = open_memory_store(plan=Scripted({0: Fault.APPLIED_LATE}))
+    assert isinstance(await store.create(KEY, b"late"), Unknown)
+    found = [isinstance(await store.get(KEY), Found) for _ in range(5)]
+    assert found == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("fault", [Fault.TRUNCATED, Fault.RESET_BEFORE, Fault.SLOW_DOWN], ids=str)
-def test_get_over_http_failure_is_unavailable(fault: Fault) -> None:
+async def test_get_over_http_failure_is_unavailable(fault: Fault) -> None:
     """A read without a complete response is a typed failure and may be repeated."""
-
-    async def run() -> None:
-        async with over_http() as (store, server):
-            await store.create(KEY, b"body of some length")
-            server.plan = OnKey("GET", "pre/", 1, fault)
-            with pytest.raises(StoreUnavailable):
-                await store.get(KEY)
-            assert isinstance(await store.get(KEY), Found)
-
-    asyncio.run(run())
+    async with over_http() as (store, server):
+        await store.create(KEY, b"body of some length")
+        server.plan = OnKey("GET", "pre/", 1, fault)
+        with pytest.raises(StoreUnavailable):
+            await store.get(KEY)
+        assert isinstance(await store.get(KEY), Found)
 
 
-def test_put_over_http_is_one_request_with_signed_digest() -> None:
+async def test_put_over_http_is_one_request_with_signed_digest() -> None:
     """A put is one request without `Expect` or chunked signing, with the known digest."""
-
-    async def run() -> None:
-        async with over_http() as (store, server):
-            await store.create(KEY, b"body")
-            sent = server.headers[0]
-            assert "Expect" not in sent
-            assert "Transfer-Encoding" not in sent
-            assert len(sent["x-amz-content-sha256"]) == 64
-            assert sent["x-amz-checksum-sha256"]
-            assert "x-amz-checksum-sha256" in sent["Authorization"]
-
-    asyncio.run(run())
+    async with over_http() as (store, server):
+        await store.create(KEY, b"body")
+        sent = server.headers[0]
+        assert "Expect" not in sent
+        assert "Transfer-Encoding" not in sent
+        assert len(sent["x-amz-content-sha256"]) == 64
+        assert sent["x-amz-checksum-sha256"]
+        assert "x-amz-checksum-sha256" in sent["Authorization"]
 
 
 async def _refused(url: str) -> StoreError:
@@ -267,17 +242,11 @@ def test_clock_20_minutes_off_is_denied() -> None:
     assert "clock" in str(error)
 
 
-def test_no_request_is_sent_twice() -> None:
+async def test_no_request_is_sent_twice() -> None:
     """One verb is one request, also when its connection breaks."""
-
-    async def run() -> None:
-        async with over_http() as (store, server):
-            await store.create(
-                ObjectKey("warm"), b"x"
-            )  # so that the next call uses a kept connection
-            server.plan = OnKey("PUT", "pre/", 1, Fault.RESET_AFTER)
-            assert isinstance(await store.create(KEY, b"x"), Unknown)
-            assert len(server.seen) == 2
-            server.plan = NoFaults()
-
-    asyncio.run(run())
+    async with over_http() as (store, server):
+        await store.create(ObjectKey("warm"), b"x")  # so that the next call uses a kept connection
+        server.plan = OnKey("PUT", "pre/", 1, Fault.RESET_AFTER)
+        assert isinstance(await store.create(KEY, b"x"), Unknown)
+        assert len(server.seen) == 2
+        server.plan = NoFaults()

@@ -34,7 +34,7 @@ def shared_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("profile", ["default", "other"])
-def test_rotated_keys_are_used_without_a_restart(
+async def test_rotated_keys_are_used_without_a_restart(
     shared_file: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
     """Each verb succeeds after its keys were replaced in the file and are refused by the store."""
@@ -42,41 +42,38 @@ def test_rotated_keys_are_used_without_a_restart(
     write(shared_file, FILE.format(profile, "KEY0"))
     query = "" if profile == "default" else f"&profile={profile}"
 
-    async def run() -> None:
-        secrets = {"KEY0": "secret"}
-        async with serve_memory(secrets) as server:
-            server.make_bucket("bucket")
-            url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1{query}"
-            async with open_s3_store(parse_s3_url(url)) as store:
-                numbers = iter(range(1, 100))
+    secrets = {"KEY0": "secret"}
+    async with serve_memory(secrets) as server:
+        server.make_bucket("bucket")
+        url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1{query}"
+        async with open_s3_store(parse_s3_url(url)) as store:
+            numbers = iter(range(1, 100))
 
-                def rotate() -> None:
-                    secrets.clear()
-                    secrets[name := f"KEY{next(numbers)}"] = "secret"
-                    write(shared_file, FILE.format(profile, name))
+            def rotate() -> None:
+                secrets.clear()
+                secrets[name := f"KEY{next(numbers)}"] = "secret"
+                write(shared_file, FILE.format(profile, name))
 
-                made = await store.create(KEY, b"one")
-                assert isinstance(made, Applied)
-                assert made.incarnation is not None
-                rotate()
-                assert isinstance(await store.create(ObjectKey("other"), b"x"), Applied)
-                rotate()
-                assert isinstance(await store.get(KEY), Found)
-                rotate()
-                assert isinstance(await store.head(KEY), ObjectInfo)
-                rotate()
-                assert isinstance(await store.head(ObjectKey("none")), NotFound)
-                rotate()
-                assert await anext(store.list(""))
-                rotate()
-                assert await anext(store.list_incarnations(""))
-                rotate()
-                await store.read_versioning()
-                rotate()
-                await store.delete(KEY, made.incarnation)
-                assert isinstance(await store.get(KEY), NotFound)
-
-    asyncio.run(run())
+            made = await store.create(KEY, b"one")
+            assert isinstance(made, Applied)
+            assert made.incarnation is not None
+            rotate()
+            assert isinstance(await store.create(ObjectKey("other"), b"x"), Applied)
+            rotate()
+            assert isinstance(await store.get(KEY), Found)
+            rotate()
+            assert isinstance(await store.head(KEY), ObjectInfo)
+            rotate()
+            assert isinstance(await store.head(ObjectKey("none")), NotFound)
+            rotate()
+            assert await anext(store.list(""))
+            rotate()
+            assert await anext(store.list_incarnations(""))
+            rotate()
+            await store.read_versioning()
+            rotate()
+            await store.delete(KEY, made.incarnation)
+            assert isinstance(await store.get(KEY), NotFound)
 
 
 def test_refused_keys_are_read_again_at_most_every_few_seconds(shared_file: Path) -> None:
@@ -107,23 +104,20 @@ def test_refused_keys_are_read_again_at_most_every_few_seconds(shared_file: Path
     assert read <= 1
 
 
-def test_a_file_in_the_middle_of_its_rotation_changes_nothing(
+async def test_a_file_in_the_middle_of_its_rotation_changes_nothing(
     shared_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys that cannot be read now are kept, and read again after a later refusal."""
     monkeypatch.setattr(subject, "REREAD_S", 0.0)
     write(shared_file, FILE.format("default", "OLD"))
 
-    async def run() -> None:
-        async with serve_memory({"NEW": "secret"}) as server:
-            server.make_bucket("bucket")
-            url = f"s3://bucket?endpoint={server.endpoint}&region=us-east-1"
-            async with open_s3_store(parse_s3_url(url)) as store:
-                for torn in ("", "[default", "[default]\naws_access_key_id = NEW\n"):
-                    write(shared_file, torn)
-                    with pytest.raises(StoreDenied, match="InvalidAccessKeyId"):
-                        await store.get(KEY)
-                write(shared_file, FILE.format("default", "NEW"))
-                assert isinstance(await store.get(KEY), NotFound)
-
-    asyncio.run(run())
+    async with serve_memory({"NEW": "secret"}) as server:
+        server.make_bucket("bucket")
+        url = f"s3://bucket?endpoint={server.endpoint}&region=us-east-1"
+        async with open_s3_store(parse_s3_url(url)) as store:
+            for torn in ("", "[default", "[default]\naws_access_key_id = NEW\n"):
+                write(shared_file, torn)
+                with pytest.raises(StoreDenied, match="InvalidAccessKeyId"):
+                    await store.get(KEY)
+            write(shared_file, FILE.format("default", "NEW"))
+            assert isinstance(await store.get(KEY), NotFound)

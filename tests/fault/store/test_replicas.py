@@ -1,7 +1,5 @@
 """A bucket that is a copy is refused: by its authority, by any object, and by two-way rules."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,77 +49,61 @@ def opened(**changes: Any) -> tuple[S3Store, MemoryBucket]:
     return store, transport.bucket
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(story())  # type: ignore[arg-type]
-
-
 async def broken(store: S3Store) -> dict[str, str]:
     result = await examine([store], ["memory:"], SystemIds())
     return {one.probe: one.seen for one in result.broken(Need.ACCEPTANCE)}
 
 
-def test_a_copy_of_an_authority_is_refused_although_its_doctor_result_was_copied() -> None:
-    async def story() -> None:
-        original, source = opened()
-        await original.create(AUTHORITY_SETTINGS, SETTINGS)
-        result = await examine([original], ["memory:"], SystemIds())
-        await write_result(original, result, seal_result(result), SystemClock())
-        await require_proof(original, "s3://memory/prod", GatewaySettings())
+async def test_a_copy_of_an_authority_is_refused_although_its_doctor_result_was_copied() -> None:
+    original, source = opened()
+    await original.create(AUTHORITY_SETTINGS, SETTINGS)
+    result = await examine([original], ["memory:"], SystemIds())
+    await write_result(original, result, seal_result(result), SystemClock())
+    await require_proof(original, "s3://memory/prod", GatewaySettings())
 
-        copy, bucket = opened()
-        for change in source.changes:
-            if change.created and change.version.body is not None:
-                bucket.replicate(change.key, change.version.body)
-        assert (await require_doctor(copy)).good
-        for skip in (False, True):
-            with pytest.raises(StoreMisconfigured, match="is a replica of another one"):
-                await require_proof(copy, "s3://memory/prod", GatewaySettings(skip_probe=skip))
-        assert (await broken(copy))["not-a-replica"]
-        # What the message advises after the loss of the original.
-        await copy.overwrite(AUTHORITY_SETTINGS, SETTINGS)
-        await refuse_replica(copy)
-
-    run(story)
+    copy, bucket = opened()
+    for change in source.changes:
+        if change.created and change.version.body is not None:
+            bucket.replicate(change.key, change.version.body)
+    assert (await require_doctor(copy)).good
+    for skip in (False, True):
+        with pytest.raises(StoreMisconfigured, match="is a replica of another one"):
+            await require_proof(copy, "s3://memory/prod", GatewaySettings(skip_probe=skip))
+    assert (await broken(copy))["not-a-replica"]
+    # What the message advises after the loss of the original.
+    await copy.overwrite(AUTHORITY_SETTINGS, SETTINGS)
+    await refuse_replica(copy)
 
 
 @pytest.mark.parametrize("key", [ACCEPTED_KEY, BLOB_KEY])
-def test_the_doctor_names_a_replica_among_the_objects_of_the_deployment(key: str) -> None:
+async def test_the_doctor_names_a_replica_among_the_objects_of_the_deployment(key: str) -> None:
     """Two authorities that replicate into each other: each one's settings are original."""
 
-    async def story() -> None:
-        store, bucket = opened()
-        await store.create(AUTHORITY_SETTINGS, SETTINGS)
-        await store.create(ObjectKey("accepted/v1/agent=60/x.json"), b"{}")
-        assert "not-a-replica" not in await broken(store)
-        bucket.replicate(PREFIX + key, b"{}")
-        assert key in (await broken(store))["not-a-replica"]
-
-    run(story)
+    store, bucket = opened()
+    await store.create(AUTHORITY_SETTINGS, SETTINGS)
+    await store.create(ObjectKey("accepted/v1/agent=60/x.json"), b"{}")
+    assert "not-a-replica" not in await broken(store)
+    bucket.replicate(PREFIX + key, b"{}")
+    assert key in (await broken(store))["not-a-replica"]
 
 
-def test_objects_outside_of_the_deployment_may_be_replicas() -> None:
-    async def story() -> None:
-        store, bucket = opened()
-        await store.create(AUTHORITY_SETTINGS, SETTINGS)
-        bucket.replicate("other/" + AUTHORITY_SETTINGS, SETTINGS)
-        await refuse_replica(store)
-        assert "not-a-replica" not in await broken(store)
-
-    run(story)
+async def test_objects_outside_of_the_deployment_may_be_replicas() -> None:
+    store, bucket = opened()
+    await store.create(AUTHORITY_SETTINGS, SETTINGS)
+    bucket.replicate("other/" + AUTHORITY_SETTINGS, SETTINGS)
+    await refuse_replica(store)
+    assert "not-a-replica" not in await broken(store)
 
 
-def test_rules_in_both_directions_are_found_where_they_can_be_read() -> None:
+async def test_rules_in_both_directions_are_found_where_they_can_be_read() -> None:
     """A backup in one direction is allowed; unreadable rules prove nothing."""
 
-    async def story() -> None:
-        store, bucket = opened()
-        await store.create(AUTHORITY_SETTINGS, SETTINGS)
-        bucket.replication = {"memory": (ReplicationRule(target="backup", prefix="prod/"),)}
-        assert "not-a-replica" not in await broken(store)
-        bucket.replication["backup"] = (ReplicationRule(target="memory", prefix="prod/accepted"),)
-        assert "backup" in (await broken(store))["not-a-replica"]
-
-    run(story)
+    store, bucket = opened()
+    await store.create(AUTHORITY_SETTINGS, SETTINGS)
+    bucket.replication = {"memory": (ReplicationRule(target="backup", prefix="prod/"),)}
+    assert "not-a-replica" not in await broken(store)
+    bucket.replication["backup"] = (ReplicationRule(target="memory", prefix="prod/accepted"),)
+    assert "backup" in (await broken(store))["not-a-replica"]
 
 
 RULE = ReplicationRule(target="b", prefix="prod/")
@@ -150,40 +132,33 @@ def test_two_way_replication_is_a_rule_of_both_buckets(
     assert two_way_targets("a", "prod/", rules, {"b": back}) == found
 
 
-def test_a_spool_does_not_start_for_a_replica_and_starts_without_a_network(tmp_path: Path) -> None:
-    async def story() -> None:
-        remote, bucket = opened()
-        await remote.create(AUTHORITY_SETTINGS, SETTINGS)
-        async with open_local_store(tmp_path) as spool:
+async def test_a_spool_does_not_start_for_a_replica_and_starts_without_a_network(
+    tmp_path: Path,
+) -> None:
+    remote, bucket = opened()
+    await remote.create(AUTHORITY_SETTINGS, SETTINGS)
+    async with open_local_store(tmp_path) as spool:
+        await mirror_authority(spool, remote, SystemClock())
+        down, _ = opened(bucket=bucket, plan=Always(Fault.NOT_SENT))
+        await mirror_authority(spool, down, SystemClock())
+        bucket.replicate(PREFIX + AUTHORITY_SETTINGS, SETTINGS)
+        with pytest.raises(StoreMisconfigured, match="is a replica"):
             await mirror_authority(spool, remote, SystemClock())
-            down, _ = opened(bucket=bucket, plan=Always(Fault.NOT_SENT))
-            await mirror_authority(spool, down, SystemClock())
-            bucket.replicate(PREFIX + AUTHORITY_SETTINGS, SETTINGS)
-            with pytest.raises(StoreMisconfigured, match="is a replica"):
-                await mirror_authority(spool, remote, SystemClock())
-
-    run(story)
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"), [(Fault.DENIED, StoreDenied), (Fault.NOT_SENT, StoreUnavailable)]
 )
-def test_a_store_that_cannot_be_read_is_not_taken_for_an_original(
+async def test_a_store_that_cannot_be_read_is_not_taken_for_an_original(
     fault: Fault, kind: type[Exception]
 ) -> None:
-    async def story() -> None:
-        store, _ = opened(plan=Always(fault))
-        with pytest.raises(kind):
-            await refuse_replica(store)
-
-    run(story)
+    store, _ = opened(plan=Always(fault))
+    with pytest.raises(kind):
+        await refuse_replica(store)
 
 
-def test_a_directory_is_no_replica(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with open_local_store(tmp_path) as store:
-            assert not isinstance(store, ReplicationReader)
-            await create_authority(store, Authority(authority_id="A", lanes=1))
-            await refuse_replica(store)
-
-    run(story)
+async def test_a_directory_is_no_replica(tmp_path: Path) -> None:
+    async with open_local_store(tmp_path) as store:
+        assert not isinstance(store, ReplicationReader)
+        await create_authority(store, Authority(authority_id="A", lanes=1))
+        await refuse_replica(store)

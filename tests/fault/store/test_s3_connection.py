@@ -3,8 +3,7 @@ failure.
 """
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import aiohttp
@@ -16,16 +15,6 @@ from sluice_store.s3.connection import ERROR_BYTES_MAX, Channel, ConnectionBroke
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 LARGE = b"x" * (8 * 1024 * 1024)
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nETag: e\r\n\r\nok"
-
-
-def on_loop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    """Run an asynchronous test to its end."""
-
-    @functools.wraps(test)
-    def run(**arguments: object) -> None:
-        asyncio.run(test(**arguments))
-
-    return run
 
 
 @asynccontextmanager
@@ -57,7 +46,6 @@ async def head_of(reader: asyncio.StreamReader) -> bytes:
     return await reader.readuntil(b"\r\n\r\n")
 
 
-@on_loop
 async def test_exchange_two_requests_share_a_connection() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not reader.at_eof():
@@ -73,7 +61,6 @@ async def test_exchange_two_requests_share_a_connection() -> None:
         assert len(connections) == 1
 
 
-@on_loop
 async def test_exchanges_above_the_limit_wait_for_a_connection() -> None:
     """A connection that is free goes to a caller that waits, and not to the connections kept."""
 
@@ -92,7 +79,6 @@ async def test_exchanges_above_the_limit_wait_for_a_connection() -> None:
         assert len(connections) == 2
 
 
-@on_loop
 async def test_bytes_after_a_response_are_not_the_next_response() -> None:
     """A second response without a request is discarded with its connection."""
 
@@ -117,7 +103,6 @@ async def test_bytes_after_a_response_are_not_the_next_response() -> None:
             sent.clear()
 
 
-@on_loop
 async def test_a_connection_that_was_unused_for_too_long_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -135,7 +120,6 @@ async def test_a_connection_that_was_unused_for_too_long_is_closed(
         assert len(connections) == 2
 
 
-@on_loop
 async def test_exchange_early_response_is_returned_and_the_connection_closed() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
@@ -149,7 +133,6 @@ async def test_exchange_early_response_is_returned_and_the_connection_closed() -
         assert len(connections) == 2
 
 
-@on_loop
 async def test_exchange_large_body_arrives_whole() -> None:
     seen: list[bytes] = []
 
@@ -165,7 +148,6 @@ async def test_exchange_large_body_arrives_whole() -> None:
         assert (seen, len(connections)) == ([LARGE, LARGE], 1)
 
 
-@on_loop
 async def test_exchange_interim_responses_are_ignored() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
@@ -175,7 +157,6 @@ async def test_exchange_interim_responses_are_ignored() -> None:
         assert (await channel.exchange("GET", "/b/k", {}, b"")).body == b"ok"
 
 
-@on_loop
 async def test_exchange_error_body_is_truncated() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
@@ -200,7 +181,6 @@ async def test_exchange_error_body_is_truncated() -> None:
     ],
     ids=["nothing", "no http", "cut body", "bad length", "cut head"],
 )
-@on_loop
 async def test_exchange_without_a_complete_response_is_broken_and_not_repeated(said: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
@@ -213,7 +193,6 @@ async def test_exchange_without_a_complete_response_is_broken_and_not_repeated(s
         assert len(connections) == 1
 
 
-@on_loop
 async def test_exchange_without_a_response_times_out() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -224,7 +203,6 @@ async def test_exchange_without_a_response_times_out() -> None:
         assert len(connections) == 1
 
 
-@on_loop
 async def test_exchange_line_break_in_a_header_sends_nothing() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise AssertionError
@@ -235,7 +213,6 @@ async def test_exchange_line_break_in_a_header_sends_nothing() -> None:
         assert connections == []
 
 
-@on_loop
 async def test_exchange_unreachable_is_not_connected() -> None:
     async with aiohttp.TCPConnector() as connector:
         timeout = aiohttp.ClientTimeout(total=1, connect=1)

@@ -38,7 +38,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("credentials")
-def test_tls_is_verified(tmp_path: Path) -> None:
+async def test_tls_is_verified(tmp_path: Path) -> None:
     """A server with an unknown certificate authority is refused on both paths, unless in
     `ca_bundle`.
     """
@@ -46,22 +46,19 @@ def test_tls_is_verified(tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(path)
 
-    async def run() -> None:
-        async with serve_memory({ACCESS: SECRET}, tls=context) as server:
-            server.make_bucket("bucket")
-            url = f"s3://bucket?endpoint={server.endpoint}&region=us-east-1"
-            async with open_s3_store(parse_s3_url(url)) as stranger:
-                with pytest.raises(StoreUnavailable, match="certificate"):
-                    await stranger.create(KEY, b"x")
-                with pytest.raises(StoreUnavailable):
-                    await collect_keys(stranger, "")
-            assert server.seen == []
-            trusting = replace(parse_s3_url(url), ca_bundle=str(path))
-            async with open_s3_store(trusting) as store:
-                assert isinstance(await store.create(KEY, b"x"), Applied)
-                assert len(await collect_keys(store, "")) == 1
-
-    asyncio.run(run())
+    async with serve_memory({ACCESS: SECRET}, tls=context) as server:
+        server.make_bucket("bucket")
+        url = f"s3://bucket?endpoint={server.endpoint}&region=us-east-1"
+        async with open_s3_store(parse_s3_url(url)) as stranger:
+            with pytest.raises(StoreUnavailable, match="certificate"):
+                await stranger.create(KEY, b"x")
+            with pytest.raises(StoreUnavailable):
+                await collect_keys(stranger, "")
+        assert server.seen == []
+        trusting = replace(parse_s3_url(url), ca_bundle=str(path))
+        async with open_s3_store(trusting) as store:
+            assert isinstance(await store.create(KEY, b"x"), Applied)
+            assert len(await collect_keys(store, "")) == 1
 
 
 def test_credentials_renew_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """A delete that is submitted again under its id: one record, one cut-off, never another delete."""
 
-import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,14 +25,7 @@ from sluice_store.stored_deletes import (
 )
 
 IDS = SystemIds()
-Story = Callable[[VersionedStore], Awaitable[None]]
-
-
 CLOCK = MovedClock()
-
-
-def run(story: Story) -> None:
-    asyncio.run(story(VersionedStore(clock=CLOCK)))
 
 
 async def new_id(store: VersionedStore) -> str:
@@ -52,72 +43,64 @@ async def stored(store: VersionedStore) -> list[DeleteRecord]:
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(4))
-def test_a_crash_at_any_write_is_repaired_by_the_same_request(
+async def test_a_crash_at_any_write_is_repaired_by_the_same_request(
     at: int, after: bool, compacted: bool
 ) -> None:
-    async def story(store: VersionedStore) -> None:
-        if compacted:
-            await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
-        request = DeleteRequest(delete_id=await new_id(store), where="agent = 'a'")
-        dying: Any = DyingStore(store, at, after, {"create", "replace", "get"})
-        with contextlib.suppress(Died):
-            await submit(dying, request)
-        existed = await stored(store)
-        written = await submit(store, request)
-        assert await stored(store) == [written.record]
-        assert existed in ([], [written.record])
-        assert await read_active_deletes(store) == (written.record,)
-
-    run(story)
+    store = VersionedStore(clock=CLOCK)
+    if compacted:
+        await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
+    request = DeleteRequest(delete_id=await new_id(store), where="agent = 'a'")
+    dying: Any = DyingStore(store, at, after, {"create", "replace", "get"})
+    with contextlib.suppress(Died):
+        await submit(dying, request)
+    existed = await stored(store)
+    written = await submit(store, request)
+    assert await stored(store) == [written.record]
+    assert existed in ([], [written.record])
+    assert await read_active_deletes(store) == (written.record,)
 
 
-def test_a_repeated_request_keeps_the_first_cut_off() -> None:
+async def test_a_repeated_request_keeps_the_first_cut_off() -> None:
     """A batch that is accepted between the two attempts is not hidden."""
 
-    async def story(store: VersionedStore) -> None:
-        request = DeleteRequest(delete_id=await new_id(store), older_than_days=1)
-        first = await submit(store, request)
-        CLOCK.pass_s(3600.0)
-        again = await submit(store, request)
-        assert (first.created, again.created) == (True, False)
-        assert again.record == first.record
-        assert (await store.head(ACTIVE_DELETES)).date_ns > first.record.accepted_until_unix_ns
-
-    run(story)
+    store = VersionedStore(clock=CLOCK)
+    request = DeleteRequest(delete_id=await new_id(store), older_than_days=1)
+    first = await submit(store, request)
+    CLOCK.pass_s(3600.0)
+    again = await submit(store, request)
+    assert (first.created, again.created) == (True, False)
+    assert again.record == first.record
+    assert (await store.head(ACTIVE_DELETES)).date_ns > first.record.accepted_until_unix_ns
 
 
-def test_an_id_means_one_delete_also_after_its_day() -> None:
-    async def story(store: VersionedStore) -> None:
-        request = DeleteRequest(delete_id=await new_id(store), where="agent = 'a'")
-        first = await submit(store, request)
-        CLOCK.pass_s(10 * 86_400.0)
-        assert (await submit(store, request)).record == first.record
-        other = DeleteRequest(delete_id=request.delete_id, where="agent = 'b'")
-        with pytest.raises(DeleteIdTaken, match="use a new ULID"):
-            await submit(store, other)
-        with pytest.raises(DeleteIdTaken):
-            await submit(store, request, "operator:y")
-        assert await stored(store) == [first.record]
-        late = DeleteRequest(delete_id=str(ULID.from_timestamp(1)), where="agent = 'a'")
-        with pytest.raises(BadUsage, match="too old"):
-            await submit(store, late)
-
-    run(story)
+async def test_an_id_means_one_delete_also_after_its_day() -> None:
+    store = VersionedStore(clock=CLOCK)
+    request = DeleteRequest(delete_id=await new_id(store), where="agent = 'a'")
+    first = await submit(store, request)
+    CLOCK.pass_s(10 * 86_400.0)
+    assert (await submit(store, request)).record == first.record
+    other = DeleteRequest(delete_id=request.delete_id, where="agent = 'b'")
+    with pytest.raises(DeleteIdTaken, match="use a new ULID"):
+        await submit(store, other)
+    with pytest.raises(DeleteIdTaken):
+        await submit(store, request, "operator:y")
+    assert await stored(store) == [first.record]
+    late = DeleteRequest(delete_id=str(ULID.from_timestamp(1)), where="agent = 'a'")
+    with pytest.raises(BadUsage, match="too old"):
+        await submit(store, late)
 
 
-def test_of_two_concurrent_deletes_with_one_id_the_first_decides() -> None:
+async def test_of_two_concurrent_deletes_with_one_id_the_first_decides() -> None:
     """The second one publishes the stored record, never its own."""
 
-    async def story(store: VersionedStore) -> None:
-        await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
-        delete_id = await new_id(store)
-        rival = DeleteRequest(delete_id=delete_id, where="agent = 'b'")
-        store.hooks["create", delete_key(delete_id)] = lambda: submit(store, rival)
-        with pytest.raises(DeleteIdTaken):
-            await submit(store, DeleteRequest(delete_id=delete_id, where="agent = 'a'"))
-        (only,) = await stored(store)
-        assert only.agent_id == "b"
-        assert await read_active_deletes(store) == (only,)
-        assert [key for key in store.versions if key.startswith(DELETES)] == [delete_key(delete_id)]
-
-    run(story)
+    store = VersionedStore(clock=CLOCK)
+    await compact_deletes(store, (), Backoff.seeded_by(MovedClock()), IDS)
+    delete_id = await new_id(store)
+    rival = DeleteRequest(delete_id=delete_id, where="agent = 'b'")
+    store.hooks["create", delete_key(delete_id)] = lambda: submit(store, rival)
+    with pytest.raises(DeleteIdTaken):
+        await submit(store, DeleteRequest(delete_id=delete_id, where="agent = 'a'"))
+    (only,) = await stored(store)
+    assert only.agent_id == "b"
+    assert await read_active_deletes(store) == (only,)
+    assert [key for key in store.versions if key.startswith(DELETES)] == [delete_key(delete_id)]

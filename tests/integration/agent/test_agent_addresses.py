@@ -1,6 +1,5 @@
 """A name that resolves to several addresses is that many gateways, under one name."""
 
-import asyncio
 import random
 import socket
 import ssl
@@ -88,7 +87,9 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_each_address_is_a_gateway_with_the_name_of_the_url(tmp_path: Path, scheme: str) -> None:
+async def test_each_address_is_a_gateway_with_the_name_of_the_url(
+    tmp_path: Path, scheme: str
+) -> None:
     """Both addresses are used; Host, TLS server name and certificate are those of the URL."""
     authority = TestAuthority(tmp_path)
     pem = authority.issue("gateway.test", usage=SERVER, dns="gateway.test")
@@ -101,78 +102,68 @@ def test_each_address_is_a_gateway_with_the_name_of_the_url(tmp_path: Path, sche
         context.load_cert_chain(pem.certificate, pem.key)
         return context
 
-    async def main() -> None:
-        async with AsyncExitStack() as stack:
-            listeners = [Listener(server_tls()) for _ in ADDRESSES]
-            for listener, address in zip(listeners, ADDRESSES, strict=True):
-                await listener.start(stack, address, port)
-            clock = SystemClock()
-            resolver = NamedAddresses({"gateway.test": ADDRESSES})
-            url = f"{scheme}://gateway.test:{port}"
-            gateways = Gateways((url,), resolver, clock=clock, rng=random.Random(1))
-            tls = client_tls(authority.path, None, None)
-            session = open_upload_session(tls=tls, connections_max=2, total_s=5, connect_s=2)
-            await stack.enter_async_context(session)
-            transport = HttpTransport(session, key=None, clock=clock)
-            for _ in range(4):
-                target = (await gateways.choose(SendAttempts())).target
-                received = await transport.send(target, UPLOAD)
-                assert isinstance(received.response, GatewayResponse), received
-                gateways.succeeded(target, 0.01)
-            assert {host for one in listeners for host in one.hosts} == {f"gateway.test:{port}"}
-            assert all(one.hosts for one in listeners)
-            if scheme == "https":
-                assert {name for one in listeners for name in one.names} == {"gateway.test"}
-                other = GatewayTarget(url=f"https://other.test:{port}", address=ADDRESSES[0])
-                refused = await transport.send(other, UPLOAD)
-                assert failure_of(refused) is ConnectionFailure.TLS
-
-    asyncio.run(main())
+    async with AsyncExitStack() as stack:
+        listeners = [Listener(server_tls()) for _ in ADDRESSES]
+        for listener, address in zip(listeners, ADDRESSES, strict=True):
+            await listener.start(stack, address, port)
+        clock = SystemClock()
+        resolver = NamedAddresses({"gateway.test": ADDRESSES})
+        url = f"{scheme}://gateway.test:{port}"
+        gateways = Gateways((url,), resolver, clock=clock, rng=random.Random(1))
+        tls = client_tls(authority.path, None, None)
+        session = open_upload_session(tls=tls, connections_max=2, total_s=5, connect_s=2)
+        await stack.enter_async_context(session)
+        transport = HttpTransport(session, key=None, clock=clock)
+        for _ in range(4):
+            target = (await gateways.choose(SendAttempts())).target
+            received = await transport.send(target, UPLOAD)
+            assert isinstance(received.response, GatewayResponse), received
+            gateways.succeeded(target, 0.01)
+        assert {host for one in listeners for host in one.hosts} == {f"gateway.test:{port}"}
+        assert all(one.hosts for one in listeners)
+        if scheme == "https":
+            assert {name for one in listeners for name in one.names} == {"gateway.test"}
+            other = GatewayTarget(url=f"https://other.test:{port}", address=ADDRESSES[0])
+            refused = await transport.send(other, UPLOAD)
+            assert failure_of(refused) is ConnectionFailure.TLS
 
 
-def test_names_are_resolved_again() -> None:
+async def test_names_are_resolved_again() -> None:
     """A new address is used, a removed one is not, and a failing resolution changes nothing."""
 
-    async def main() -> None:
-        resolver = NamedAddresses({"g": ("10.0.0.1", "10.0.0.2")})
-        clock = FixedClock()
-        urls = ("http://g", "http://127.0.0.1:1")
-        gateways = Gateways(urls, resolver, clock=clock, rng=random.Random(1))
+    resolver = NamedAddresses({"g": ("10.0.0.1", "10.0.0.2")})
+    clock = FixedClock()
+    urls = ("http://g", "http://127.0.0.1:1")
+    gateways = Gateways(urls, resolver, clock=clock, rng=random.Random(1))
 
-        async def known() -> set[str]:
-            await gateways.choose(SendAttempts())
-            return {state.target.address for state in gateways.known.states}
+    async def known() -> set[str]:
+        await gateways.choose(SendAttempts())
+        return {state.target.address for state in gateways.known.states}
 
-        assert await known() == {"10.0.0.1", "10.0.0.2", ""}
-        resolver.addresses = {"g": ("10.0.0.2", "10.0.0.3")}
-        assert await known() == {"10.0.0.1", "10.0.0.2", ""}
-        clock.ahead_s += 2 * RESOLVE_S
-        assert await known() == {"10.0.0.2", "10.0.0.3", ""}
-        resolver.addresses = {}
-        clock.ahead_s += 2 * RESOLVE_S
-        assert await known() == {"10.0.0.2", "10.0.0.3", ""}
-        resolver.addresses = {"g": ("10.0.0.4",)}
-        clock.ahead_s += 10
-        await gateways.choose(SendAttempts(rounds=1))  # after every gateway has failed
-        assert await known() == {"10.0.0.4", ""}
-
-    asyncio.run(main())
+    assert await known() == {"10.0.0.1", "10.0.0.2", ""}
+    resolver.addresses = {"g": ("10.0.0.2", "10.0.0.3")}
+    assert await known() == {"10.0.0.1", "10.0.0.2", ""}
+    clock.ahead_s += 2 * RESOLVE_S
+    assert await known() == {"10.0.0.2", "10.0.0.3", ""}
+    resolver.addresses = {}
+    clock.ahead_s += 2 * RESOLVE_S
+    assert await known() == {"10.0.0.2", "10.0.0.3", ""}
+    resolver.addresses = {"g": ("10.0.0.4",)}
+    clock.ahead_s += 10
+    await gateways.choose(SendAttempts(rounds=1))  # after every gateway has failed
+    assert await known() == {"10.0.0.4", ""}
 
 
-def test_a_name_that_does_not_resolve_is_one_gateway_that_fails() -> None:
-    async def main() -> None:
-        gateways = Gateways(
-            ("http://g.invalid",), NamedAddresses({}), clock=SystemClock(), rng=random.Random(1)
-        )
-        target = (await gateways.choose(SendAttempts())).target
-        assert target == GatewayTarget(url="http://g.invalid")
+async def test_a_name_that_does_not_resolve_is_one_gateway_that_fails() -> None:
 
-    asyncio.run(main())
+    gateways = Gateways(
+        ("http://g.invalid",), NamedAddresses({}), clock=SystemClock(), rng=random.Random(1)
+    )
+    target = (await gateways.choose(SendAttempts())).target
+    assert target == GatewayTarget(url="http://g.invalid")
 
 
-def test_the_system_resolves_names() -> None:
-    async def main() -> None:
-        assert "127.0.0.1" in await resolve_name("localhost", 80)
-        assert await resolve_name("does-not-exist.invalid", 80) == ()
+async def test_the_system_resolves_names() -> None:
 
-    asyncio.run(main())
+    assert "127.0.0.1" in await resolve_name("localhost", 80)
+    assert await resolve_name("does-not-exist.invalid", 80) == ()

@@ -227,31 +227,28 @@ def test_a_port_that_is_taken_is_one_error_at_the_start(tmp_path: Path, name: st
             asyncio.run(run_agent(given, stop=asyncio.Event()))
 
 
-def test_only_the_forward_door_needs_no_http_port(
+async def test_only_the_forward_door_needs_no_http_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unused = free_port()
     monkeypatch.setattr(agent_settings, "DOORS_LISTEN", f"127.0.0.1:{unused}")
 
-    async def main() -> None:
-        port, stop = free_port(), asyncio.Event()
-        how = {"doors": ("forward",), "doors_listen": "", "forward_listen": f"[::1]:{port}"}
-        given = settings(tmp_path, 0, **how)
-        agent = asyncio.create_task(run_agent(given, stop=stop))
-        for _ in range(500):
-            try:
-                writer = (await asyncio.open_connection("::1", port))[1]
-                break
-            except OSError:
-                await asyncio.sleep(0.02)
-        writer.write(chunk("c"))
-        await asyncio.sleep(0.5)
-        with pytest.raises(OSError, match="Connect call failed"):
-            await asyncio.open_connection("127.0.0.1", unused)
-        writer.close()
-        await writer.wait_closed()
-        stop.set()
-        await agent
-
-    asyncio.run(main())
+    port, stop = free_port(), asyncio.Event()
+    how = {"doors": ("forward",), "doors_listen": "", "forward_listen": f"[::1]:{port}"}
+    given = settings(tmp_path, 0, **how)
+    agent = asyncio.create_task(run_agent(given, stop=stop))
+    for _ in range(500):
+        try:
+            writer = (await asyncio.open_connection("::1", port))[1]
+            break
+        except OSError:
+            await asyncio.sleep(0.02)
+    writer.write(chunk("c"))
+    await asyncio.sleep(0.5)
+    with pytest.raises(OSError, match="Connect call failed"):
+        await asyncio.open_connection("127.0.0.1", unused)
+    writer.close()
+    await writer.wait_closed()
+    stop.set()
+    await agent
     assert spooled(tmp_path) == 1

@@ -181,29 +181,26 @@ def test_a_spool_that_cannot_be_written_is_not_ready(
 
 
 @pytest.mark.parametrize("when_full", list(WhenFull))
-def test_a_full_spool_is_not_ready(tmp_path: Path, when_full: WhenFull) -> None:
+async def test_a_full_spool_is_not_ready(tmp_path: Path, when_full: WhenFull) -> None:
     """Inputs wait, or records are dropped: neither is a healthy agent."""
     lines = b"".join(os.urandom(50_000).hex().encode() + b"\n" for _ in range(600))
     (tmp_path / "app.log").write_bytes(lines)
 
-    async def main() -> None:
-        port, stop = free_port(), asyncio.Event()
-        given = replace(
-            settings(tmp_path, "http://127.0.0.1:9", f"127.0.0.1:{port}"),
-            spool_bytes=SPOOL_BYTES_LEAST,
-            when_full=when_full,
-        )
-        agent = asyncio.create_task(run_agent(given, stop=stop))
-        for _ in range(1500):
-            status, reason = await get(port, "/readyz")
-            if status == 503:
-                break
-            await asyncio.sleep(0.02)
-        assert (status, "spool is full" in reason) == (503, True)
-        stop.set()
-        await agent
-
-    asyncio.run(main())
+    port, stop = free_port(), asyncio.Event()
+    given = replace(
+        settings(tmp_path, "http://127.0.0.1:9", f"127.0.0.1:{port}"),
+        spool_bytes=SPOOL_BYTES_LEAST,
+        when_full=when_full,
+    )
+    agent = asyncio.create_task(run_agent(given, stop=stop))
+    for _ in range(1500):
+        status, reason = await get(port, "/readyz")
+        if status == 503:
+            break
+        await asyncio.sleep(0.02)
+    assert (status, "spool is full" in reason) == (503, True)
+    stop.set()
+    await agent
 
 
 @pytest.mark.parametrize(
@@ -216,7 +213,7 @@ def test_a_full_spool_is_not_ready(tmp_path: Path, when_full: WhenFull) -> None:
         ("plain to a silent port", "check the scheme of --gateway"),
     ],
 )
-def test_once_ends_with_the_reason(
+async def test_once_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, words: str
 ) -> None:
     """A run until everything is accepted ends after a bounded time, with what to check."""
@@ -230,24 +227,21 @@ def test_once_ends_with_the_reason(
             writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         writer.close()
 
-    async def main() -> None:
-        server = await asyncio.start_server(plain, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        url = {
-            "http": f"http://127.0.0.1:{free_port()}",
-            "https": f"https://127.0.0.1:{free_port()}",
-            "name": "http://no-such-host.invalid:1",
-            "tls to a plain port": f"https://127.0.0.1:{port}",
-            "plain to a silent port": f"http://127.0.0.1:{port}",
-        }[scheme]
-        given = replace(settings(tmp_path, url, ""), once=True)
-        async with server:
-            with pytest.raises(GatewaysUnreachable, match="gave up sending") as error:
-                await asyncio.wait_for(run_agent(given, stop=asyncio.Event()), 60)
-        assert words in str(error.value)
-        assert "batches are kept in the spool" in str(error.value)
-
-    asyncio.run(main())
+    server = await asyncio.start_server(plain, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    url = {
+        "http": f"http://127.0.0.1:{free_port()}",
+        "https": f"https://127.0.0.1:{free_port()}",
+        "name": "http://no-such-host.invalid:1",
+        "tls to a plain port": f"https://127.0.0.1:{port}",
+        "plain to a silent port": f"http://127.0.0.1:{port}",
+    }[scheme]
+    given = replace(settings(tmp_path, url, ""), once=True)
+    async with server:
+        with pytest.raises(GatewaysUnreachable, match="gave up sending") as error:
+            await asyncio.wait_for(run_agent(given, stop=asyncio.Event()), 60)
+    assert words in str(error.value)
+    assert "batches are kept in the spool" in str(error.value)
 
 
 def test_what_happened_to_files_is_reported(tmp_path: Path) -> None:

@@ -72,20 +72,16 @@ def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
         assert gateway.bodies()[:2] == [b"hello", "it broke: ü".encode()]
 
 
-def test_200_means_durable(tmp_path: Path) -> None:
+async def test_200_means_durable(tmp_path: Path) -> None:
     """Without any gateway the response is 200, and the record is in the spool."""
-
-    async def main() -> None:
-        port, stop = free_port(), asyncio.Event()
-        given = settings(tmp_path, "http://127.0.0.1:9", port)
-        agent = asyncio.create_task(run_agent(given, stop=stop))
-        assert (await post(port, "/v1/logs", data=json.dumps(LOGS), headers={
-            "Content-Type": "application/json; charset=utf-8"}))[0] == 200  # fmt: skip
-        assert len(list((tmp_path / "s" / "ready").glob("*.batch"))) == 1
-        stop.set()
-        assert (await agent).waiting == 1
-
-    asyncio.run(main())
+    port, stop = free_port(), asyncio.Event()
+    given = settings(tmp_path, "http://127.0.0.1:9", port)
+    agent = asyncio.create_task(run_agent(given, stop=stop))
+    assert (await post(port, "/v1/logs", data=json.dumps(LOGS), headers={
+        "Content-Type": "application/json; charset=utf-8"}))[0] == 200  # fmt: skip
+    assert len(list((tmp_path / "s" / "ready").glob("*.batch"))) == 1
+    stop.set()
+    assert (await agent).waiting == 1
     reopened = Spool(
         SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="next"
     )

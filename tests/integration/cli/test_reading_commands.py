@@ -186,25 +186,22 @@ def refuse_writes(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(os, name, refused)
 
 
-def test_a_store_that_is_opened_for_reading_refuses_writes(deployment: Path) -> None:
+async def test_a_store_that_is_opened_for_reading_refuses_writes(deployment: Path) -> None:
     url = f"file://{deployment}/.sluice"
     key = ObjectKey("decisions/v1/x")
 
-    async def run() -> None:
-        async with open_store(url, StoreMode.READ) as store:
-            found = await store.get(ObjectKey("authority/v1/settings.json"))
-            assert isinstance(found, Found)
-            for write in (
-                store.create(key, b"a"),
-                store.overwrite(key, b"a"),
-                store.replace(key, b"a", if_match=found.info.etag),
-                store.delete(key, found.info.incarnation or ObjectVersion("")),
-            ):
-                with pytest.raises(StoreMisconfigured, match="opened for reading"):
-                    await write
-
     before = listing(deployment)
-    asyncio.run(run())
+    async with open_store(url, StoreMode.READ) as store:
+        found = await store.get(ObjectKey("authority/v1/settings.json"))
+        assert isinstance(found, Found)
+        for write in (
+            store.create(key, b"a"),
+            store.overwrite(key, b"a"),
+            store.replace(key, b"a", if_match=found.info.etag),
+            store.delete(key, found.info.incarnation or ObjectVersion("")),
+        ):
+            with pytest.raises(StoreMisconfigured, match="opened for reading"):
+                await write
     assert listing(deployment) == before
 
 

@@ -2,17 +2,21 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
-from support.console_pages import CHROMIUM, FLAGS
 from support.console_world import ConsoleWorld, in_thread, served_console
 from support.policies_live import ADMIN_PROFILE, write_profiles
-from support.policies_moto import moto_with_bucket
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import sync_playwright  # noqa: PLC0415 - only these tests need it
+    from support.console_pages import CHROMIUM, FLAGS  # noqa: PLC0415 - it imports playwright too
+
     with sync_playwright() as driver:
         opened = driver.chromium.launch(executable_path=str(CHROMIUM), args=list(FLAGS))
         yield opened
@@ -28,6 +32,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
 @pytest.fixture
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a server with a bucket for policies."""
+    from support.policies_moto import moto_with_bucket  # noqa: PLC0415 - few tests need moto
+
     write_profiles(tmp_path, monkeypatch)
     moto = moto_with_bucket()
     address = in_thread(moto.__enter__)

@@ -3,14 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from support.door_client import DoorAnswer, TestSender, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.api import DoorsApi
 from sluice_doors.table import DOORS, HTTP_DOORS, DoorName
@@ -19,12 +19,8 @@ HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=get_args(DoorName))
 
 
-def serve(tmp_path: Path, check: Callable[[Running], Any], *doors: DoorName) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=doors) as served:
-            await check(served)
-
-    run(main())
+def serve(tmp_path: Path, *doors: DoorName) -> AbstractAsyncContextManager[Running]:
+    return running(tmp_path, HOST, SHOP, doors=doors)
 
 
 def detail(door: DoorName, answer: DoorAnswer) -> str:
@@ -51,11 +47,13 @@ def detail(door: DoorName, answer: DoorAnswer) -> str:
 
 
 @pytest.mark.parametrize("open_door", ["json", None], ids=["one other", "none"])
-def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorName | None) -> None:
+async def test_each_closed_door_responds_in_its_form(
+    tmp_path: Path, open_door: DoorName | None
+) -> None:
     """The response is the same for every token, and counts as no request of a principal."""
     doors: tuple[DoorName, ...] = (open_door,) if open_door else ()
 
-    async def check(served: Running) -> None:
+    async with serve(tmp_path, *doors) as served:
         fields = {"Content-Type": "application/json"}
         for door in (one for one in HTTP_DOORS if one not in doors):
             wanted = (
@@ -72,30 +70,24 @@ def test_each_closed_door_responds_in_its_form(tmp_path: Path, open_door: DoorNa
                 assert {detail(door, answer) for answer in found} == {wanted}
                 assert "WWW-Authenticate" not in found[0].headers
 
-    serve(tmp_path, check, *doors)
 
-
-def test_a_gateway_without_the_decoders_refuses_in_the_usual_form(
+async def test_a_gateway_without_the_decoders_refuses_in_the_usual_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sluice_doors.otlp.http", None)
 
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         fields = {"Content-Type": "application/x-protobuf"}
         answer = await post(served, "/v1/logs", b"x", SHOP.token.token, fields)
         assert answer.status == 404
         assert "--doors otlp" in json.loads(answer.body)["detail"]
 
-    serve(tmp_path, check)
 
-
-def test_closed_doors_are_not_described(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_closed_doors_are_not_described(tmp_path: Path) -> None:
+    async with serve(tmp_path, "json") as served:
         described = json.loads((await served.client.get("/openapi.json"))[1])
         assert "/v1/ingest" in described["paths"]
         assert "/v1/logs" not in described["paths"]
-
-    serve(tmp_path, check, "json")
 
 
 def test_each_path_of_an_open_door_is_in_the_table() -> None:

@@ -10,7 +10,7 @@ import itertools
 import json
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 from support.door_client import TestSender, accepted_frames
-from support.gateway import Running, TestKey, run, running
+from support.dying_store import RefusingStore
+from support.gateway import Running, TestKey, running
 from support.repetitions import times
 
 from sluice_gateway.uploads.principals import parse_principals
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, digest_of
 from sluice_protocol.signatures import content_digest
-from sluice_protocol.units import ObjectKey
 
 LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
 CLOCK_FIELD = re.compile(rb"\r\nDate: [^\r]*")
@@ -122,15 +122,11 @@ class Served:
         )
 
 
-def serve(
-    tmp_path: Path, check: Callable[[Served], Awaitable[None]], store: Any = None, **settings: Any
-) -> None:
-    async def main() -> None:
-        limits = {"doors": DOORS, "door_own_frame_bytes": 4096, "door_flush_ms": 20, **settings}
-        async with running(tmp_path, HOST, SHOP, store=store, **limits) as served:
-            await check(Served(served))
-
-    run(main())
+@asynccontextmanager
+async def serve(tmp_path: Path, **settings: Any) -> AsyncIterator[Served]:
+    limits = {"doors": DOORS, "door_own_frame_bytes": 4096, "door_flush_ms": 20, **settings}
+    async with running(tmp_path, HOST, SHOP, **limits) as served:
+        yield Served(served)
 
 
 def lines(count: int = 1, text: str = "") -> tuple[list[str], bytes]:
@@ -153,7 +149,7 @@ async def warm(connection: RawConnection) -> list[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
+async def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
     tmp_path: Path, seed: int
 ) -> None:
     """Whole, cut and, by one client, joined requests of several sizes."""
@@ -177,17 +173,15 @@ def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
                     sent += messages
         return sent
 
-    async def check(served: Served) -> None:
+    async with serve(tmp_path) as served:
         sent = await asyncio.gather(*[client(served, joins) for joins in (False, True, False)])
         assert await served.messages() == sorted(itertools.chain(*sent))
 
-    serve(tmp_path, check)
 
-
-def test_a_request_that_arrives_before_the_last_response_is_answered_after_it(
+async def test_a_request_that_arrives_before_the_last_response_is_answered_after_it(
     tmp_path: Path,
 ) -> None:
-    async def check(served: Served) -> None:
+    async with serve(tmp_path, door_flush_ms=300) as served:
         async with connected(served.running.port) as connection:
             await warm(connection)
             connection.send(posted(lines(2)[1]))
@@ -203,8 +197,6 @@ def test_a_request_that_arrives_before_the_last_response_is_answered_after_it(
                 await asyncio.sleep(0.02)
             accepted = [json.loads((await connection.answer()).body)["accepted"] for _ in "abc"]
             assert accepted == [2, 3, 4]
-
-    serve(tmp_path, check, door_flush_ms=300)
 
 
 def _without_token(served: Served) -> None:
@@ -228,22 +220,22 @@ def _full(served: Served) -> None:
     ("change", "status"),
     [(_without_token, 401), (_without_door, 403), (_draining, 503), (_full, 503)],
 )
-def test_a_connection_that_was_accepted_is_refused_as_soon_as_something_changes(
+async def test_a_connection_that_was_accepted_is_refused_as_soon_as_something_changes(
     tmp_path: Path, change: Callable[[Served], None], status: int
 ) -> None:
-    async def check(served: Served) -> None:
-        async with connected(served.running.port) as connection:
-            accepted = await warm(connection)
-            change(served)
-            answer = await connection.ask(posted(lines()[1]))
-            assert answer.status == status
-            assert await served.messages() == accepted
+    async with (
+        serve(tmp_path, inflight_bytes_max=300_000_000) as served,
+        connected(served.running.port) as connection,
+    ):
+        accepted = await warm(connection)
+        change(served)
+        answer = await connection.ask(posted(lines()[1]))
+        assert answer.status == status
+        assert await served.messages() == accepted
 
-    serve(tmp_path, check, inflight_bytes_max=300_000_000)
 
-
-def test_a_bad_body_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
-    async def check(served: Served) -> None:
+async def test_a_bad_body_is_refused_and_the_connection_goes_on(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         async with connected(served.running.port) as connection:
             sent = await warm(connection)
             assert (await connection.ask(posted(b"\0\xff not JSON"))).status == 400
@@ -252,56 +244,32 @@ def test_a_bad_body_is_refused_and_the_connection_goes_on(tmp_path: Path) -> Non
             sent += messages
         assert [one for one in await served.messages() if one.startswith("line")] == sorted(sent)
 
-    serve(tmp_path, check)
 
-
-class _Failing:
-    """A store where manifests cannot be created while `fails`."""
-
-    def __init__(self) -> None:
-        self.inner: Any = None
-        self.fails = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def create(self, key: ObjectKey, body: bytes, **more: Any) -> Any:
-        if self.fails and key.startswith(ACCEPTED):
-            raise StoreUnavailable("create", key, "unreachable")
-        return await self.inner.create(key, body, **more)
-
-
-def test_a_store_that_fails_means_later(tmp_path: Path) -> None:
-    store = _Failing()
-
-    async def check(served: Served) -> None:
-        async with connected(served.running.port) as connection:
+async def test_a_store_that_fails_means_later(tmp_path: Path) -> None:
+    async with running(tmp_path / "plain", HOST) as plain:
+        store = RefusingStore(plain.store.inner)
+        store.refuses, store.error = (), StoreUnavailable
+        async with (
+            serve(tmp_path, store=store, upload_time_s_max=1.0) as served,
+            connected(served.running.port) as connection,
+        ):
             sent = await warm(connection)
-            store.fails = True
+            store.refuses = (ACCEPTED,)
             messages, body = lines()
             answer = await connection.ask(posted(body))
             assert answer.status == 503
             assert b"\r\nRetry-After: 1\r\n" in answer.head
-            store.fails = False
+            store.refuses = ()
             while (status := (await connection.ask(posted(body))).status) == 503:
                 pass  # A slow disk may need more than the time of an upload.
             assert status == 200
             assert served.running.gateway.uploads.running.count == 0
             assert served.running.gateway.uploads.budget.held_bytes == 0
-        assert await served.messages() == sorted(sent + messages)
-
-    async def main() -> None:
-        async with running(tmp_path / "plain", HOST) as plain:
-            store.inner = plain.store.inner
-            limits = {"doors": DOORS, "door_own_frame_bytes": 4096, "upload_time_s_max": 1.0}
-            async with running(tmp_path, HOST, SHOP, store=store, **limits) as served:  # type: ignore[arg-type]
-                await check(Served(served))
-
-    run(main())
+            assert await served.messages() == sorted(sent + messages)
 
 
-def test_a_client_that_goes_away_has_its_records_stored(tmp_path: Path) -> None:
-    async def check(served: Served) -> None:
+async def test_a_client_that_goes_away_has_its_records_stored(tmp_path: Path) -> None:
+    async with serve(tmp_path, door_flush_ms=200) as served:
         async with connected(served.running.port) as connection:
             sent = await warm(connection)
             messages, body = lines()
@@ -313,27 +281,25 @@ def test_a_client_that_goes_away_has_its_records_stored(tmp_path: Path) -> None:
         assert served.running.count("sluice_door_requests_total", door="json", outcome="new") == 2
         assert gateway.uploads.budget.held_bytes == 0
 
-    serve(tmp_path, check, door_flush_ms=200)
 
-
-def test_a_gateway_that_stops_answers_requests_that_wait(tmp_path: Path) -> None:
-    async def check(served: Served) -> None:
-        async with connected(served.running.port) as connection:
-            await warm(connection)
-            connection.send(posted(lines()[1]))
-            await served.begun()
-            served.running.gateway.uploads.running.drain()
-            answer = await connection.answer()
-            assert answer.status == 200
-            assert b"\r\nConnection: close\r\n" in answer.head
-            assert await connection.is_closed()
-
-    serve(tmp_path, check, door_flush_ms=200)
+async def test_a_gateway_that_stops_answers_requests_that_wait(tmp_path: Path) -> None:
+    async with (
+        serve(tmp_path, door_flush_ms=200) as served,
+        connected(served.running.port) as connection,
+    ):
+        await warm(connection)
+        connection.send(posted(lines()[1]))
+        await served.begun()
+        served.running.gateway.uploads.running.drain()
+        answer = await connection.answer()
+        assert answer.status == 200
+        assert b"\r\nConnection: close\r\n" in answer.head
+        assert await connection.is_closed()
 
 
 @pytest.mark.parametrize("rest", [b"", b"POST /v1/in"])
-def test_idle_times_hold_after_a_combined_request(tmp_path: Path, rest: bytes) -> None:
-    async def check(served: Served) -> None:
+async def test_idle_times_hold_after_a_combined_request(tmp_path: Path, rest: bytes) -> None:
+    async with serve(tmp_path, idle_timeout_s=0.5, head_timeout_s=0.5) as served:
         async with connected(served.running.port) as connection:
             await warm(connection)
             assert (await connection.ask(posted(lines()[1]))).status == 200
@@ -342,13 +308,10 @@ def test_idle_times_hold_after_a_combined_request(tmp_path: Path, rest: bytes) -
         reason = "slow_head" if rest else "idle"
         assert served.running.count("sluice_connections_closed_total", reason=reason) == 1
 
-    serve(tmp_path, check, idle_timeout_s=0.5, head_timeout_s=0.5)
 
-
-def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
+async def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
     """The second body was damaged in transit; its head is the one of the first."""
-
-    async def check(served: Served) -> None:
+    async with serve(tmp_path) as served:
         sent, body = lines()
         field = ("Content-Digest", content_digest(digest_of(body)))
         async with connected(served.running.port) as connection:
@@ -356,5 +319,3 @@ def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
             damaged = body.replace(b"line", b"lime")
             assert (await connection.ask(posted(damaged, SHOP, field))).status == 400
         assert await served.messages() == sent
-
-    serve(tmp_path, check)

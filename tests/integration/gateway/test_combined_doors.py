@@ -155,8 +155,7 @@ async def post(
 
 async def export(gateway: GatewayProcess, number: int, line: str) -> bool:
     """Send one record over gRPC; return whether it is accepted."""
-    log = gateway.log.read_text(encoding="utf-8").splitlines()
-    port = next(json.loads(one)["port"] for one in log if '"otlp_grpc_listening"' in one)
+    port = gateway.events("otlp_grpc_listening")[0]["port"]
     async with aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         metadata = (("authorization", f"Bearer {SHOP.token.token}"),)
         body = otlp_logs(line, at_ns=T0_NS + number)
@@ -211,20 +210,17 @@ async def read_all(url: str) -> Counter[str]:
 
 
 @pytest.mark.parametrize(("kind", "door"), CASES)
-def test_combined_requests_are_read_once(
+async def test_combined_requests_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, door: str
 ) -> None:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
 
-    async def main() -> None:
-        timeout = aiohttp.ClientTimeout(total=60)
-        async with kind(tmp_path) as place, aiohttp.ClientSession(timeout=timeout) as session:
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with kind(tmp_path) as place, aiohttp.ClientSession(timeout=timeout) as session:
 
-            async def by_http(gateway: GatewayProcess, number: int, line: str) -> bool:
-                return await post(session, gateway, number, line, door)
+        async def by_http(gateway: GatewayProcess, number: int, line: str) -> bool:
+            return await post(session, gateway, number, line, door)
 
-            await send_twice(place, export if door == "grpc" else by_http)
-            assert await read_all(place.url) == Counter(dict.fromkeys(LINES, 1))
-
-    asyncio.run(main())
+        await send_twice(place, export if door == "grpc" else by_http)
+        assert await read_all(place.url) == Counter(dict.fromkeys(LINES, 1))

@@ -5,24 +5,23 @@ import contextlib
 import gzip
 import json
 from collections import Counter
-from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 from support.door_client import DoorAnswer, TestSender, accepted_frames, otlp_logs, post
-from support.gateway import GatewayProcess, Running, TestKey, gateways, run, running
+from support.dying_store import RefusingStore
+from support.gateway import GatewayProcess, Running, TestKey, gateways, running
 from support.reconciler_seed import enqueued, queued_bodies
 
 from sluice_gateway.doors import combiner
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, RAW_BLOBS
-from sluice_protocol.units import ObjectKey
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store, read_authority
-from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=("otlp", "json"))
@@ -30,12 +29,8 @@ BANK = TestSender("bank", ())
 SETTINGS = {"doors": ("otlp", "json"), "door_own_frame_bytes": 4096, "door_flush_ms": 50}
 
 
-def serve(tmp_path: Path, check: Callable[[Running], Any], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, BANK, **{**SETTINGS, **settings}) as served:
-            await check(served)
-
-    run(main())
+def serve(tmp_path: Path, **settings: Any) -> AbstractAsyncContextManager[Running]:
+    return running(tmp_path, HOST, SHOP, BANK, **{**SETTINGS, **settings})
 
 
 async def send(served: Running, *lines: str, sender: TestSender = SHOP, **more: Any) -> DoorAnswer:
@@ -49,8 +44,8 @@ async def send_until_accepted(served: Running, line: str) -> None:
     assert status == 200
 
 
-def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
+    async with serve(tmp_path, door_flush_ms=2000) as served:
         assert (await send(served, "first")).status == 200  # imports the decoders
         sent = [send(served, f"line {n}") for n in range(40)]
         answers = await asyncio.gather(*sent, send(served, "other", sender=BANK))
@@ -66,88 +61,74 @@ def test_requests_of_one_principal_share_batches(tmp_path: Path) -> None:
             if frame.identity.seq_start:
                 assert lives[frame.identity.agent_id, frame.identity.boot_id] > 1
 
-    serve(tmp_path, check, door_flush_ms=2000)
 
-
-def test_large_requests_are_batches_of_their_own(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_large_requests_are_batches_of_their_own(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         answer = await send(served, "x" * 5000)
         assert answer.headers["Sluice-Identity"] == "content"
         [frame] = await accepted_frames(served.store.inner)
         assert len(frame.identity.boot_id) == 32
 
-    serve(tmp_path, check)
+
+async def test_equal_requests_through_two_gateways_are_read_once(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
+        running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
+    ):
+        store = one.store.inner
+        for served in (one, two, one):
+            lines = [send(served, f"line {n}", f"more {n}") for n in range(20)]
+            same = [send(served, "line 0", "more 0") for _ in range(3)]
+            answers = await asyncio.gather(*lines, *same)
+            assert {answer.status for answer in answers} == {200}
+            await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
+        found = await queued_bodies(store)
+        assert found == Counter({f"{name} {n}": 1 for n in range(20) for name in ("line", "more")})
 
 
-def test_equal_requests_through_two_gateways_are_read_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
-            running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
-        ):
-            store = one.store.inner
-            for served in (one, two, one):
-                lines = [send(served, f"line {n}", f"more {n}") for n in range(20)]
-                same = [send(served, "line 0", "more 0") for _ in range(3)]
-                answers = await asyncio.gather(*lines, *same)
-                assert {answer.status for answer in answers} == {200}
-                await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
-            found = await queued_bodies(store)
-            assert found == Counter(
-                {f"{name} {n}": 1 for n in range(20) for name in ("line", "more")}
-            )
-
-    run(main())
-
-
-def test_lines_in_another_form_are_read_once(tmp_path: Path) -> None:
+async def test_lines_in_another_form_are_read_once(tmp_path: Path) -> None:
     """A repetition through another gateway has other keys first, white space and a coding."""
     path, token = "/v1/ingest?time=t&message=m", SHOP.token.token
     objects = [{"t": 1_790_000_000 + n, "m": f"line {n}", "a": n / 2} for n in range(30)]
 
-    async def main() -> None:
-        async with (
-            running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
-            running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
-        ):
-            store = one.store.inner
-            first = [post(one, path, json.dumps(found).encode(), token) for found in objects]
-            await asyncio.gather(*first)
-            again = [
-                post(
-                    two,
-                    path,
-                    gzip.compress(json.dumps(dict(reversed(found.items())), indent=2).encode()),
-                    token,
-                    {"Content-Encoding": "gzip"},
-                )
-                for found in objects
-            ]
-            answers = [*await asyncio.gather(*again), await post(one, path, b'{"m":"x"}', token)]
-            assert {answer.status for answer in answers} == {200}
-            names = [answer.headers["Sluice-Identity"] for answer in answers]
-            assert set(names) == {"content; combined", "none"}
-            assert names[-1] == "none"
-            await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
-            expected = {str(found["m"]): 1 for found in objects} | {"x": 1}
-            assert await queued_bodies(store) == Counter(expected)
-
-    run(main())
+    async with (
+        running(tmp_path, HOST, SHOP, BANK, **SETTINGS) as one,
+        running(tmp_path / "b", HOST, SHOP, BANK, store=one.store.inner, **SETTINGS) as two,
+    ):
+        store = one.store.inner
+        first = [post(one, path, json.dumps(found).encode(), token) for found in objects]
+        await asyncio.gather(*first)
+        again = [
+            post(
+                two,
+                path,
+                gzip.compress(json.dumps(dict(reversed(found.items())), indent=2).encode()),
+                token,
+                {"Content-Encoding": "gzip"},
+            )
+            for found in objects
+        ]
+        answers = [*await asyncio.gather(*again), await post(one, path, b'{"m":"x"}', token)]
+        assert {answer.status for answer in answers} == {200}
+        names = [answer.headers["Sluice-Identity"] for answer in answers]
+        assert set(names) == {"content; combined", "none"}
+        assert names[-1] == "none"
+        await Reconciler(store, Authority(authority_id="A", lanes=2)).once()
+        expected = {str(found["m"]): 1 for found in objects} | {"x": 1}
+        assert await queued_bodies(store) == Counter(expected)
 
 
-def test_requests_without_an_identity_are_always_new(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_requests_without_an_identity_are_always_new(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         for _ in range(2):
             answer = await send(served, "beat", at_ns=0)
             assert answer.headers["Sluice-Identity"] == "none"
         await Reconciler(served.store.inner, Authority(authority_id="A", lanes=2)).once()
         assert await queued_bodies(served.store.inner) == Counter({"beat": 2})
 
-    serve(tmp_path, check)
 
-
-def test_one_bad_request_does_not_spoil_the_others(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_one_bad_request_does_not_spoil_the_others(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         url, good = "/v1/ingest?time=t&message=m", b'{"t":1790000000,"m":"good"}'
         plain = {"Content-Type": "application/x-ndjson"}
         token = SHOP.token.token
@@ -157,57 +138,36 @@ def test_one_bad_request_does_not_spoil_the_others(tmp_path: Path) -> None:
         assert answers[0].status == 200
         assert sum(f.envelope.count for f in await accepted_frames(served.store.inner)) >= 1
 
-    serve(tmp_path, check)
-
-
-class _Failing:
-    """A store whose creates fail on request, before or after they take effect."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
-        self.prefix = ""
-        self.applies = False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def create(self, key: ObjectKey, body: bytes, **more: Any) -> Any:
-        if self.prefix and key.startswith(self.prefix):
-            if self.applies:
-                await self.inner.create(key, body, **more)
-            raise StoreUnavailable("create", key, "unreachable")
-        return await self.inner.create(key, body, **more)
-
 
 @pytest.mark.parametrize("prefix", [RAW_BLOBS, ACCEPTED])
 @pytest.mark.parametrize("applies", [False, True])
-def test_a_failed_batch_answers_later_to_every_client(
+async def test_a_failed_batch_answers_later_to_every_client(
     tmp_path: Path, prefix: str, applies: bool
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path / "plain", HOST, SHOP, BANK, **SETTINGS) as plain:
-            store = _Failing(plain.store.inner)
-            async with running(
-                tmp_path, HOST, SHOP, BANK, store=store, upload_time_s_max=1.0, **SETTINGS
-            ) as served:  # type: ignore[arg-type]
-                assert (await send(served, "before")).status == 200
-                store.prefix, store.applies = prefix, applies
-                answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
-                assert {answer.status for answer in answers} == {503}
-                assert all(answer.headers["Retry-After"] for answer in answers)
-                store.prefix = ""
-                await asyncio.gather(*[send_until_accepted(served, f"line {n}") for n in range(8)])
-                await Reconciler(plain.store.inner, Authority(authority_id="A", lanes=2)).once()
-                wanted = {"before": 1} | {f"line {n}": 1 for n in range(8)}
-                assert await queued_bodies(plain.store.inner) == Counter(wanted)
-                budget = served.gateway.uploads.budget
-                assert budget.held_bytes == 0
-
-    run(main())
+    async with running(tmp_path / "plain", HOST, SHOP, BANK, **SETTINGS) as plain:
+        store = RefusingStore(plain.store.inner)
+        store.refuses, store.error = (), StoreUnavailable
+        async with running(
+            tmp_path, HOST, SHOP, BANK, store=store, upload_time_s_max=1.0, **SETTINGS
+        ) as served:
+            assert (await send(served, "before")).status == 200
+            store.refuses, store.applies = (prefix,), applies
+            answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
+            assert {answer.status for answer in answers} == {503}
+            assert all(answer.headers["Retry-After"] for answer in answers)
+            store.refuses = ()
+            await asyncio.gather(*[send_until_accepted(served, f"line {n}") for n in range(8)])
+            await Reconciler(plain.store.inner, Authority(authority_id="A", lanes=2)).once()
+            wanted = {"before": 1} | {f"line {n}": 1 for n in range(8)}
+            assert await queued_bodies(plain.store.inner) == Counter(wanted)
+            budget = served.gateway.uploads.budget
+            assert budget.held_bytes == 0
 
 
-def test_waiting_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(served: Running) -> None:
+async def test_waiting_requests_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serve(tmp_path, door_flush_bytes=100) as served:
         monkeypatch.setattr(combiner, "WAITING_BYTES_MAX", 200)
         answers = await asyncio.gather(*[send(served, f"line {n}") for n in range(40)])
         assert {answer.status for answer in answers} == {200, 503}
@@ -215,11 +175,9 @@ def test_waiting_requests_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         frames = await accepted_frames(served.store.inner)
         assert sum(frame.envelope.count for frame in frames) == accepted
 
-    serve(tmp_path, check, door_flush_bytes=100)
 
-
-def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         loop = asyncio.get_running_loop()
         began_s, number = loop.time(), 0
         while loop.time() < began_s + 1.5:
@@ -231,11 +189,9 @@ def test_a_lane_makes_few_batches_per_second(tmp_path: Path) -> None:
         boots = {(frame.identity.agent_id, frame.identity.boot_id) for frame in frames}
         assert len(boots) <= 4
 
-    serve(tmp_path, check)
 
-
-def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> None:
+    async with serve(tmp_path, door_flush_ms=300) as served:
         sent = asyncio.gather(*[send(served, f"line {n}") for n in range(8)])
         uploads = served.gateway.uploads.running
         async with asyncio.timeout(10):
@@ -244,8 +200,6 @@ def test_a_gateway_that_stops_answers_the_requests_that_wait(tmp_path: Path) -> 
         uploads.drain()
         assert await uploads.wait_idle(10)
         assert {answer.status for answer in await sent} == {200}
-
-    serve(tmp_path, check, door_flush_ms=300)
 
 
 def test_gateways_that_are_killed_lose_and_double_nothing(tmp_path: Path) -> None:

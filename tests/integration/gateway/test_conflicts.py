@@ -39,87 +39,71 @@ async def make_conflict(served: Running, key: TestKey = HOST, seq: int = 0) -> s
     return str(found[0])
 
 
-def test_conflict_is_listed_and_shown(tmp_path: Path) -> None:
+async def test_conflict_is_listed_and_shown(tmp_path: Path) -> None:
     """The list is read from the keys; one conflict shows both sides and the first record that
     differs.
     """
-
-    async def main() -> None:
-        async with running(tmp_path, HOST, OTHER, OPS) as served:
-            conflict_id = await make_conflict(served)
-            view = (await served.client.get_signed(f"/v1/conflicts/{conflict_id}")).body
-            assert view["conflict"]["state"] == "open"
-            assert view["accepted"]["agent_id"] == "host-1"
-            difference = view["difference"]
-            assert (difference["accepted_count"], difference["differing_count"]) == (3, 3)
-            assert difference["first_seq"] == 0
-            assert "mine 0" in difference["accepted_record"]
-            assert "theirs 0" in difference["submitted_record"]
-
-    run(main())
+    async with running(tmp_path, HOST, OTHER, OPS) as served:
+        conflict_id = await make_conflict(served)
+        view = (await served.client.get_signed(f"/v1/conflicts/{conflict_id}")).body
+        assert view["conflict"]["state"] == "open"
+        assert view["accepted"]["agent_id"] == "host-1"
+        difference = view["difference"]
+        assert (difference["accepted_count"], difference["differing_count"]) == (3, 3)
+        assert difference["first_seq"] == 0
+        assert "mine 0" in difference["accepted_record"]
+        assert "theirs 0" in difference["submitted_record"]
 
 
-def test_conflicts_are_paged_and_scoped(tmp_path: Path) -> None:
+async def test_conflicts_are_paged_and_scoped(tmp_path: Path) -> None:
     """An agent sees its own conflicts only; an operator sees all of them, each on one page."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST, OTHER, OPS) as served:
-            for seq in (0, 10, 20):
-                await make_conflict(served, HOST, seq)
-            foreign = await make_conflict(served, OTHER)
-            own = await served.client.get_signed("/v1/conflicts")
-            assert {item["agent_id"] for item in own.body["conflicts"]} == {"host-1"}
-            assert (await served.client.get_signed(f"/v1/conflicts/{foreign}")).status == 403
-            assert (await served.client.get_signed("/v1/conflicts", "agent=host-2")).status == 403
-            ops = Client(served.client.session, served.port, OPS)
-            seen: list[str] = []
-            query = "limit=2"
-            while True:
-                page = (await ops.get_signed("/v1/conflicts", query)).body
-                seen += [item["id"] for item in page["conflicts"]]
-                if page["next_after"] is None:
-                    break
-                query = f"limit=2&after={page['next_after']}"
-            assert len(seen) == len(set(seen)) == 4
-            assert seen == sorted(seen)
-            assert (await ops.get_signed("/v1/conflicts/nonsense")).status == 400
-            assert (await ops.get_signed("/v1/conflicts", "limit=0")).status == 400
-            async with served.client.session.get(
-                f"http://127.0.0.1:{served.port}/v1/conflicts"
-            ) as unsigned:
-                assert unsigned.status == 401
-
-    run(main())
+    async with running(tmp_path, HOST, OTHER, OPS) as served:
+        for seq in (0, 10, 20):
+            await make_conflict(served, HOST, seq)
+        foreign = await make_conflict(served, OTHER)
+        own = await served.client.get_signed("/v1/conflicts")
+        assert {item["agent_id"] for item in own.body["conflicts"]} == {"host-1"}
+        assert (await served.client.get_signed(f"/v1/conflicts/{foreign}")).status == 403
+        assert (await served.client.get_signed("/v1/conflicts", "agent=host-2")).status == 403
+        ops = Client(served.client.session, served.port, OPS)
+        seen: list[str] = []
+        query = "limit=2"
+        while True:
+            page = (await ops.get_signed("/v1/conflicts", query)).body
+            seen += [item["id"] for item in page["conflicts"]]
+            if page["next_after"] is None:
+                break
+            query = f"limit=2&after={page['next_after']}"
+        assert len(seen) == len(set(seen)) == 4
+        assert seen == sorted(seen)
+        assert (await ops.get_signed("/v1/conflicts/nonsense")).status == 400
+        assert (await ops.get_signed("/v1/conflicts", "limit=0")).status == 400
+        async with served.client.session.get(
+            f"http://127.0.0.1:{served.port}/v1/conflicts"
+        ) as unsigned:
+            assert unsigned.status == 401
 
 
-def test_resolve_is_for_operators(tmp_path: Path) -> None:
+async def test_resolve_is_for_operators(tmp_path: Path) -> None:
     """`accept_existing` closes a conflict; an agent cannot decide, and an invalid body changes
     nothing.
     """
-
-    async def main() -> None:
-        async with running(tmp_path, HOST, OPS) as served:
-            conflict_id = await make_conflict(served)
-            path = f"/v1/conflicts/{conflict_id}/resolve"
-            ops = Client(served.client.session, served.port, OPS)
-            assert (
-                await served.client.post_signed(path, {"action": "accept_existing"})
-            ).status == 403
-            assert (await ops.post_signed(path, {"action": "delete_all"})).status == 400
-            assert (
-                await ops.post_signed(path, {"action": "accept_existing", "x": "y"})
-            ).status == 400
-            missing = f"/v1/conflicts/{conflict_id[:-1]}{(int(conflict_id[-1], 16) + 1) % 16:x}"
-            assert (
-                await ops.post_signed(missing + "/resolve", {"action": "accept_existing"})
-            ).status == 404
-            done = await ops.post_signed(path, {"action": "accept_existing", "note": "seen"})
-            assert (done.status, done.body["decided_by"]) == (200, "ops")
-            view = (await ops.get_signed(f"/v1/conflicts/{conflict_id}")).body
-            assert view["conflict"]["state"] == "accept_existing"
-            assert (await served.client.upload(frame_of(identity(seq=50)))).status == 200
-
-    run(main())
+    async with running(tmp_path, HOST, OPS) as served:
+        conflict_id = await make_conflict(served)
+        path = f"/v1/conflicts/{conflict_id}/resolve"
+        ops = Client(served.client.session, served.port, OPS)
+        assert (await served.client.post_signed(path, {"action": "accept_existing"})).status == 403
+        assert (await ops.post_signed(path, {"action": "delete_all"})).status == 400
+        assert (await ops.post_signed(path, {"action": "accept_existing", "x": "y"})).status == 400
+        missing = f"/v1/conflicts/{conflict_id[:-1]}{(int(conflict_id[-1], 16) + 1) % 16:x}"
+        assert (
+            await ops.post_signed(missing + "/resolve", {"action": "accept_existing"})
+        ).status == 404
+        done = await ops.post_signed(path, {"action": "accept_existing", "note": "seen"})
+        assert (done.status, done.body["decided_by"]) == (200, "ops")
+        view = (await ops.get_signed(f"/v1/conflicts/{conflict_id}")).body
+        assert view["conflict"]["state"] == "accept_existing"
+        assert (await served.client.upload(frame_of(identity(seq=50)))).status == 200
 
 
 def test_quarantine_shuts_out_agent_and_boot_everywhere(tmp_path: Path) -> None:

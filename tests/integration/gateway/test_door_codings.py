@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from support.door_bodies import DOOR_CASES, SAMPLES
 from support.door_client import TestSender, accepted_frames, post
-from support.gateway import TestKey, run, running
+from support.gateway import TestKey, running
 
 from sluice_doors.table import HTTP_DOORS, DoorName
 
@@ -28,19 +28,16 @@ CODINGS: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("door", HTTP_DOORS)
-def test_a_request_in_each_coding_is_accepted_once(tmp_path: Path, door: DoorName) -> None:
+async def test_a_request_in_each_coding_is_accepted_once(tmp_path: Path, door: DoorName) -> None:
     case = DOOR_CASES[door]
     plain = SAMPLES if door == "prometheus" else case.body
 
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
-            for coding, encode in CODINGS.items():
-                headers = {**case.headers, "Content-Encoding": coding}
-                answer = await post(served, case.path, encode(plain), SHOP.token.token, headers)
-                assert answer.status == case.status, (coding, answer.body)
-            assert len(await accepted_frames(served.store.inner)) == case.writes // 2
-            counted = partial(served.count, "sluice_door_requests_total", door=door)
-            assert counted(outcome="new") == 1
-            assert counted(outcome="duplicate") == len(CODINGS) - 1
-
-    run(main())
+    async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
+        for coding, encode in CODINGS.items():
+            headers = {**case.headers, "Content-Encoding": coding}
+            answer = await post(served, case.path, encode(plain), SHOP.token.token, headers)
+            assert answer.status == case.status, (coding, answer.body)
+        assert len(await accepted_frames(served.store.inner)) == case.writes // 2
+        counted = partial(served.count, "sluice_door_requests_total", door=door)
+        assert counted(outcome="new") == 1
+        assert counted(outcome="duplicate") == len(CODINGS) - 1

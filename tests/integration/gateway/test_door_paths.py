@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from support.door_bodies import DOOR_CASES, JSON
 from support.door_client import TestSender, accepted_frames
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DOORS, HTTP_DOORS, DoorName, methods_of
 from sluice_protocol.columns import LogColumns
@@ -89,46 +89,40 @@ async def send(served: Running, case: PathCase, query: str = "") -> tuple[int, s
 
 
 @pytest.mark.parametrize(("door", "case"), tuple(_cases()))
-def test_each_path_accepts_records(tmp_path: Path, door: DoorName, case: PathCase) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
-            status, text = await send(served, case)
-            assert status in (200, 201, 204), text
-            frames = await accepted_frames(served.store.inner)
-            assert sum(frame.envelope.count for frame in frames) >= 1
-            bodies = [
-                body
-                for frame in frames
-                if isinstance(frame.columns, LogColumns)
-                for body in frame.columns.body.slices()
-            ]
-            assert door == "prometheus" or case.path == "/v1/metrics" or b"first" in bodies
-
-    run(main())
+async def test_each_path_accepts_records(tmp_path: Path, door: DoorName, case: PathCase) -> None:
+    async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
+        status, text = await send(served, case)
+        assert status in (200, 201, 204), text
+        frames = await accepted_frames(served.store.inner)
+        assert sum(frame.envelope.count for frame in frames) >= 1
+        bodies = [
+            body
+            for frame in frames
+            if isinstance(frame.columns, LogColumns)
+            for body in frame.columns.body.slices()
+        ]
+        assert door == "prometheus" or case.path == "/v1/metrics" or b"first" in bodies
 
 
 @pytest.mark.parametrize(("door", "case"), tuple(_cases()))
-def test_parameters_are_used_ignored_or_refused(
+async def test_parameters_are_used_ignored_or_refused(
     tmp_path: Path, door: DoorName, case: PathCase
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
-            if case.known:
-                status, text = await send(served, case, case.known)
-                assert status in (200, 201), text
-                status, text = await send(served, case, case.typo)
-                assert status == 400, text
-                if door != "hec":  # the texts of its codes are fixed
-                    wanted = case.known.partition("=")[0]
-                    assert f"did you mean {wanted}?" in text
-            status, text = await send(served, case, case.foreign)
-            if door == "json":
-                assert status == 400, text
-                assert "parameter is not known, parameter=`pretty`" in text
-            else:
-                assert status in (200, 201, 204), text
-
-    run(main())
+    async with running(tmp_path, HOST, SHOP, doors=(door,)) as served:
+        if case.known:
+            status, text = await send(served, case, case.known)
+            assert status in (200, 201), text
+            status, text = await send(served, case, case.typo)
+            assert status == 400, text
+            if door != "hec":  # the texts of its codes are fixed
+                wanted = case.known.partition("=")[0]
+                assert f"did you mean {wanted}?" in text
+        status, text = await send(served, case, case.foreign)
+        if door == "json":
+            assert status == 400, text
+            assert "parameter is not known, parameter=`pretty`" in text
+        else:
+            assert status in (200, 201, 204), text
 
 
 @pytest.mark.parametrize(
@@ -141,14 +135,11 @@ def test_parameters_are_used_ignored_or_refused(
         ("POST", "/web/_create/7", "7"),
     ],
 )
-def test_a_document_is_answered_as_the_index_api_does(
+async def test_a_document_is_answered_as_the_index_api_does(
     tmp_path: Path, method: str, path: str, named: str | None
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=("elasticsearch",)) as served:
-            status, text = await send(served, PathCase(method, path, DOCUMENT, JSON))
-            found = json.loads(text)
-            assert (status, found["_index"], found["result"]) == (201, "web", "created")
-            assert named is None or found["_id"] == named
-
-    run(main())
+    async with running(tmp_path, HOST, SHOP, doors=("elasticsearch",)) as served:
+        status, text = await send(served, PathCase(method, path, DOCUMENT, JSON))
+        found = json.loads(text)
+        assert (status, found["_index"], found["result"]) == (201, "web", "created")
+        assert named is None or found["_id"] == named

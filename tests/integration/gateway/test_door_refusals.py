@@ -12,7 +12,7 @@ import pytest
 from support.door_bodies import DOOR_CASES, DoorCase
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
 from support.dying_store import RefusingStore
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
 from sluice_store import StoreMode, open_store
@@ -40,7 +40,9 @@ async def chunks(body: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("door", HTTP_CASES)
-def test_faults_are_refused_in_the_form_that_clients_expect(tmp_path: Path, door: DoorName) -> None:
+async def test_faults_are_refused_in_the_form_that_clients_expect(
+    tmp_path: Path, door: DoorName
+) -> None:
     case = HTTP_CASES[door]
     sender = TestSender("shop", (), doors=(door,))
 
@@ -49,33 +51,30 @@ def test_faults_are_refused_in_the_form_that_clients_expect(tmp_path: Path, door
         headers = {**case.headers, **named}
         return await post(served, case.path, body, sender.token.token, headers)
 
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
-            store = RefusingStore(shared)
-            async with running(
-                tmp_path, HOST, sender, store=store, doors=(door,),
-                door_body_bytes_max=BODY_BYTES_MAX,
-            ) as served:  # fmt: skip
-                damaged = await send(served, b"\xff\xfe", Content_Encoding="gzip")
-                assert damaged.status == 400
-                unknown = await send(served, case.body, Content_Encoding="br")
-                assert unknown.status == 400
-                for large in (LARGE, chunks(LARGE)):
-                    assert (await send(served, large)).status == 413
-                bomb = await send(served, gzip.compress(LARGE), Content_Encoding="gzip")
-                assert bomb.status == 413
-                later = await send(served, case.body)
-                assert (later.status, later.headers["Retry-After"]) == (503, "1")
-                assert await accepted_frames(shared) == []
-                store.refuses = False
-                assert (await send(served, case.body)).status == case.status
-                accepted = len(await accepted_frames(shared))
-                assert accepted == case.writes // 2
-                principals = served.gateway.uploads.principals
-                principals._path.write_text(HOST.entry, encoding="utf-8")
-                assert [principals.reload() for _ in range(2)] == [False, True]
-                revoked = await send(served, case.body)
-                assert revoked.status == UNKNOWN_SENDER.get(door, 401)
-                assert len(await accepted_frames(shared)) == accepted
-
-    run(main())
+    async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
+        store = RefusingStore(shared)
+        async with running(
+            tmp_path, HOST, sender, store=store, doors=(door,),
+            door_body_bytes_max=BODY_BYTES_MAX,
+        ) as served:  # fmt: skip
+            damaged = await send(served, b"\xff\xfe", Content_Encoding="gzip")
+            assert damaged.status == 400
+            unknown = await send(served, case.body, Content_Encoding="br")
+            assert unknown.status == 400
+            for large in (LARGE, chunks(LARGE)):
+                assert (await send(served, large)).status == 413
+            bomb = await send(served, gzip.compress(LARGE), Content_Encoding="gzip")
+            assert bomb.status == 413
+            later = await send(served, case.body)
+            assert (later.status, later.headers["Retry-After"]) == (503, "1")
+            assert await accepted_frames(shared) == []
+            store.refuses = ()
+            assert (await send(served, case.body)).status == case.status
+            accepted = len(await accepted_frames(shared))
+            assert accepted == case.writes // 2
+            principals = served.gateway.uploads.principals
+            principals._path.write_text(HOST.entry, encoding="utf-8")
+            assert [principals.reload() for _ in range(2)] == [False, True]
+            revoked = await send(served, case.body)
+            assert revoked.status == UNKNOWN_SENDER.get(door, 401)
+            assert len(await accepted_frames(shared)) == accepted

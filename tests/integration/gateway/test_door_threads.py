@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.door_client import TestSender, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json import ingest
@@ -27,7 +27,7 @@ def body_of(size_bytes: int, number: int) -> bytes:
     return json.dumps(record).encode()
 
 
-def test_large_bodies_are_decoded_one_at_a_time(
+async def test_large_bodies_are_decoded_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, small_decoded = threading.Semaphore(0), threading.Event()
@@ -61,16 +61,13 @@ def test_large_bodies_are_decoded_one_at_a_time(
         assert await send(body_of(INLINE_BYTES_MAX, 9)) == 200
         assert await asyncio.gather(*large) == [200] * 4
 
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=("json",)) as served:
-            await check(served)
-
-    run(main())
+    async with running(tmp_path, HOST, SHOP, doors=("json",)) as served:
+        await check(served)
     assert most == 1
 
 
 @pytest.mark.parametrize("inflight_bytes_max", [256 << 20, 50 << 20], ids=["usual", "least"])
-def test_a_body_reserves_the_memory_of_its_records(
+async def test_a_body_reserves_the_memory_of_its_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inflight_bytes_max: int
 ) -> None:
     """What was sent is small, and what it expands to counts; alone, the largest body fits."""
@@ -97,10 +94,7 @@ def test_a_body_reserves_the_memory_of_its_records(
         assert min(8 * len(plain), 0.9 * inflight_bytes_max) <= held[0] <= inflight_bytes_max
         assert budget.held_bytes == 0
 
-    async def main() -> None:
-        async with running(
-            tmp_path, HOST, SHOP, doors=("json",), inflight_bytes_max=inflight_bytes_max
-        ) as served:
-            await check(served)
-
-    run(main())
+    async with running(
+        tmp_path, HOST, SHOP, doors=("json",), inflight_bytes_max=inflight_bytes_max
+    ) as served:
+        await check(served)

@@ -51,10 +51,7 @@ def post_delivery(running: Fleet, place: int, line: str) -> None:
 
 
 def forward_port(gateway: GatewayProcess) -> int:
-    for line in gateway.log.read_text(encoding="utf-8").splitlines():
-        if '"forward_listening"' in line:
-            return int(json.loads(line)["port"])
-    raise AssertionError("the gateway has no port for forward")
+    return int(gateway.events("forward_listening")[0]["port"])
 
 
 async def send_chunk(running: Fleet, message: bytes, place: int) -> None:

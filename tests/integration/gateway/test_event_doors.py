@@ -3,16 +3,15 @@
 import gzip
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.door_bodies import ARN, CLOUDWATCH, COMMON, FIREHOSE, HEC, S, firehose, zipped
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
-from support.gateway import Running, TestKey, run, running
-
-from sluice_doors.table import DoorName
+from support.gateway import Running, TestKey, running
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", (), doors=("hec", "firehose"))
@@ -27,18 +26,8 @@ AMAZON = {
 }
 
 
-def serve(
-    tmp_path: Path,
-    check: Callable[[Running], Any],
-    *doors: DoorName,
-    **settings: Any,
-) -> None:
-    async def main() -> None:
-        opened = doors or ("hec", "firehose")
-        async with running(tmp_path, HOST, SHOP, OTHER, doors=opened, **settings) as served:
-            await check(served)
-
-    run(main())
+def serve(tmp_path: Path, **settings: Any) -> AbstractAsyncContextManager[Running]:
+    return running(tmp_path, HOST, SHOP, OTHER, doors=("hec", "firehose"), **settings)
 
 
 def credentials(scheme: str) -> dict[str, str]:
@@ -65,8 +54,8 @@ async def send_with(
 
 
 @pytest.mark.parametrize("path", ["", "/event", "/event/1.0"])
-def test_events_of_splunk_are_accepted_once(tmp_path: Path, path: str) -> None:
-    async def check(served: Running) -> None:
+async def test_events_of_splunk_are_accepted_once(tmp_path: Path, path: str) -> None:
+    async with serve(tmp_path) as served:
         bodies = [EVENTS, gzip.compress(EVENTS)]
         for body, coding in zip(bodies, ({}, {"Content-Encoding": "gzip"}), strict=True):
             answer = await send(served, f"/services/collector{path}", body, {**JSON, **coding})
@@ -75,23 +64,19 @@ def test_events_of_splunk_are_accepted_once(tmp_path: Path, path: str) -> None:
         [frame] = await accepted_frames(served.store.inner)
         assert frame.envelope.count == 2
 
-    serve(tmp_path, check)
 
-
-def test_a_request_of_splunk_may_have_logs_and_metrics(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_a_request_of_splunk_may_have_logs_and_metrics(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         assert (await send(served, "/services/collector", HEC)).status == 200
         frames = await accepted_frames(served.store.inner)
         assert sorted(frame.envelope.count for frame in frames) == [3, 5]
 
-    serve(tmp_path, check)
-
 
 @pytest.mark.parametrize("path", ["/raw", "/raw/1.0"])
-def test_raw_lines_of_splunk_are_new_each_time_unless_they_are_named(
+async def test_raw_lines_of_splunk_are_new_each_time_unless_they_are_named(
     tmp_path: Path, path: str
 ) -> None:
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         target = f"/services/collector{path}?host=h&sourcetype=app"
         for headers, source in ((JSON, "none"), ({**JSON, "Idempotency-Key": "k"}, "key")):
             for _ in range(2):
@@ -101,13 +86,10 @@ def test_raw_lines_of_splunk_are_new_each_time_unless_they_are_named(
         assert len(frames) == 3
         assert dict(frames[0].envelope.resource)["host.name"] == "h"
 
-    serve(tmp_path, check)
 
-
-def test_ack_ids_of_splunk_differ_and_are_accepted(tmp_path: Path) -> None:
+async def test_ack_ids_of_splunk_differ_and_are_accepted(tmp_path: Path) -> None:
     """A success is permanent already, so the state of every id is true."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         channel = {**JSON, "X-Splunk-Request-Channel": "7A1F6C3E-0000-0000-0000-000000000000"}
         ids = []
         for _ in range(2):
@@ -120,8 +102,6 @@ def test_ack_ids_of_splunk_differ_and_are_accepted(tmp_path: Path) -> None:
         for body, headers, code in ((query, JSON, 10), (b"[]", channel, 6)):
             answer = await send(served, "/services/collector/ack", body, headers)
             assert (answer.status, json.loads(answer.body)["code"]) == (400, code)
-
-    serve(tmp_path, check)
 
 
 @pytest.mark.parametrize(
@@ -140,18 +120,17 @@ def test_ack_ids_of_splunk_differ_and_are_accepted(tmp_path: Path) -> None:
         (EVENTS, credentials("Bearer"), 200, 0),
     ],
 )  # fmt: skip
-def test_codes_of_splunk(
+async def test_codes_of_splunk(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int, code: int
 ) -> None:
-    async def check(served: Running) -> None:
+    async with serve(tmp_path, door_body_bytes_max=1_000_000) as served:
         answer = await send_with(served, "/services/collector/event", body, headers)
         assert (answer.status, json.loads(answer.body)["code"]) == (status, code)
 
-    serve(tmp_path, check, door_body_bytes_max=1_000_000)
 
+async def test_health_of_splunk_and_trouble(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
 
-def test_health_of_splunk_and_trouble(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
         async def health() -> tuple[int, int]:
             url = f"http://127.0.0.1:{served.port}/services/collector/health"
             async with served.client.session.get(url) as answer:
@@ -168,13 +147,10 @@ def test_health_of_splunk_and_trouble(tmp_path: Path) -> None:
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
         assert json.loads(answer.body) == {"text": "Server is busy", "code": 9}
 
-    serve(tmp_path, check)
 
-
-def test_deliveries_of_firehose_are_accepted_once(tmp_path: Path) -> None:
+async def test_deliveries_of_firehose_are_accepted_once(tmp_path: Path) -> None:
     """The request id is the identity, also where a record has no time."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         headers = {**AMAZON, **credentials("firehose")}
         for body, coding in (
             (FIREHOSE, {}),
@@ -189,11 +165,9 @@ def test_deliveries_of_firehose_are_accepted_once(tmp_path: Path) -> None:
         [frame] = await accepted_frames(served.store.inner)
         assert dict(frame.envelope.resource)["deployment"] == "prod"
 
-    serve(tmp_path, check)
 
-
-def test_another_request_id_is_another_delivery(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_another_request_id_is_another_delivery(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         body = firehose(zipped(CLOUDWATCH))
         for name in ("a", "b"):
             headers = {
@@ -201,8 +175,6 @@ def test_another_request_id_is_another_delivery(tmp_path: Path) -> None:
             }  # fmt: skip
             assert (await send_with(served, "/v1/firehose", body, headers)).status == 200
         assert len(await accepted_frames(served.store.inner)) == 2
-
-    serve(tmp_path, check)
 
 
 @pytest.mark.parametrize(
@@ -216,15 +188,13 @@ def test_another_request_id_is_another_delivery(tmp_path: Path) -> None:
     ],
     ids=["no-key", "wrong-key", "other-door", "unreadable", "too-large"],
 )
-def test_refused_deliveries_name_the_reason(
+async def test_refused_deliveries_name_the_reason(
     tmp_path: Path, body: bytes, key: str, status: int
 ) -> None:
-    async def check(served: Running) -> None:
+    async with serve(tmp_path, door_body_bytes_max=1_000_000) as served:
         headers = {**AMAZON, "X-Amz-Firehose-Access-Key": key}
         answer = await send_with(served, "/v1/firehose", body, headers)
         found = json.loads(answer.body)
         assert (answer.status, found["requestId"]) == (status, AMAZON["X-Amz-Firehose-Request-Id"])
         assert found["errorMessage"]
         assert await accepted_frames(served.store.inner) == []
-
-    serve(tmp_path, check, door_body_bytes_max=1_000_000)

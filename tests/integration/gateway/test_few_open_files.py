@@ -1,7 +1,6 @@
 """Under a low limit of open files, idle clients lock out neither other clients nor the store."""
 
 import asyncio
-import json
 import socket
 import ssl
 import subprocess
@@ -16,6 +15,7 @@ from support.door_client import TestSender
 from support.gateway import (
     GatewayProcess,
     TestKey,
+    events_of,
     frame_of,
     gateways,
     upload_fields,
@@ -51,11 +51,6 @@ def is_open(client: socket.socket) -> bool:
         return False
 
 
-def events(log: Path, name: str) -> list[dict[str, object]]:
-    found = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    return [line for line in found if line["event"] == name]
-
-
 async def ingest(port: int) -> set[int]:
     """Send requests on separate connections; return their statuses."""
     found = set()
@@ -82,7 +77,7 @@ def test_a_gateway_closes_the_longest_idle_connection_for_a_new_one(tmp_path: Pa
         left = [number for number, client in enumerate(idle) if is_open(client)]
         assert len(left) < PORT_MAX
         assert left == list(range(IDLE - len(left), IDLE))
-        (warned,) = events(server.log, "connections_full")
+        (warned,) = server.events("connections_full")
         assert (warned["port"], warned["connections"]) == (server.port, PORT_MAX)
         assert displaced(server) >= IDLE - PORT_MAX
 
@@ -101,9 +96,9 @@ def test_unfinished_handshakes_leave_files_for_the_store(tmp_path: Path) -> None
             assert PORT_MAX // 2 < open_files(server) - before <= PORT_MAX + 2
             context = authority.client_context(None)
             assert asyncio.run(upload_over_tls(server.port, context)) == 200
-        (warned,) = events(server.log, "connections_full")
+        (warned,) = server.events("connections_full")
         assert (warned["port"], warned["peer"]) == (server.port, "")
-        assert events(server.log, "accept_failed") == []
+        assert server.events("accept_failed") == []
 
 
 def open_files(server: GatewayProcess) -> int:
@@ -122,15 +117,8 @@ async def upload_over_tls(port: int, context: ssl.SSLContext) -> int:
 
 
 def displaced(server: GatewayProcess) -> float:
-    async def read() -> str:
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{server.port}/metrics") as response,
-        ):
-            return await response.text()
-
     name = 'sluice_connections_closed_total{reason="displaced"}'
-    lines = asyncio.run(read()).splitlines()
+    lines = server.get("/metrics")[1].splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
@@ -142,12 +130,7 @@ def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Pa
         process = subprocess.Popen(
             [
                 *with_open_files(OPEN_FILES),
-                *(
-                    sys.executable,
-                    "-c",
-                    "from sluice_cli.main import main; main()",
-                    "reconciler",
-                ),
+                *(sys.executable, "-m", "sluice_cli", "reconciler"),
                 *("--store", f"file://{tmp_path}/store", "--listen", "127.0.0.1:0"),
             ],
             stdout=out,
@@ -161,7 +144,7 @@ def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Pa
             assert asyncio.run(live(port)) == 200
             # Of those that time out, all but the newest would be closed by now.
             assert sum(map(is_open, idle)) == SERVICE_MAX - 1
-            assert len(events(log, "http_connections_full")) == 1
+            assert len(events_of(log, "http_connections_full")) == 1
     finally:
         process.kill()
         process.wait()
@@ -178,8 +161,8 @@ async def live(port: int) -> int:
 def await_port(process: subprocess.Popen[bytes], log: Path) -> int:
     until = time.monotonic() + 90
     while time.monotonic() < until and process.poll() is None:
-        for line in events(log, "reconciler_listening"):
-            (url,) = line["urls"]  # type: ignore[misc]
+        for line in events_of(log, "reconciler_listening"):
+            (url,) = line["urls"]
             return int(url.rpartition(":")[2])
         time.sleep(0.05)
     raise AssertionError(log.read_text())

@@ -18,13 +18,12 @@ from support.forward_door import (
     SHOP,
     SharedDoor,
     bodies,
-    check,
     connect,
     frames_of,
     serving,
     shared_door,
 )
-from support.gateway import Running, run, running
+from support.gateway import Running, running
 
 from sluice_doors.forward import server as forward_server
 from sluice_gateway.process.serving import serving_forward_port
@@ -38,8 +37,10 @@ def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDoor]:
 
 
 @pytest.mark.parametrize("mode", FORWARD)
-def test_an_ack_follows_acceptance_and_a_retry_adds_nothing(tmp_path: Path, mode: str) -> None:
-    async def body(served: Running, port: int) -> None:
+async def test_an_ack_follows_acceptance_and_a_retry_adds_nothing(
+    tmp_path: Path, mode: str
+) -> None:
+    async with serving(tmp_path) as (served, port):
         for _ in range(2):
             client = await connect(port)
             await client.send(FORWARD[mode])
@@ -52,37 +53,34 @@ def test_an_ack_follows_acceptance_and_a_retry_adds_nothing(tmp_path: Path, mode
         assert frame.identity.agent_id.startswith("door:shop:")
         assert served.count("sluice_door_requests_total", door="forward", outcome="duplicate") == 1
 
-    check(tmp_path, body)
+
+async def test_the_same_chunk_through_two_gateways_is_accepted_once(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, port):
+        client = await connect(port)
+        await client.send(FORWARD["forward"])
+        await client.receive()
+        acceptor = served.gateway.uploads.acceptor
+        assert isinstance(acceptor, Acceptor)
+        again = running(
+            tmp_path / "b", HOST, SHOP, doors=("forward",), store=served.store.inner,
+            forward_listen="127.0.0.1:0", forward_principal="shop",
+            authority=acceptor._authority,
+        )  # fmt: skip
+        async with again as second, serving_forward_port(second.gateway) as other_port:
+            client = await connect(other_port)
+            packed = pack(["app.access", gzip.compress(STREAM),
+                           {"chunk": "c1", "compressed": "gzip"}])  # fmt: skip
+            await client.send(packed)
+            assert await client.receive() == {"ack": "c1"}
+        assert len(await accepted_frames(served.store.inner)) == 1
 
 
-def test_the_same_chunk_through_two_gateways_is_accepted_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (served, port):
-            client = await connect(port)
-            await client.send(FORWARD["forward"])
-            await client.receive()
-            acceptor = served.gateway.uploads.acceptor
-            assert isinstance(acceptor, Acceptor)
-            again = running(
-                tmp_path / "b", HOST, SHOP, doors=("forward",), store=served.store.inner,
-                forward_listen="127.0.0.1:0", forward_principal="shop",
-                authority=acceptor._authority,
-            )  # fmt: skip
-            async with again as second, serving_forward_port(second.gateway) as other_port:
-                client = await connect(other_port)
-                packed = pack(["app.access", gzip.compress(STREAM),
-                               {"chunk": "c1", "compressed": "gzip"}])  # fmt: skip
-                await client.send(packed)
-                assert await client.receive() == {"ack": "c1"}
-            assert len(await accepted_frames(served.store.inner)) == 1
-
-    run(main())
-
-
-def test_chunks_of_many_connections_share_a_batch(tmp_path: Path) -> None:
+async def test_chunks_of_many_connections_share_a_batch(tmp_path: Path) -> None:
     """Each ack follows the acceptance of the shared batch."""
-
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path, door_own_frame_bytes=64 * 1024, door_flush_ms=1000) as (
+        served,
+        port,
+    ):
         clients = [await connect(port) for _ in range(5)]
         for place, client in enumerate(clients):
             chunk = {"chunk": f"c{place}"}
@@ -93,13 +91,13 @@ def test_chunks_of_many_connections_share_a_batch(tmp_path: Path) -> None:
         assert len(frames) < 5
         assert bodies(frames) == [str(place) for place in range(5)]
 
-    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=1000)
 
-
-def test_chunks_of_one_connection_share_a_batch(tmp_path: Path) -> None:
+async def test_chunks_of_one_connection_share_a_batch(tmp_path: Path) -> None:
     """They wait together, and not one after the other."""
-
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path, door_own_frame_bytes=64 * 1024, door_flush_ms=100) as (
+        served,
+        port,
+    ):
         client = await connect(port)
         names = [f"c{place:02}" for place in range(40)]
         await client.send(
@@ -110,8 +108,6 @@ def test_chunks_of_one_connection_share_a_batch(tmp_path: Path) -> None:
         frames = await accepted_frames(served.store.inner)
         assert bodies(frames) == names
         assert len(frames) <= 20
-
-    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=100)
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
@@ -132,10 +128,12 @@ def test_a_chunk_that_is_refused_has_no_ack_and_others_have(door: SharedDoor, pl
     door.check(body)
 
 
-def test_messages_without_a_name_follow_the_chunks_before_them(tmp_path: Path) -> None:
+async def test_messages_without_a_name_follow_the_chunks_before_them(tmp_path: Path) -> None:
     """Also when their chunk waits for others."""
-
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path, door_own_frame_bytes=64 * 1024, door_flush_ms=500) as (
+        served,
+        port,
+    ):
         client = await connect(port)
         await client.send(pack(["t", [[S, {"log": "named"}]], {"chunk": "c"}]))
         await client.send(pack(["t", S, {"log": "unnamed"}]))
@@ -143,13 +141,11 @@ def test_messages_without_a_name_follow_the_chunks_before_them(tmp_path: Path) -
         assert bodies(await accepted_frames(served.store.inner)) == ["named"]
         assert bodies(await frames_of(served, 2)) == ["named", "unnamed"]
 
-    check(tmp_path, body, door_own_frame_bytes=64 * 1024, door_flush_ms=500)
 
-
-def test_messages_behind_a_chunk_that_is_refused_are_reported_as_lost(tmp_path: Path) -> None:
+async def test_messages_behind_a_chunk_that_is_refused_are_reported_as_lost(tmp_path: Path) -> None:
     bomb = gzip.compress(bytes(20_000_000))
 
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path) as (served, port):
         client = await connect(port)
         with capture_logs() as logs:
             await client.send(pack(["t", bomb, {"chunk": "bomb", "compressed": "gzip"}]))
@@ -157,8 +153,6 @@ def test_messages_behind_a_chunk_that_is_refused_are_reported_as_lost(tmp_path: 
             assert await client.receive() is None
         [lost] = [one for one in logs if one["event"] == "forward_messages_lost"]
         assert (lost["messages"], await accepted_frames(served.store.inner)) == (1, [])
-
-    check(tmp_path, body)
 
 
 def test_many_chunks_and_heartbeats_on_one_connection(door: SharedDoor) -> None:
@@ -178,10 +172,10 @@ def test_many_chunks_and_heartbeats_on_one_connection(door: SharedDoor) -> None:
     door.check(body)
 
 
-def test_the_real_client_sends_without_names(tmp_path: Path) -> None:
+async def test_the_real_client_sends_without_names(tmp_path: Path) -> None:
     """`fluent-logger` waits for nothing; its messages are accepted together."""
+    async with serving(tmp_path) as (served, port):
 
-    async def body(served: Running, port: int) -> None:
         def send() -> None:
             sender = FluentSender("app", port=port, nanosecond_precision=True)
             for place in range(500):
@@ -194,27 +188,22 @@ def test_the_real_client_sends_without_names(tmp_path: Path) -> None:
         assert len(frames) < 50
         assert dict(frames[0].envelope.resource)["fluent.tag"] == "app.log"
 
-    check(tmp_path, body)
 
-
-def test_equal_messages_without_a_name_are_stored_each_time(tmp_path: Path) -> None:
+async def test_equal_messages_without_a_name_are_stored_each_time(tmp_path: Path) -> None:
     """Their client sends nothing again, and a time in whole seconds is often equal."""
-
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path) as (served, port):
         for count in (1, 2, 3):
             client = await connect(port)
             await client.send(pack(["t", S, {"log": "tick"}]))
             assert bodies(await frames_of(served, count)) == ["tick"] * count
 
-    check(tmp_path, body)
 
-
-def test_a_client_without_names_waits_while_the_store_is_unreachable(
+async def test_a_client_without_names_waits_while_the_store_is_unreachable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward_server, "PAUSE_S_MIN", 0.02)
 
-    async def body(served: Running, port: int) -> None:
+    async with serving(tmp_path) as (served, port):
         served.gateway.uploads.mode.switched = True
         client = await connect(port)
         await client.send(pack(["t", S, {"log": "kept"}]))
@@ -226,8 +215,6 @@ def test_a_client_without_names_waits_while_the_store_is_unreachable(
         assert await accepted_frames(served.store.inner) == []
         served.gateway.uploads.mode.switched = False
         assert bodies(await frames_of(served)) == ["kept"]
-
-    check(tmp_path, body)
 
 
 def test_trouble_closes_the_connection_of_a_client_that_waits(door: SharedDoor) -> None:
@@ -247,11 +234,9 @@ def test_trouble_closes_the_connection_of_a_client_that_waits(door: SharedDoor) 
     door.check(body)
 
 
-def test_a_draining_gateway_closes_the_connection(tmp_path: Path) -> None:
-    async def body(served: Running, port: int) -> None:
+async def test_a_draining_gateway_closes_the_connection(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, port):
         client = await connect(port)
         served.gateway.uploads.running.drain()
         await client.send(FORWARD["message"])
         assert await client.receive() is None
-
-    check(tmp_path, body)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.door_bodies import FORWARD, S, pack
 from support.door_client import accepted_frames
-from support.forward_door import HOST, KEY, SharedDoor, bodies, check, connect, shared_door
+from support.forward_door import HOST, KEY, SharedDoor, bodies, connect, serving, shared_door
 from support.gateway import Running
 
 
@@ -64,8 +64,8 @@ def test_records_before_the_handshake_are_not_accepted(door: SharedDoor) -> None
     door.check(body)
 
 
-def test_a_removed_key_ends_its_connections(tmp_path: Path) -> None:
-    async def body(served: Running, port: int) -> None:
+async def test_a_removed_key_ends_its_connections(tmp_path: Path) -> None:
+    async with serving(tmp_path, forward_principal="") as (served, port):
         client = await connect(port)
         await client.log_in(KEY)
         principals = served.gateway.uploads.principals
@@ -75,14 +75,10 @@ def test_a_removed_key_ends_its_connections(tmp_path: Path) -> None:
         assert await client.receive() is None
         assert await accepted_frames(served.store.inner) == []
 
-    check(tmp_path, body, forward_principal="")
 
-
-def test_a_principal_without_the_door_is_refused(tmp_path: Path) -> None:
-    async def body(served: Running, port: int) -> None:
+async def test_a_principal_without_the_door_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path, forward_principal="other") as (served, port):
         client = await connect(port)
         await client.send(FORWARD["message"])
         assert await client.receive() is None
         assert await accepted_frames(served.store.inner) == []
-
-    check(tmp_path, body, forward_principal="other")

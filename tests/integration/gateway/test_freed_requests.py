@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 from support.door_client import TestSender, otlp_logs, post
-from support.gateway import Running, TestKey, frame_of, identity, run, running
+from support.gateway import Running, TestKey, frame_of, identity, running
 
 HOST = TestKey("host-1", ("host-1",))
 SERIAL = itertools.count()
@@ -50,24 +50,21 @@ async def _acks(served: Running) -> None:
 
 
 @pytest.mark.parametrize("send", [_uploads, _refused_uploads, _door, _closed_door, _acks])
-def test_requests_are_freed_without_the_garbage_collector(
+async def test_requests_are_freed_without_the_garbage_collector(
     tmp_path: Path, send: Callable[[Running], Awaitable[None]]
 ) -> None:
-    async def main() -> None:
-        settings = {"doors": ("otlp", "hec"), "door_own_frame_bytes": 4096, "door_flush_ms": 50}
-        async with running(tmp_path, HOST, SHOP, **settings) as served:
-            await send(served)  # imports the decoders
-            gc.freeze()  # The next collection reads only what is allocated from here on.
-            gc.set_debug(gc.DEBUG_SAVEALL)
-            try:
-                await send(served)
-                await asyncio.sleep(0.1)
-                gc.collect()
-                kept = [one for one in gc.garbage if isinstance(one, web.BaseRequest)]
-            finally:
-                gc.set_debug(0)
-                gc.garbage.clear()
-                gc.unfreeze()
-        assert kept == []
-
-    run(main())
+    settings = {"doors": ("otlp", "hec"), "door_own_frame_bytes": 4096, "door_flush_ms": 50}
+    async with running(tmp_path, HOST, SHOP, **settings) as served:
+        await send(served)  # imports the decoders
+        gc.freeze()  # The next collection reads only what is allocated from here on.
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await send(served)
+            await asyncio.sleep(0.1)
+            gc.collect()
+            kept = [one for one in gc.garbage if isinstance(one, web.BaseRequest)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.unfreeze()
+    assert kept == []

@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 from support.agent_doors import PREFACE, SETTINGS, frame
 from support.door_client import TestSender, otlp_logs
-from support.gateway import TestKey, run, running
+from support.gateway import TestKey, running
 
 from sluice_doors.otlp import grpc as grpc_server
 from sluice_gateway.process.serving import serving_grpc
@@ -72,68 +72,55 @@ async def export(port: int) -> grpc.StatusCode:
         return grpc.StatusCode.OK
 
 
-def test_a_connection_above_the_limit_is_closed(tmp_path: Path) -> None:
+async def test_a_connection_above_the_limit_is_closed(tmp_path: Path) -> None:
     """Exporters retry what they receive then, and a connection that ends makes room."""
-
-    async def main() -> None:
-        begun = PREFACE + frame(SETTINGS, 0, 0, b"")
-        async with serving(tmp_path) as port, connected(port, begun), connected(port, begun):
-            async with connected(port, begun) as last:
-                assert await is_open(last, 0.5)
-                async with connected(port, begun) as further:
-                    assert not await is_open(further, 5)
-                assert await export(port) is grpc.StatusCode.UNAVAILABLE
-                assert await is_open(last, 0.1)
-            for _ in range(100):
-                if await export(port) is grpc.StatusCode.OK:
-                    break
-                await asyncio.sleep(0.05)
-            else:
-                raise AssertionError("a connection that ended makes no room")
-
-    run(main())
+    begun = PREFACE + frame(SETTINGS, 0, 0, b"")
+    async with serving(tmp_path) as port, connected(port, begun), connected(port, begun):
+        async with connected(port, begun) as last:
+            assert await is_open(last, 0.5)
+            async with connected(port, begun) as further:
+                assert not await is_open(further, 5)
+            assert await export(port) is grpc.StatusCode.UNAVAILABLE
+            assert await is_open(last, 0.1)
+        for _ in range(100):
+            if await export(port) is grpc.StatusCode.OK:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            raise AssertionError("a connection that ended makes no room")
 
 
-def test_a_connection_without_a_handshake_is_closed(tmp_path: Path) -> None:
+async def test_a_connection_without_a_handshake_is_closed(tmp_path: Path) -> None:
     """It would otherwise keep a place for two minutes."""
-
-    async def main() -> None:
-        async with (
-            serving(tmp_path, head_timeout_s=0.5) as port,
-            connected(port, b"") as silent,
-            connected(port, PREFACE) as half,
-        ):
-            assert not await is_open(silent, 5)
-            assert not await is_open(half, 5)
-
-    run(main())
+    async with (
+        serving(tmp_path, head_timeout_s=0.5) as port,
+        connected(port, b"") as silent,
+        connected(port, PREFACE) as half,
+    ):
+        assert not await is_open(silent, 5)
+        assert not await is_open(half, 5)
 
 
-def test_a_connection_has_a_limit_of_calls(tmp_path: Path) -> None:
+async def test_a_connection_has_a_limit_of_calls(tmp_path: Path) -> None:
     """The server announces it (RFC 9113, 6.5.2), and clients wait with further calls."""
-
-    async def main() -> None:
-        begun = PREFACE + frame(SETTINGS, 0, 0, b"")
-        async with serving(tmp_path) as port, connected(port, begun) as reader:
-            head = await reader.readexactly(9)
-            assert head[3] == SETTINGS
-            found = await reader.readexactly(int.from_bytes(head[:3], "big"))
-            pairs = [found[at : at + 6] for at in range(0, len(found), 6)]
-            announced = {
-                int.from_bytes(one[:2], "big"): int.from_bytes(one[2:], "big") for one in pairs
-            }
-            assert announced[MAX_CONCURRENT_STREAMS] == grpc_server.STREAMS_MAX
-
-    run(main())
+    begun = PREFACE + frame(SETTINGS, 0, 0, b"")
+    async with serving(tmp_path) as port, connected(port, begun) as reader:
+        head = await reader.readexactly(9)
+        assert head[3] == SETTINGS
+        found = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        pairs = [found[at : at + 6] for at in range(0, len(found), 6)]
+        announced = {
+            int.from_bytes(one[:2], "big"): int.from_bytes(one[2:], "big") for one in pairs
+        }
+        assert announced[MAX_CONCURRENT_STREAMS] == grpc_server.STREAMS_MAX
 
 
-def test_an_idle_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_connection_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(grpc_server, "IDLE_S", 1.0)
 
-    async def main() -> None:
-        begun = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(SETTINGS, 1, 0, b"")
-        async with serving(tmp_path) as port, connected(port, begun) as idle:
-            assert await is_open(idle, 0.5)
-            assert not await is_open(idle, 10)
-
-    run(main())
+    begun = PREFACE + frame(SETTINGS, 0, 0, b"") + frame(SETTINGS, 1, 0, b"")
+    async with serving(tmp_path) as port, connected(port, begun) as idle:
+        assert await is_open(idle, 0.5)
+        assert not await is_open(idle, 10)

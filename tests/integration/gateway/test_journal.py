@@ -11,7 +11,6 @@ from support.gateway import (
     bodies_under,
     frame_of,
     identity,
-    run,
     running,
 )
 from support.gateway_journal import MachineClock, journals, named, registrations
@@ -60,129 +59,110 @@ def with_clock(served: Running) -> MachineClock:
     return clock
 
 
-def test_an_entry_is_the_exact_manifest_and_a_cached_duplicate_adds_none(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            for _ in range(3):
-                assert (await served.client.upload(frame_of())).status == 200
-            await journal_of(served).write_due()
-            bodies = await bodies_under(f"file://{tmp_path}/store", "")
-            stored = bodies[accepted_key(identity())]
-            (written,) = [body for key, body in bodies.items() if "/journals/" in key]
-            assert written.split(b"\n")[1:] == [stored, b""]
+async def test_an_entry_is_the_exact_manifest_and_a_cached_duplicate_adds_none(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path, HOST) as served:
+        for _ in range(3):
+            assert (await served.client.upload(frame_of())).status == 200
+        await journal_of(served).write_due()
+        bodies = await bodies_under(f"file://{tmp_path}/store", "")
+        stored = bodies[accepted_key(identity())]
+        (written,) = [body for key, body in bodies.items() if "/journals/" in key]
+        assert written.split(b"\n")[1:] == [stored, b""]
 
-    run(main())
 
-
-def test_a_duplicate_is_journaled_by_a_gateway_that_has_not_journaled_it(tmp_path: Path) -> None:
+async def test_a_duplicate_is_journaled_by_a_gateway_that_has_not_journaled_it(
+    tmp_path: Path,
+) -> None:
     """The first gateway created the manifest and died before it wrote its journal."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as first:
-            assert (await first.client.upload(frame_of())).status == 200
-        async with running(tmp_path, HOST, cache_entries_max=0) as second:
-            answer = await second.client.upload(frame_of())
-            assert (answer.status, answer.body["duplicate"]) == (200, True)
-            await journal_of(second).write_due()
-            found = await journals(second.store)
-            assert {process: named(objects) for process, objects in found.items()} == {
-                journal_of(second).process: [0]
-            }
-
-    run(main())
+    async with running(tmp_path, HOST) as first:
+        assert (await first.client.upload(frame_of())).status == 200
+    async with running(tmp_path, HOST, cache_entries_max=0) as second:
+        answer = await second.client.upload(frame_of())
+        assert (answer.status, answer.body["duplicate"]) == (200, True)
+        await journal_of(second).write_due()
+        found = await journals(second.store)
+        assert {process: named(objects) for process, objects in found.items()} == {
+            journal_of(second).process: [0]
+        }
 
 
-def test_an_entry_is_noted_before_the_answer_is_decided(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            journal = journal_of(served)
+async def test_an_entry_is_noted_before_the_answer_is_decided(tmp_path: Path) -> None:
+    async with running(tmp_path, HOST) as served:
+        journal = journal_of(served)
 
-            async def refuse() -> None:
-                assert journal._book.waiting == 1
-                raise HttpRefusal(ErrorCode.OUTCOME_UNKNOWN, "planned")
+        async def refuse() -> None:
+            assert journal._book.waiting == 1
+            raise HttpRefusal(ErrorCode.OUTCOME_UNKNOWN, "planned")
 
-            journal.require_current = refuse  # type: ignore[method-assign]
-            answer = await served.client.upload(frame_of())
-            assert (answer.status, answer.body["effect"]) == (503, "unknown")
-
-    run(main())
+        journal.require_current = refuse  # type: ignore[method-assign]
+        answer = await served.client.upload(frame_of())
+        assert (answer.status, answer.body["effect"]) == (503, "unknown")
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_the_fence_is_checked_after_the_manifest_exists(tmp_path: Path, *, cached: bool) -> None:
+async def test_the_fence_is_checked_after_the_manifest_exists(
+    tmp_path: Path, *, cached: bool
+) -> None:
     """A worker that stalls in its last store call registers again before it responds."""
-
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
-            store = Watched(inner)
-            async with running(tmp_path, HOST, store=store) as served:
-                clock = with_clock(served)
-                if cached:
-                    assert (await served.client.upload(frame_of())).status == 200
-                    clock.pass_s(FENCE_S + 1)
-                else:
-                    store.machine, store.pass_s = clock, FENCE_S + 1
-                served.store.calls.clear()
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
+        store = Watched(inner)
+        async with running(tmp_path, HOST, store=store) as served:
+            clock = with_clock(served)
+            if cached:
                 assert (await served.client.upload(frame_of())).status == 200
-                assert len(await registrations(inner)) == 2
-                creates = [key for op, key in served.store.calls if op == "create"]
-                assert creates[-1].startswith(GATEWAY_PROCESSES)
-                await journal_of(served).write_due()
-                assert named((await journals(inner))[journal_of(served).process]) == [0]
-
-    run(main())
-
-
-def test_a_gateway_that_cannot_journal_answers_503_and_is_not_ready(tmp_path: Path) -> None:
-    """The manifest exists: the effect is unknown, and a retry through another gateway gets 200."""
-
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
-            store = Watched(inner)
-            async with (
-                running(tmp_path, HOST, store=store) as served,
-                running(tmp_path / "other", HOST, store=CountingStore(inner)) as other,
-            ):
-                clock = with_clock(served)
-                store.denied = True
+                clock.pass_s(FENCE_S + 1)
+            else:
                 store.machine, store.pass_s = clock, FENCE_S + 1
-                answer = await served.client.upload(frame_of())
-                assert (answer.status, answer.body["effect"]) == (503, "unknown")
-                assert accepted_key(identity()) in await bodies_under(
-                    f"file://{tmp_path}/store", ACCEPTED
-                )
-                await served.gateway.readiness.check_store()
-                status, body = await served.client.get("/readyz")
-                assert status == 503
-                assert "journal" in body or "gateways/" in body
-                retried = await other.client.upload(frame_of())
-                assert (retried.status, retried.body["duplicate"]) == (200, True)
-                await journal_of(other).write_due()
-                assert named((await journals(inner))[journal_of(other).process]) == [0]
-
-    run(main())
-
-
-def test_a_conflict_is_not_journaled(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            await served.client.upload(frame_of(text="owner"))
-            assert (await served.client.upload(frame_of(text="other"))).status == 409
+            served.store.calls.clear()
+            assert (await served.client.upload(frame_of())).status == 200
+            assert len(await registrations(inner)) == 2
+            creates = [key for op, key in served.store.calls if op == "create"]
+            assert creates[-1].startswith(GATEWAY_PROCESSES)
             await journal_of(served).write_due()
-            (objects,) = (await journals(served.store)).values()
-            assert [one.frame_sha256 for one in objects[0].manifests] != []
-            assert len(named(objects)) == 1
-
-    run(main())
+            assert named((await journals(inner))[journal_of(served).process]) == [0]
 
 
-def test_an_upload_makes_no_further_store_call(tmp_path: Path) -> None:
+async def test_a_gateway_that_cannot_journal_answers_503_and_is_not_ready(tmp_path: Path) -> None:
+    """The manifest exists: the effect is unknown, and a retry through another gateway gets 200."""
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as inner:
+        store = Watched(inner)
+        async with (
+            running(tmp_path, HOST, store=store) as served,
+            running(tmp_path / "other", HOST, store=CountingStore(inner)) as other,
+        ):
+            clock = with_clock(served)
+            store.denied = True
+            store.machine, store.pass_s = clock, FENCE_S + 1
+            answer = await served.client.upload(frame_of())
+            assert (answer.status, answer.body["effect"]) == (503, "unknown")
+            assert accepted_key(identity()) in await bodies_under(
+                f"file://{tmp_path}/store", ACCEPTED
+            )
+            await served.gateway.readiness.check_store()
+            status, body = await served.client.get("/readyz")
+            assert status == 503
+            assert "journal" in body or "gateways/" in body
+            retried = await other.client.upload(frame_of())
+            assert (retried.status, retried.body["duplicate"]) == (200, True)
+            await journal_of(other).write_due()
+            assert named((await journals(inner))[journal_of(other).process]) == [0]
+
+
+async def test_a_conflict_is_not_journaled(tmp_path: Path) -> None:
+    async with running(tmp_path, HOST) as served:
+        await served.client.upload(frame_of(text="owner"))
+        assert (await served.client.upload(frame_of(text="other"))).status == 409
+        await journal_of(served).write_due()
+        (objects,) = (await journals(served.store)).values()
+        assert [one.frame_sha256 for one in objects[0].manifests] != []
+        assert len(named(objects)) == 1
+
+
+async def test_an_upload_makes_no_further_store_call(tmp_path: Path) -> None:
     """The journal costs objects per second, not requests per upload."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            await served.client.upload(frame_of())
-            assert [op for op, _ in served.store.calls] == ["create", "create"]
-            await asyncio.sleep(0)
-
-    run(main())
+    async with running(tmp_path, HOST) as served:
+        await served.client.upload(frame_of())
+        assert [op for op, _ in served.store.calls] == ["create", "create"]
+        await asyncio.sleep(0)

@@ -1,14 +1,13 @@
 """Real gateway processes: what their journals contain after a kill, a pause and a clean stop."""
 
 import asyncio
-import json
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
-import aiohttp
-from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
+from support.gateway import GatewayProcess, TestKey, frame_of, gateways, identity
 from support.gateway_journal import journals, named, registrations
 
 from sluice_protocol.journals import GatewayProcess as Registration
@@ -18,9 +17,10 @@ from sluice_store import StoreMode, open_store
 HOST = TestKey("host-1", ("host-1",))
 
 
-async def upload(port: int, seq: int) -> int:
-    async with aiohttp.ClientSession() as session:
-        return (await Client(session, port, HOST).upload(frame_of(identity(seq=seq)))).status
+def statuses(server: GatewayProcess, seqs: Iterable[int]) -> set[int]:
+    """Upload a batch for each number."""
+    sent = server.upload(HOST, *(frame_of(identity(seq=seq)) for seq in seqs))
+    return {one.status for one in sent}
 
 
 def stored(folder: Path) -> tuple[dict[str, Registration], dict[str, list[Journal]]]:
@@ -41,14 +41,9 @@ def await_named(folder: Path, wanted: set[int]) -> dict[str, list[Journal]]:
     raise AssertionError(f"not journaled: {wanted}, {stored(folder)[1]}")
 
 
-def events(server: GatewayProcess, name: str) -> list[dict[str, object]]:
-    lines = server.log.read_text(encoding="utf-8").splitlines()
-    return [json.loads(line) for line in lines if f'"{name}"' in line]
-
-
 def await_listening(server: GatewayProcess, workers: int) -> None:
     until = time.monotonic() + 90
-    while len(events(server, "gateway_listening")) < workers:
+    while len(server.events("gateway_listening")) < workers:
         assert time.monotonic() < until, server.log.read_text(encoding="utf-8")
         time.sleep(0.05)
 
@@ -56,8 +51,7 @@ def await_listening(server: GatewayProcess, workers: int) -> None:
 def test_a_clean_stop_closes_the_journal_of_every_worker(tmp_path: Path) -> None:
     with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
         await_listening(server, 2)
-        for seq in range(6):
-            assert asyncio.run(upload(server.port, seq)) == 200
+        assert statuses(server, range(6)) == {200}
         assert server.stop() == 0
         records, found = stored(tmp_path)
         assert len(records) == 2
@@ -69,11 +63,9 @@ def test_a_clean_stop_closes_the_journal_of_every_worker(tmp_path: Path) -> None
 def test_a_killed_gateway_leaves_its_journal_open_and_a_retry_is_journaled(tmp_path: Path) -> None:
     """The second gateway journals every duplicate, whatever the first one had written."""
     with gateways(tmp_path, HOST, count=2) as (victim, other):
-        for seq in range(4):
-            assert asyncio.run(upload(victim.port, seq)) == 200
+        assert statuses(victim, range(4)) == {200}
         victim.kill()
-        for seq in range(4):
-            assert asyncio.run(upload(other.port, seq)) == 200
+        assert statuses(other, range(4)) == {200}
         await_named(tmp_path, set(range(4)))
         assert other.stop() == 0
         found = stored(tmp_path)[1]
@@ -86,17 +78,17 @@ def test_a_gateway_stopped_longer_than_the_fence_registers_before_it_answers(
 ) -> None:
     """The first batch stays in the cache: its duplicate is fenced too."""
     with gateways(tmp_path, HOST, flags=("--journal-fence-s", "2")) as (server,):
-        assert asyncio.run(upload(server.port, 0)) == 200
+        assert statuses(server, [0]) == {200}
         await_named(tmp_path, {0})
         (first,) = stored(tmp_path)[0]
         os.kill(server.process.pid, signal.SIGSTOP)
         time.sleep(3)
         os.kill(server.process.pid, signal.SIGCONT)
-        assert asyncio.run(upload(server.port, 0)) == 200
+        assert statuses(server, [0]) == {200}
         records = stored(tmp_path)[0]
         assert len(records) >= 2, "it registered before it answered"
-        assert events(server, "journal_lapsed")
-        assert asyncio.run(upload(server.port, 1)) == 200
+        assert server.events("journal_lapsed")
+        assert statuses(server, [1]) == {200}
         found = await_named(tmp_path, {0, 1})
         assert 1 not in named(found[first])
         assert server.stop() == 0

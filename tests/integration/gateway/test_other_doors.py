@@ -1,16 +1,17 @@
 """JSON, Prometheus, Loki and Elasticsearch over real sockets: success, retry, later, never."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import aiohttp
 import cramjam
 import pytest
 from support.door_bodies import LOKI, LOKI_JSON, NDJSON, REMOTE_WRITE, REMOTE_WRITE_2
 from support.door_client import DoorAnswer, TestSender, accepted_frames, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
 
@@ -45,14 +46,8 @@ REQUESTS: dict[str, tuple[str, bytes, Mapping[str, str], int]] = {
 }
 
 
-def serve(tmp_path: Path, check: Callable[[Running], Any], *doors: DoorName) -> None:
-    opened = doors or get_args(DoorName)
-
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, JSON_ONLY, doors=opened) as served:
-            await check(served)
-
-    run(main())
+def serve(tmp_path: Path, *doors: DoorName) -> AbstractAsyncContextManager[Running]:
+    return running(tmp_path, HOST, SHOP, JSON_ONLY, doors=doors or get_args(DoorName))
 
 
 async def send(served: Running, path: str, body: bytes, headers: Mapping[str, str]) -> DoorAnswer:
@@ -60,63 +55,53 @@ async def send(served: Running, path: str, body: bytes, headers: Mapping[str, st
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_a_retry_adds_nothing(tmp_path: Path, name: str) -> None:
+async def test_a_retry_adds_nothing(tmp_path: Path, name: str) -> None:
     path, body, headers, status = REQUESTS[name]
 
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         for _ in range(2):
             answer = await send(served, path, body, headers)
             assert (answer.status, answer.headers["Sluice-Identity"]) == (status, "content")
         [frame] = await accepted_frames(served.store.inner)
         assert frame.identity.agent_id.startswith("door:shop:")
 
-    serve(tmp_path, check)
-
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_trouble_is_later_and_a_closed_door_is_not_there(tmp_path: Path, name: str) -> None:
+async def test_trouble_is_later_and_a_closed_door_is_not_there(tmp_path: Path, name: str) -> None:
     path, body, headers, _ = REQUESTS[name]
 
-    async def drained(served: Running) -> None:
+    async with serve(tmp_path / "a") as served:
         served.gateway.uploads.running.drain()
         answer = await send(served, path, body, headers)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-
-    async def closed(served: Running) -> None:
+    async with serve(tmp_path / "b", "forward") as served:
         assert (await send(served, path, body, headers)).status == 404
-
-    serve(tmp_path / "a", drained)
-    serve(tmp_path / "b", closed, "forward")
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_unknown_sender_receives_a_basic_challenge(tmp_path: Path, name: str) -> None:
+async def test_an_unknown_sender_receives_a_basic_challenge(tmp_path: Path, name: str) -> None:
     """curl's `--anyauth`, and so collectd, send a password only after such a response."""
     path, body, headers, _ = REQUESTS[name]
 
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         answer = await post(served, path, body, "wrong", headers)
         assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Basic realm="sluice"')
-
-    serve(tmp_path, check)
 
 
 @pytest.mark.parametrize(
     ("name", "body"),
     [("json", b"\0"), ("prometheus-2", b"\xff"), ("loki", b"\xff"), ("elasticsearch", b"\0")],
 )
-def test_a_body_that_nothing_can_be_read_of(tmp_path: Path, name: str, body: bytes) -> None:
+async def test_a_body_that_nothing_can_be_read_of(tmp_path: Path, name: str, body: bytes) -> None:
     path, _, headers, _ = REQUESTS[name]
 
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         assert (await send(served, path, body, headers)).status == 400
         assert await accepted_frames(served.store.inner) == []
 
-    serve(tmp_path, check)
 
-
-def test_json_states_what_it_accepted(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_json_states_what_it_accepted(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         answer = await send(served, "/v1/ingest?time=time&message=message", NDJSON, JSON)
         found = json.loads(answer.body)
         assert answer.status == 200
@@ -125,13 +110,10 @@ def test_json_states_what_it_accepted(tmp_path: Path) -> None:
         )
         assert found["duplicate"] is False
 
-    serve(tmp_path, check)
 
-
-def test_remote_write_counts_what_it_wrote(tmp_path: Path) -> None:
+async def test_remote_write_counts_what_it_wrote(tmp_path: Path) -> None:
     """Version 2.0 requires the counts; without them a client falls back to 1.0."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         answer = await send(served, "/api/v1/write", packed(REMOTE_WRITE_2), WRITE_2)
         names = ("Samples", "Histograms", "Exemplars")
         counts = [answer.headers[f"X-Prometheus-Remote-Write-{name}-Written"] for name in names]
@@ -141,11 +123,9 @@ def test_remote_write_counts_what_it_wrote(tmp_path: Path) -> None:
         text = await send(served, "/api/v1/write", b"x", {"Content-Type": "text/plain"})
         assert text.status == 415
 
-    serve(tmp_path, check)
 
-
-def test_bulk_has_an_item_for_each_action(tmp_path: Path) -> None:
-    async def check(served: Running) -> None:
+async def test_bulk_has_an_item_for_each_action(tmp_path: Path) -> None:
+    async with serve(tmp_path) as served:
         answer = await send(served, "/shop/_bulk", BULK, {"Content-Type": "application/json"})
         assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
         found = json.loads(answer.body)
@@ -155,26 +135,20 @@ def test_bulk_has_an_item_for_each_action(tmp_path: Path) -> None:
             ("index", {"_index": "shop", "_id": "7", "status": 201, "result": "created"}),
         ]
 
-    serve(tmp_path, check)
-
 
 @pytest.mark.parametrize("path", ["/_bulk", "/shop/_bulk"])
-def test_bulk_by_put(tmp_path: Path, path: str) -> None:
+async def test_bulk_by_put(tmp_path: Path, path: str) -> None:
     """As the official client of Python sends it."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path) as served:
         fields = {"Authorization": f"Bearer {SHOP.token.token}"}
         url = f"http://127.0.0.1:{served.port}{path}"
         async with served.client.session.put(url, data=BULK, headers=fields) as answer:
             assert (answer.status, (await answer.json())["errors"]) == (200, False)
 
-    serve(tmp_path, check)
 
-
-def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
+async def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
     """The responses are constants, for any `Host`; without the door there are none."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path / "a") as served:
         session, url = served.client.session, f"http://127.0.0.1:{served.port}"
         host = {"Host": "logs.example.org"}
         for method, path in (("GET", "/"), ("HEAD", "/"), ("GET", "/_license?human=false"),
@@ -184,13 +158,8 @@ def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
                 assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
         async with session.get(url, headers=host) as answer:
             assert (await answer.json())["version"]["number"].startswith("8.")
-
-    async def closed(served: Running) -> None:
-        async with served.client.session.get(f"http://127.0.0.1:{served.port}/") as answer:
-            assert answer.status == 404
-
-    serve(tmp_path / "a", check)
-    serve(tmp_path / "b", closed, "otlp")
+    async with serve(tmp_path / "b", "otlp") as served:
+        assert (await served.client.get("/"))[0] == 404
 
 
 RSYSLOG = {"Accept": "*/*", "Content-Type": "application/json; charset=utf-8"}
@@ -220,17 +189,12 @@ async def bulk_statuses(served: Running, fields: Mapping[str, str]) -> list[int]
     return found
 
 
-def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
+async def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
     """rsyslog drops a batch on 503, 401 and 403, and most of it on 429 per item."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path / "a") as served:
         assert await bulk_statuses(served, RSYSLOG) == [0, 0, 0, 200]
-
-    async def closed(served: Running) -> None:
+    async with serve(tmp_path / "b", "otlp") as served:
         assert await send_bulk(served, SHOP.token.token, RSYSLOG) == 0
-
-    serve(tmp_path / "a", check)
-    serve(tmp_path / "b", closed, "otlp")
 
 
 @pytest.mark.parametrize(
@@ -245,14 +209,11 @@ def test_trouble_closes_the_connection_of_rsyslog(tmp_path: Path) -> None:
     ],
     ids=["user-agent", "ndjson", "json", "accept", "no-accept", "no-field"],
 )
-def test_other_clients_read_why_they_are_refused(tmp_path: Path, fields: Mapping[str, str]) -> None:
+async def test_other_clients_read_why_they_are_refused(
+    tmp_path: Path, fields: Mapping[str, str]
+) -> None:
     """Also those without a `User-Agent`."""
-
-    async def check(served: Running) -> None:
+    async with serve(tmp_path / "a") as served:
         assert await bulk_statuses(served, fields) == [503, 401, 403, 200]
-
-    async def closed(served: Running) -> None:
+    async with serve(tmp_path / "b", "otlp") as served:
         assert await send_bulk(served, SHOP.token.token, fields) == 404
-
-    serve(tmp_path / "a", check)
-    serve(tmp_path / "b", closed, "otlp")

@@ -67,25 +67,22 @@ def test_records_are_accepted_once(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_a_retry_through_another_gateway_with_another_compression(tmp_path: Path) -> None:
+async def test_a_retry_through_another_gateway_with_another_compression(tmp_path: Path) -> None:
     """Two gateways derive one identity; the store contains one manifest."""
 
-    async def main() -> None:
-        async with (
-            running(tmp_path, HOST, SHOP, doors=("otlp",)) as one,
-            running(tmp_path / "b", HOST, SHOP, doors=("otlp",), store=one.store.inner) as two,
-        ):
-            packed = gzip.compress(BODY)
-            gzipped = {**PROTOBUF, "Content-Encoding": "gzip"}
-            answers = await asyncio.gather(
-                *[send(one) for _ in range(5)], *[send(two, packed, gzipped) for _ in range(5)]
-            )
-            assert [answer.status for answer in answers] == [200] * 10
-            assert len(await accepted_frames(one.store.inner)) == 1
-            async for page in one.store.inner.list(QUARANTINE_CONFLICTS):
-                assert page.objects == ()
-
-    run(main())
+    async with (
+        running(tmp_path, HOST, SHOP, doors=("otlp",)) as one,
+        running(tmp_path / "b", HOST, SHOP, doors=("otlp",), store=one.store.inner) as two,
+    ):
+        packed = gzip.compress(BODY)
+        gzipped = {**PROTOBUF, "Content-Encoding": "gzip"}
+        answers = await asyncio.gather(
+            *[send(one) for _ in range(5)], *[send(two, packed, gzipped) for _ in range(5)]
+        )
+        assert [answer.status for answer in answers] == [200] * 10
+        assert len(await accepted_frames(one.store.inner)) == 1
+        async for page in one.store.inner.list(QUARANTINE_CONFLICTS):
+            assert page.objects == ()
 
 
 def test_another_encoder_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,46 +214,40 @@ class FailingStore:
 
 
 @pytest.mark.parametrize("fails", [0, 1])
-def test_trouble_of_the_store_is_later(tmp_path: Path, fails: int) -> None:
+async def test_trouble_of_the_store_is_later(tmp_path: Path, fails: int) -> None:
     """A client drops a batch on most other errors; the retry is accepted once."""
 
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
-            store = FailingStore(shared, fails)
-            async with running(tmp_path, HOST, SHOP, doors=("otlp",), store=store) as served:
-                refused = await send(served)
-                assert refused.status == 503
-                assert refused.headers["Retry-After"] == "1"
-                assert refused.body[:2] == bytes([8, 14])
-                assert (await send(served)).status == 200
-                assert len(await accepted_frames(shared)) == 1
-
-    run(main())
+    async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
+        store = FailingStore(shared, fails)
+        async with running(tmp_path, HOST, SHOP, doors=("otlp",), store=store) as served:
+            refused = await send(served)
+            assert refused.status == 503
+            assert refused.headers["Retry-After"] == "1"
+            assert refused.body[:2] == bytes([8, 14])
+            assert (await send(served)).status == 200
+            assert len(await accepted_frames(shared)) == 1
 
 
-def test_every_answer_is_in_a_journal(tmp_path: Path) -> None:
+async def test_every_answer_is_in_a_journal(tmp_path: Path) -> None:
     """The gateway that created the manifest may have died before it journaled it, so the gateway
     that responds to a retry names the batch too; also if its encoder makes other bytes.
     """
 
-    async def main() -> None:
-        for number, encoder in enumerate((door_frames.ENCODER, "c1 zstd-0.0.1")):
-            folder = tmp_path / str(number)
-            async with (
-                running(folder, HOST, SHOP, doors=("otlp",)) as one,
-                running(folder / "b", HOST, SHOP, doors=("otlp",), store=one.store.inner) as two,
-            ):
-                assert (await send(one)).status == 200
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(door_frames, "ENCODER", encoder)
-                    assert (await send(two)).status == 200
-                [frame] = await accepted_frames(one.store.inner)
-                for served in (one, two):
-                    await served.gateway.uploads.journal.close(transferred=True)
-                found = await journals(one.store.inner)
-                named = [
-                    {m.identity for j in objects for m in j.manifests} for objects in found.values()
-                ]
-                assert named == [{frame.identity}] * 2
-
-    run(main())
+    for number, encoder in enumerate((door_frames.ENCODER, "c1 zstd-0.0.1")):
+        folder = tmp_path / str(number)
+        async with (
+            running(folder, HOST, SHOP, doors=("otlp",)) as one,
+            running(folder / "b", HOST, SHOP, doors=("otlp",), store=one.store.inner) as two,
+        ):
+            assert (await send(one)).status == 200
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(door_frames, "ENCODER", encoder)
+                assert (await send(two)).status == 200
+            [frame] = await accepted_frames(one.store.inner)
+            for served in (one, two):
+                await served.gateway.uploads.journal.close(transferred=True)
+            found = await journals(one.store.inner)
+            named = [
+                {m.identity for j in objects for m in j.manifests} for objects in found.values()
+            ]
+            assert named == [{frame.identity}] * 2

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from support.agent_doors import stalled_call
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
 from support.dying_store import RefusingStore
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_gateway.process.serving import serving_grpc
 from sluice_store import StoreMode, open_store
@@ -63,22 +63,18 @@ async def export(
         return error.code(), (error.details() or "").encode()
 
 
-def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
+async def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
     """gRPC and HTTP are two ways to one door: the records have one identity."""
-
-    async def main() -> None:
-        async with serving(tmp_path) as (served, channel):
-            token = SHOP.token.token
-            for _ in range(2):
-                code, answer = await export(channel, BODY, token)
-                assert code is grpc.StatusCode.OK
-                assert ExportLogsServiceResponse.FromString(answer) == ExportLogsServiceResponse()
-            assert (await post(served, "/v1/logs", BODY, token)).status == 200
-            [frame] = await accepted_frames(served.store.inner)
-            assert frame.envelope.count == 2
-            assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 2
-
-    run(main())
+    async with serving(tmp_path) as (served, channel):
+        token = SHOP.token.token
+        for _ in range(2):
+            code, answer = await export(channel, BODY, token)
+            assert code is grpc.StatusCode.OK
+            assert ExportLogsServiceResponse.FromString(answer) == ExportLogsServiceResponse()
+        assert (await post(served, "/v1/logs", BODY, token)).status == 200
+        [frame] = await accepted_frames(served.store.inner)
+        assert frame.envelope.count == 2
+        assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 2
 
 
 @pytest.mark.parametrize(
@@ -93,95 +89,76 @@ def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
     ],
     ids=["no-token", "wrong-token", "other-door", "unreadable", "too-large", "unknown-method"],
 )
-def test_refusals(
+async def test_refusals(
     tmp_path: Path, body: bytes, token: str, method: str, code: grpc.StatusCode
 ) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (served, channel):
-            assert (await export(channel, body, token, method))[0] is code
-            assert await accepted_frames(served.store.inner) == []
-
-    run(main())
+    async with serving(tmp_path) as (served, channel):
+        assert (await export(channel, body, token, method))[0] is code
+        assert await accepted_frames(served.store.inner) == []
 
 
-def test_a_sender_without_a_token_is_refused_before_its_message_is_read(tmp_path: Path) -> None:
+async def test_a_sender_without_a_token_is_refused_before_its_message_is_read(
+    tmp_path: Path,
+) -> None:
     """Messages are in memory before they are counted, so strangers must not cause any."""
-
-    async def main() -> None:
-        async with serving(tmp_path) as (_, channel):
-            without_message = channel.stream_unary(LOGS)(timeout=10)
-            assert await without_message.code() is grpc.StatusCode.UNAUTHENTICATED
-
-    run(main())
+    async with serving(tmp_path) as (_, channel):
+        without_message = channel.stream_unary(LOGS)(timeout=10)
+        assert await without_message.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (_, channel):
-            metadata = (("authorization", f"Bearer {SHOP.token.token}"),)
-            call = channel.stream_unary(LOGS)(metadata=metadata, timeout=10)
-            await call.done_writing()
-            assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
-
-    run(main())
+async def test_a_call_without_a_message_is_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (_, channel):
+        metadata = (("authorization", f"Bearer {SHOP.token.token}"),)
+        call = channel.stream_unary(LOGS)(metadata=metadata, timeout=10)
+        await call.done_writing()
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("sent", [b"", b"half"], ids=["no-byte", "half-a-message"])
-def test_a_message_that_stalls_is_stopped(tmp_path: Path, sent: bytes) -> None:
+async def test_a_message_that_stalls_is_stopped(tmp_path: Path, sent: bytes) -> None:
     """Within its limit, as a body over HTTP. A valid call succeeds meanwhile and after it."""
-
-    async def main() -> None:
-        limits = {"body_grace_s": LIMIT_S / 2, "body_rate_min_bytes_per_s": int(2e6 / LIMIT_S)}
-        async with (
-            serving_at(tmp_path, **limits) as (served, port, channel),
-            stalled_call(port, LOGS, SHOP.token.token, sent) as answered,
-        ):
-            loop = asyncio.get_running_loop()
-            started_s = loop.time()
-            assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
-            async with asyncio.timeout(10):
-                while b"too slowly" not in answered:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert loop.time() - started_s < LIMIT_S + 1.5
-            assert b"grpc-status\x0214" in answered
-            assert served.gateway.uploads.budget.held_bytes == 0
-            assert served.gateway.uploads.running.count == 0
-            assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
-
-    run(main())
+    limits = {"body_grace_s": LIMIT_S / 2, "body_rate_min_bytes_per_s": int(2e6 / LIMIT_S)}
+    async with (
+        serving_at(tmp_path, **limits) as (served, port, channel),
+        stalled_call(port, LOGS, SHOP.token.token, sent) as answered,
+    ):
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
+        async with asyncio.timeout(10):
+            while b"too slowly" not in answered:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert loop.time() - started_s < LIMIT_S + 1.5
+        assert b"grpc-status\x0214" in answered
+        assert served.gateway.uploads.budget.held_bytes == 0
+        assert served.gateway.uploads.running.count == 0
+        assert (await export(channel, BODY, SHOP.token.token))[0] is grpc.StatusCode.OK
 
 
-def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
+async def test_a_draining_gateway_is_unavailable(tmp_path: Path) -> None:
     """Exporters retry UNAVAILABLE, perhaps through another gateway."""
-
-    async def main() -> None:
-        async with serving(tmp_path) as (served, channel):
-            served.gateway.uploads.running.drain()
-            code, detail = await export(channel, BODY, SHOP.token.token)
-            assert code is grpc.StatusCode.UNAVAILABLE
-            assert b"stopping" in detail
-            await asyncio.sleep(0)
-
-    run(main())
+    async with serving(tmp_path) as (served, channel):
+        served.gateway.uploads.running.drain()
+        code, detail = await export(channel, BODY, SHOP.token.token)
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert b"stopping" in detail
+        await asyncio.sleep(0)
 
 
-def test_trouble_of_the_store_is_unavailable_and_a_revoked_token_is_unknown(
+async def test_trouble_of_the_store_is_unavailable_and_a_revoked_token_is_unknown(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
-            store = RefusingStore(shared)
-            async with serving(tmp_path, store) as (served, channel):
-                token = SHOP.token.token
-                assert (await export(channel, BODY, token))[0] is grpc.StatusCode.UNAVAILABLE
-                store.refuses = False
-                assert (await export(channel, BODY, token))[0] is grpc.StatusCode.OK
-                principals = served.gateway.uploads.principals
-                principals._path.write_text(HOST.entry, encoding="utf-8")
-                assert [principals.reload() for _ in range(2)] == [False, True]
-                code, _ = await export(channel, otlp_logs("three"), token)
-                assert code is grpc.StatusCode.UNAUTHENTICATED
-                [frame] = await accepted_frames(shared)
-                assert frame.envelope.count == 2
-
-    run(main())
+    async with open_store(f"file://{tmp_path}/shared", StoreMode.CREATE) as shared:
+        store = RefusingStore(shared)
+        async with serving(tmp_path, store) as (served, channel):
+            token = SHOP.token.token
+            assert (await export(channel, BODY, token))[0] is grpc.StatusCode.UNAVAILABLE
+            store.refuses = ()
+            assert (await export(channel, BODY, token))[0] is grpc.StatusCode.OK
+            principals = served.gateway.uploads.principals
+            principals._path.write_text(HOST.entry, encoding="utf-8")
+            assert [principals.reload() for _ in range(2)] == [False, True]
+            code, _ = await export(channel, otlp_logs("three"), token)
+            assert code is grpc.StatusCode.UNAUTHENTICATED
+            [frame] = await accepted_frames(shared)
+            assert frame.envelope.count == 2

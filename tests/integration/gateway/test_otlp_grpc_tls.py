@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc import aio
 from support.door_client import TestSender, accepted_frames, otlp_logs
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 from support.gateway_tls import SERVER, Pem, TestAuthority
 
 from sluice_gateway.process.serving import serving_grpc
@@ -70,16 +70,13 @@ async def export(
     return grpc.StatusCode.OK
 
 
-def test_a_client_certificate_is_the_sender(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (served, authority, port):
-            pem = authority.issue("collector", "spiffe://td/collector")
-            for _ in range(2):
-                assert await export(authority, port, pem) is grpc.StatusCode.OK
-            [frame] = await accepted_frames(served.store.inner)
-            assert frame.identity.agent_id.startswith("door:shop:")
-
-    run(main())
+async def test_a_client_certificate_is_the_sender(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, authority, port):
+        pem = authority.issue("collector", "spiffe://td/collector")
+        for _ in range(2):
+            assert await export(authority, port, pem) is grpc.StatusCode.OK
+        [frame] = await accepted_frames(served.store.inner)
+        assert frame.identity.agent_id.startswith("door:shop:")
 
 
 @pytest.mark.parametrize(
@@ -93,66 +90,49 @@ def test_a_client_certificate_is_the_sender(tmp_path: Path) -> None:
     ],
     ids=["other-door", "unknown", "no-id", "no-spiffe", "two-ids"],
 )
-def test_other_certificates_are_refused(
+async def test_other_certificates_are_refused(
     tmp_path: Path, uris: tuple[str, ...], code: grpc.StatusCode
 ) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (served, authority, port):
-            assert await export(authority, port, authority.issue("x", *uris)) is code
-            assert await accepted_frames(served.store.inner) == []
-
-    run(main())
+    async with serving(tmp_path) as (served, authority, port):
+        assert await export(authority, port, authority.issue("x", *uris)) is code
+        assert await accepted_frames(served.store.inner) == []
 
 
-def test_no_handshake_without_a_valid_certificate(tmp_path: Path) -> None:
+async def test_no_handshake_without_a_valid_certificate(tmp_path: Path) -> None:
     """A missing certificate, an expired one, one of another authority, and one of a server."""
-
-    async def main() -> None:
-        async with serving(tmp_path) as (served, authority, port):
-            uri = "spiffe://td/collector"
-            stranger = TestAuthority(tmp_path / "other").issue("x", uri)
-            expired = authority.issue("old", uri, expired=True)
-            server = authority.issue("as-server", uri, usage=SERVER)
-            for pem in (None, stranger, expired, server):
-                found = await export(authority, port, pem, SHOP.token.token)
-                assert found is grpc.StatusCode.UNAVAILABLE, pem
-            assert await accepted_frames(served.store.inner) == []
-
-    run(main())
+    async with serving(tmp_path) as (served, authority, port):
+        uri = "spiffe://td/collector"
+        stranger = TestAuthority(tmp_path / "other").issue("x", uri)
+        expired = authority.issue("old", uri, expired=True)
+        server = authority.issue("as-server", uri, usage=SERVER)
+        for pem in (None, stranger, expired, server):
+            found = await export(authority, port, pem, SHOP.token.token)
+            assert found is grpc.StatusCode.UNAVAILABLE, pem
+        assert await accepted_frames(served.store.inner) == []
 
 
-def test_a_token_decides_over_the_certificate(tmp_path: Path) -> None:
+async def test_a_token_decides_over_the_certificate(tmp_path: Path) -> None:
     """As over HTTP: what the client states in the request comes first."""
-
-    async def main() -> None:
-        async with serving(tmp_path) as (_, authority, port):
-            pem = authority.issue("json", "spiffe://td/json")
-            assert await export(authority, port, pem, SHOP.token.token) is grpc.StatusCode.OK
-            wrong = await export(
-                authority, port, authority.issue("ok", "spiffe://td/collector"), "slt_wrong"
-            )
-            assert wrong is grpc.StatusCode.UNAUTHENTICATED
-
-    run(main())
+    async with serving(tmp_path) as (_, authority, port):
+        pem = authority.issue("json", "spiffe://td/json")
+        assert await export(authority, port, pem, SHOP.token.token) is grpc.StatusCode.OK
+        wrong = await export(
+            authority, port, authority.issue("ok", "spiffe://td/collector"), "slt_wrong"
+        )
+        assert wrong is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_tokens_over_tls_without_client_certificates(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, required=False) as (_, authority, port):
-            assert await export(authority, port, None, SHOP.token.token) is grpc.StatusCode.OK
-            assert await export(authority, port, None) is grpc.StatusCode.UNAUTHENTICATED
-            pem = authority.issue("collector", "spiffe://td/collector")
-            assert await export(authority, port, pem) is grpc.StatusCode.UNAUTHENTICATED
-
-    run(main())
+async def test_tokens_over_tls_without_client_certificates(tmp_path: Path) -> None:
+    async with serving(tmp_path, required=False) as (_, authority, port):
+        assert await export(authority, port, None, SHOP.token.token) is grpc.StatusCode.OK
+        assert await export(authority, port, None) is grpc.StatusCode.UNAUTHENTICATED
+        pem = authority.issue("collector", "spiffe://td/collector")
+        assert await export(authority, port, pem) is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_certificate_of_a_template_is_its_own_sender(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as (served, authority, port):
-            pem = authority.issue("agent", f"spiffe://td/agent/{HEX}")
-            assert await export(authority, port, pem) is grpc.StatusCode.OK
-            [frame] = await accepted_frames(served.store.inner)
-            assert frame.identity.agent_id.startswith(f"door:spiffe://td/agent/{HEX}:")
-
-    run(main())
+async def test_a_certificate_of_a_template_is_its_own_sender(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, authority, port):
+        pem = authority.issue("agent", f"spiffe://td/agent/{HEX}")
+        assert await export(authority, port, pem) is grpc.StatusCode.OK
+        [frame] = await accepted_frames(served.store.inner)
+        assert frame.identity.agent_id.startswith(f"door:spiffe://td/agent/{HEX}:")

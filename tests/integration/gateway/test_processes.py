@@ -101,8 +101,7 @@ def test_workers_share_one_port_and_stop_together(tmp_path: Path) -> None:
 
 def listening_workers(server: GatewayProcess) -> set[int]:
     """Return the workers that have reported that they listen."""
-    lines = server.log.read_text(encoding="utf-8").splitlines()
-    return {json.loads(line)["worker"] for line in lines if '"gateway_listening"' in line}
+    return {event["worker"] for event in server.events("gateway_listening")}
 
 
 @contextmanager

@@ -130,7 +130,7 @@ async def check(url: str, history: list[UploadResult]) -> None:
                 assert any(isinstance(one, Found) for one in found)
 
 
-def test_race_over_a_simulated_server_with_faults(
+async def test_race_over_a_simulated_server_with_faults(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """409, 503, resets before and after, 500 after: no promise breaks, and every agent gets a
@@ -141,17 +141,14 @@ def test_race_over_a_simulated_server_with_faults(
     access, secret = CREDENTIALS.values()
     faults = SomeFaults(random.Random(11))
 
-    async def main() -> None:
-        async with serve_memory({access: secret}, plan=faults) as server:
-            url = f"s3://race/run?endpoint={server.endpoint}&region=us-east-1"
-            await make_bucket(url)
-            async with two_gateways(tmp_path, url) as ports:
-                faults.on = True
-                history = await race(ports, 10)
-                faults.on = False
-            await check(url, history)
-
-    asyncio.run(main())
+    async with serve_memory({access: secret}, plan=faults) as server:
+        url = f"s3://race/run?endpoint={server.endpoint}&region=us-east-1"
+        await make_bucket(url)
+        async with two_gateways(tmp_path, url) as ports:
+            faults.on = True
+            history = await race(ports, 10)
+            faults.on = False
+        await check(url, history)
 
 
 @pytest.mark.s3

@@ -25,22 +25,18 @@ async def note_result(served: Running, number: int, *, kept: bool) -> None:
     await write_result(store, later, seal_result(later), SystemClock())
 
 
-def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
+async def test_readyz_follows_the_newest_probe(tmp_path: Path) -> None:
     """Ready after a good result, not ready after a bad one, ready again after the next good one."""
-
-    async def body() -> None:
-        async with running(tmp_path, HOST) as served:
-            await served.gateway.readiness.check_store()
-            for number, kept in enumerate((True, False, True)):
-                await note_result(served, number, kept=kept)
-                await served.gateway.readiness.check_doctor()
-                served.store.calls.clear()
-                status, text = await served.client.get("/readyz")
-                assert status == (200 if kept else 503)
-                assert ("planted" in text or "breaks" in text) != kept
-                assert served.store.calls == []
-
-    run(body())
+    async with running(tmp_path, HOST) as served:
+        await served.gateway.readiness.check_store()
+        for number, kept in enumerate((True, False, True)):
+            await note_result(served, number, kept=kept)
+            await served.gateway.readiness.check_doctor()
+            served.store.calls.clear()
+            status, text = await served.client.get("/readyz")
+            assert status == (200 if kept else 503)
+            assert ("planted" in text or "breaks" in text) != kept
+            assert served.store.calls == []
 
 
 def test_a_store_without_a_result_is_not_ready(tmp_path: Path) -> None:

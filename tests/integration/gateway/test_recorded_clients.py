@@ -16,7 +16,7 @@ import cramjam
 import pytest
 from support.door_bodies import REMOTE_WRITE, label, loki_entry, part
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
 from sluice_protocol.columns import LogColumns
@@ -196,7 +196,7 @@ SHOP = TestSender("shop", (), doors=get_args(DoorName))
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_a_recorded_request(tmp_path: Path, name: str) -> None:
+async def test_a_recorded_request(tmp_path: Path, name: str) -> None:
     """With the door of this client open, and no other."""
     recorded = RECORDED[name]
 
@@ -219,8 +219,5 @@ def test_a_recorded_request(tmp_path: Path, name: str) -> None:
         ]
         assert sorted(bodies) == sorted(recorded.bodies)
 
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=(recorded.door,)) as served:
-            await check(served)
-
-    run(main())
+    async with running(tmp_path, HOST, SHOP, doors=(recorded.door,)) as served:
+        await check(served)

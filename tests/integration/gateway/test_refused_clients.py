@@ -11,7 +11,7 @@ from grpc import aio
 from support.door_bodies import S, pack
 from support.door_client import TestSender
 from support.forward_door import close_clients, connect
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_gateway.process.serving import serving_forward_port, serving_grpc
 
@@ -52,38 +52,30 @@ async def post(served: Running, path: str, **fields: str) -> None:
         await response.read()
 
 
-def test_each_door_over_http_is_listed_with_its_reason(tmp_path: Path) -> None:
-    async def main() -> None:
-        doors = tuple(door for door in PATHS if door != "uploads")
-        async with running(tmp_path, HOST, SHOP, doors=doors) as served:
-            assert await refused(served) == []
-            for path in PATHS.values():
-                await post(served, path, Authorization="Bearer wrong")
-                await post(served, path)
-            expected = [(door, 2, NO_KEY, "127.0.0.1") for door in sorted(PATHS)]
-            assert await refused(served) == expected
-            await post(served, PATHS["json"], Authorization="Bearer wrong")
-            assert ("json", 3, WRONG_KEY, "127.0.0.1") in await refused(served)
-
-    run(main())
+async def test_each_door_over_http_is_listed_with_its_reason(tmp_path: Path) -> None:
+    doors = tuple(door for door in PATHS if door != "uploads")
+    async with running(tmp_path, HOST, SHOP, doors=doors) as served:
+        assert await refused(served) == []
+        for path in PATHS.values():
+            await post(served, path, Authorization="Bearer wrong")
+            await post(served, path)
+        expected = [(door, 2, NO_KEY, "127.0.0.1") for door in sorted(PATHS)]
+        assert await refused(served) == expected
+        await post(served, PATHS["json"], Authorization="Bearer wrong")
+        assert ("json", 3, WRONG_KEY, "127.0.0.1") in await refused(served)
 
 
-def test_a_call_of_grpc_is_listed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            running(
-                tmp_path, HOST, SHOP, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0"
-            ) as served,
-            serving_grpc(served.gateway) as port,
-            aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-        ):
-            call = channel.unary_unary("/opentelemetry.proto.collector.logs.v1.LogsService/Export")
-            for metadata, reason in (((), NO_KEY), ((("authorization", "Bearer x"),), WRONG_KEY)):
-                with pytest.raises(aio.AioRpcError):
-                    await call(b"", metadata=metadata)
-                assert [one[2] for one in await refused(served)] == [reason]
-
-    run(main())
+async def test_a_call_of_grpc_is_listed(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path, HOST, SHOP, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0") as served,
+        serving_grpc(served.gateway) as port,
+        aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        call = channel.unary_unary("/opentelemetry.proto.collector.logs.v1.LogsService/Export")
+        for metadata, reason in (((), NO_KEY), ((("authorization", "Bearer x"),), WRONG_KEY)):
+            with pytest.raises(aio.AioRpcError):
+                await call(b"", metadata=metadata)
+            assert [one[2] for one in await refused(served)] == [reason]
 
 
 async def plain(port: int) -> None:
@@ -135,25 +127,22 @@ async def probe(port: int) -> None:
         (probe, ""),
     ],
 )
-def test_a_connection_of_forward_is_listed(tmp_path: Path, send: Send, reason: str) -> None:
-    async def main() -> None:
-        async with (
-            running(
-                tmp_path,
-                HOST,
-                SHOP,
-                doors=("forward",),
-                forward_listen="127.0.0.1:0",
-                head_timeout_s=1.0,
-                body_grace_s=0.3,
-            ) as served,
-            serving_forward_port(served.gateway) as port,
-        ):
-            await send(port)
-            expected = [("forward", 1, reason, "127.0.0.1")] if reason else []
-            assert await refused(served) == expected
-            counted = {"door": "forward", "outcome": "unauthenticated"}
-            assert served.count("sluice_door_requests_total", **counted) == len(expected)
-            await close_clients()
-
-    run(main())
+async def test_a_connection_of_forward_is_listed(tmp_path: Path, send: Send, reason: str) -> None:
+    async with (
+        running(
+            tmp_path,
+            HOST,
+            SHOP,
+            doors=("forward",),
+            forward_listen="127.0.0.1:0",
+            head_timeout_s=1.0,
+            body_grace_s=0.3,
+        ) as served,
+        serving_forward_port(served.gateway) as port,
+    ):
+        await send(port)
+        expected = [("forward", 1, reason, "127.0.0.1")] if reason else []
+        assert await refused(served) == expected
+        counted = {"door": "forward", "outcome": "unauthenticated"}
+        assert served.count("sluice_door_requests_total", **counted) == len(expected)
+        await close_clients()

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.gateway import Running, TestKey, frame_of, run, running
+from support.gateway import Running, TestKey, frame_of, running
 
 from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
@@ -39,28 +39,24 @@ ABOVE_MARK = 0.64
 """Share of the budget that a test occupies; each byte counts 1.25 times."""
 
 
-def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> None:
+async def test_a_share_of_connections_is_shed_above_the_high_mark(tmp_path: Path) -> None:
     """None is closed below the mark; above it some are, and every upload is still accepted."""
+    async with running(tmp_path, HOST) as served:
+        budget = served.gateway.uploads.budget
+        budget._rng = random.Random(7)
+        frame = frame_of()
 
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            budget = served.gateway.uploads.budget
-            budget._rng = random.Random(7)
-            frame = frame_of()
+        async def closed() -> int:
+            answers = [await served.client.upload(frame) for _ in range(UPLOADS)]
+            assert {answer.status for answer in answers} == {200}
+            shed = [answer for answer in answers if answer.headers.get("Sluice-Shed") == "1"]
+            assert all(answer.headers.get("Connection") == "close" for answer in shed)
+            return len(shed)
 
-            async def closed() -> int:
-                answers = [await served.client.upload(frame) for _ in range(UPLOADS)]
-                assert {answer.status for answer in answers} == {200}
-                shed = [answer for answer in answers if answer.headers.get("Sluice-Shed") == "1"]
-                assert all(answer.headers.get("Connection") == "close" for answer in shed)
-                return len(shed)
-
-            assert await closed() == 0
-            with budget.take(int(served.gateway.settings.inflight_bytes_max * ABOVE_MARK)):
-                assert UPLOADS // 30 <= await closed() <= UPLOADS // 4
-            assert await closed() == 0
-
-    run(main())
+        assert await closed() == 0
+        with budget.take(int(served.gateway.settings.inflight_bytes_max * ABOVE_MARK)):
+            assert UPLOADS // 30 <= await closed() <= UPLOADS // 4
+        assert await closed() == 0
 
 
 class RecordingTransport(HttpTransport):
@@ -126,27 +122,21 @@ async def two_gateways(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
 
 
 @pytest.mark.parametrize("pressed", [True, False])
-def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool) -> None:
+async def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool) -> None:
     """After a gateway shed, an agent sends nothing to it; without pressure both are in use."""
-
-    async def main() -> None:
-        async with two_gateways(tmp_path) as (first, second):
-            urls = (f"http://127.0.0.1:{first.port}", f"http://127.0.0.1:{second.port}")
-            budget = first.gateway.uploads.budget
-            budget._rng = random.Random(7)
-            share = ABOVE_MARK if pressed else 0.0
-            with budget.take(int(first.gateway.settings.inflight_bytes_max * share)):
-                sent = [
-                    await send_all(tmp_path, key, urls, seed) for seed, key in enumerate(AGENTS)
-                ]
-        assert {len(agent.urls) for agent in sent} == {BATCHES}
-        assert {agent.urls[0] for agent in sent} == set(urls)
-        assert any(True in agent.shed for agent in sent) == pressed
-        for agent in sent:
-            if True in agent.shed:
-                after = agent.urls[agent.shed.index(True) + 1 :]
-                assert set(after) == {urls[1]}
-            elif not pressed:
-                assert set(agent.urls) == set(urls)
-
-    run(main())
+    async with two_gateways(tmp_path) as (first, second):
+        urls = (f"http://127.0.0.1:{first.port}", f"http://127.0.0.1:{second.port}")
+        budget = first.gateway.uploads.budget
+        budget._rng = random.Random(7)
+        share = ABOVE_MARK if pressed else 0.0
+        with budget.take(int(first.gateway.settings.inflight_bytes_max * share)):
+            sent = [await send_all(tmp_path, key, urls, seed) for seed, key in enumerate(AGENTS)]
+    assert {len(agent.urls) for agent in sent} == {BATCHES}
+    assert {agent.urls[0] for agent in sent} == set(urls)
+    assert any(True in agent.shed for agent in sent) == pressed
+    for agent in sent:
+        if True in agent.shed:
+            after = agent.urls[agent.shed.index(True) + 1 :]
+            assert set(after) == {urls[1]}
+        elif not pressed:
+            assert set(agent.urls) == set(urls)

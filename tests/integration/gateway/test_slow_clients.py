@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from support.gateway import Running, TestKey, frame_of, run, running, upload_fields
+from support.gateway import Running, TestKey, frame_of, running, upload_fields
 
 HOST = TestKey("host-1", ("host-1",))
 LIMIT_S = 0.3
@@ -121,28 +121,24 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("script", PATTERNS, ids=lambda script: script.__name__)
-def test_a_slow_client_is_stopped(tmp_path: Path, script: Script) -> None:
+async def test_a_slow_client_is_stopped(tmp_path: Path, script: Script) -> None:
     """The connection is closed within its limit, no budget stays reserved, and a valid upload
     succeeds.
     """
-
-    async def main() -> None:
-        async with running(
-            tmp_path,
-            HOST,
-            head_timeout_s=LIMIT_S,
-            idle_timeout_s=LIMIT_S,
-            body_grace_s=LIMIT_S,
-        ) as served:
-            elapsed, said = await seconds_until_closed(served.port, script)
-            assert elapsed < LIMIT_S + SLACK_S
-            if script in (stalled_body, drip_body):
-                assert b"503" in said.split(b"\r\n")[0]
-                assert b"too slowly" in said
-            await _until_empty(served)
-            assert (await served.client.upload(frame_of())).status == 200
-
-    run(main())
+    async with running(
+        tmp_path,
+        HOST,
+        head_timeout_s=LIMIT_S,
+        idle_timeout_s=LIMIT_S,
+        body_grace_s=LIMIT_S,
+    ) as served:
+        elapsed, said = await seconds_until_closed(served.port, script)
+        assert elapsed < LIMIT_S + SLACK_S
+        if script in (stalled_body, drip_body):
+            assert b"503" in said.split(b"\r\n")[0]
+            assert b"too slowly" in said
+        await _until_empty(served)
+        assert (await served.client.upload(frame_of())).status == 200
 
 
 async def _until_empty(served: Running) -> None:
@@ -152,128 +148,104 @@ async def _until_empty(served: Running) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_refusal_reaches_a_client_that_still_sends(tmp_path: Path) -> None:
+async def test_refusal_reaches_a_client_that_still_sends(tmp_path: Path) -> None:
     """401 while a large body is being sent: the client reads the response, not a reset."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            for _ in range(20):
-                reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-                writer.write(
-                    b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n"
-                )
-                for _ in range(10):
-                    writer.write(b"x" * 20_000)
-                    await asyncio.sleep(0)
-                said = await _read_to_end(reader)
-                assert said.startswith(b"HTTP/1.1 401 ")
-                assert b"unauthenticated" in said
-                writer.close()
-                await _quietly(writer.wait_closed())
-
-    run(main())
-
-
-def test_a_refused_body_is_discarded_within_bounds(tmp_path: Path) -> None:
-    """A client that continues to send after a refusal is stopped after 256 KiB or 2 s."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
+    async with running(tmp_path, HOST) as served:
+        for _ in range(20):
             reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(
-                b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n"
-            )
-            started = time.monotonic()
-            sent = 0
-            try:
-                while time.monotonic() - started < 8:
-                    writer.write(b"x" * 65536)
-                    await writer.drain()
-                    sent += 65536
-            except ConnectionError:
-                pass
-            assert time.monotonic() - started < 4
-            assert sent < 64 * 1024 * 1024
-            del reader
+            writer.write(b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n")
+            for _ in range(10):
+                writer.write(b"x" * 20_000)
+                await asyncio.sleep(0)
+            said = await _read_to_end(reader)
+            assert said.startswith(b"HTTP/1.1 401 ")
+            assert b"unauthenticated" in said
             writer.close()
             await _quietly(writer.wait_closed())
 
-    run(main())
+
+async def test_a_refused_body_is_discarded_within_bounds(tmp_path: Path) -> None:
+    """A client that continues to send after a refusal is stopped after 256 KiB or 2 s."""
+    async with running(tmp_path, HOST) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n")
+        started = time.monotonic()
+        sent = 0
+        try:
+            while time.monotonic() - started < 8:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+                sent += 65536
+        except ConnectionError:
+            pass
+        assert time.monotonic() - started < 4
+        assert sent < 64 * 1024 * 1024
+        del reader
+        writer.close()
+        await _quietly(writer.wait_closed())
 
 
-def test_100_continue_is_sent_only_for_an_upload_that_is_not_refused(tmp_path: Path) -> None:
+async def test_100_continue_is_sent_only_for_an_upload_that_is_not_refused(tmp_path: Path) -> None:
     """A refused upload gets its refusal instead of 100 Continue; an accepted one gets 100, then
     200.
     """
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            authority = f"127.0.0.1:{served.port}"
-            frame = frame_of()
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(head(authority, frame)[:-2] + b"Expect: 100-continue\r\n\r\n")
-            assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
-            assert await reader.readline() == b"\r\n"
-            writer.write(frame)
-            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
-            writer.close()
-            await writer.wait_closed()
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(
-                b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n"
-                b"Expect: 100-continue\r\n\r\n"
-            )
-            assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
-            writer.close()
-            await writer.wait_closed()
-
-    run(main())
+    async with running(tmp_path, HOST) as served:
+        authority = f"127.0.0.1:{served.port}"
+        frame = frame_of()
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(head(authority, frame)[:-2] + b"Expect: 100-continue\r\n\r\n")
+        assert await reader.readline() == b"HTTP/1.1 100 Continue\r\n"
+        assert await reader.readline() == b"\r\n"
+        writer.write(frame)
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+        await writer.wait_closed()
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(
+            b"POST /v1/batches HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n"
+            b"Expect: 100-continue\r\n\r\n"
+        )
+        assert (await reader.readline()).startswith(b"HTTP/1.1 401 ")
+        writer.close()
+        await writer.wait_closed()
 
 
-def test_a_client_of_http_1_0_gets_no_100_continue(tmp_path: Path) -> None:
+async def test_a_client_of_http_1_0_gets_no_100_continue(tmp_path: Path) -> None:
     """It would take the interim response for the final one."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            frame = frame_of()
-            sent = head(f"127.0.0.1:{served.port}", frame)[:-2].replace(b"HTTP/1.1", b"HTTP/1.0", 1)
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(sent + b"Expect: 100-continue\r\n\r\n")
-            await asyncio.sleep(0.1)
-            writer.write(frame)
-            assert await reader.readline() == b"HTTP/1.0 200 OK\r\n"
-            writer.close()
-            await _quietly(writer.wait_closed())
-
-    run(main())
+    async with running(tmp_path, HOST) as served:
+        frame = frame_of()
+        sent = head(f"127.0.0.1:{served.port}", frame)[:-2].replace(b"HTTP/1.1", b"HTTP/1.0", 1)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(sent + b"Expect: 100-continue\r\n\r\n")
+        await asyncio.sleep(0.1)
+        writer.write(frame)
+        assert await reader.readline() == b"HTTP/1.0 200 OK\r\n"
+        writer.close()
+        await _quietly(writer.wait_closed())
 
 
-def test_connection_caps(tmp_path: Path) -> None:
+async def test_connection_caps(tmp_path: Path) -> None:
     """Of connections above the limit the longest idle one is closed, and none with a request."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST, connections_per_address_max=2) as served:
-            first = await asyncio.open_connection("127.0.0.1", served.port)
-            second = await asyncio.open_connection("127.0.0.1", served.port)
-            third = await asyncio.open_connection("127.0.0.1", served.port)
-            assert await _read_to_end(first[0]) == b""
-            for _, writer in (second, third):
-                writer.write(b"GET /livez HTTP/1.1\r\n")
-            await asyncio.sleep(0.05)
-            fourth = await asyncio.open_connection("127.0.0.1", served.port)
-            assert await _read_to_end(fourth[0]) == b""
-            for reader, writer in (second, third):
-                writer.write(b"Host: a\r\nConnection: close\r\n\r\n")
-                assert (await _read_to_end(reader)).startswith(b"HTTP/1.1 200 ")
-            closed = {"reason": "displaced"}
-            assert served.count("sluice_connections_closed_total", **closed) == 1
-            for _, other in (first, second, third, fourth):
-                other.close()
-                await _quietly(other.wait_closed())
-            await asyncio.sleep(0.05)
-            assert (await served.client.upload(frame_of())).status == 200
-
-    run(main())
+    async with running(tmp_path, HOST, connections_per_address_max=2) as served:
+        first = await asyncio.open_connection("127.0.0.1", served.port)
+        second = await asyncio.open_connection("127.0.0.1", served.port)
+        third = await asyncio.open_connection("127.0.0.1", served.port)
+        assert await _read_to_end(first[0]) == b""
+        for _, writer in (second, third):
+            writer.write(b"GET /livez HTTP/1.1\r\n")
+        await asyncio.sleep(0.05)
+        fourth = await asyncio.open_connection("127.0.0.1", served.port)
+        assert await _read_to_end(fourth[0]) == b""
+        for reader, writer in (second, third):
+            writer.write(b"Host: a\r\nConnection: close\r\n\r\n")
+            assert (await _read_to_end(reader)).startswith(b"HTTP/1.1 200 ")
+        closed = {"reason": "displaced"}
+        assert served.count("sluice_connections_closed_total", **closed) == 1
+        for _, other in (first, second, third, fourth):
+            other.close()
+            await _quietly(other.wait_closed())
+        await asyncio.sleep(0.05)
+        assert (await served.client.upload(frame_of())).status == 200
 
 
 @pytest.mark.parametrize(
@@ -287,18 +259,14 @@ def test_connection_caps(tmp_path: Path) -> None:
         b"x: " + b"y" * 100_000 + b"\r\n",
     ],
 )
-def test_malformed_heads(tmp_path: Path, head_lines: bytes) -> None:
+async def test_malformed_heads(tmp_path: Path, head_lines: bytes) -> None:
     """Negative, huge and repeated lengths and endless headers are a 4xx, never a 5xx."""
-
-    async def main() -> None:
-        async with running(tmp_path, HOST) as served:
-            reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            writer.write(b"POST /v1/batches HTTP/1.1\r\nHost: a\r\n" + head_lines + b"\r\n")
-            said = await _read_to_end(reader)
-            assert said.startswith(b"HTTP/1.") is False or said[9:10] == b"4", said[:100]
-            writer.close()
-            await _quietly(writer.wait_closed())
-            assert served.store.calls == []
-            assert (await served.client.upload(frame_of())).status == 200
-
-    run(main())
+    async with running(tmp_path, HOST) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"POST /v1/batches HTTP/1.1\r\nHost: a\r\n" + head_lines + b"\r\n")
+        said = await _read_to_end(reader)
+        assert said.startswith(b"HTTP/1.") is False or said[9:10] == b"4", said[:100]
+        writer.close()
+        await _quietly(writer.wait_closed())
+        assert served.store.calls == []
+        assert (await served.client.upload(frame_of())).status == 200

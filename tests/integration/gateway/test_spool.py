@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,12 +20,11 @@ from support.gateway import (
     bodies_under,
     frame_of,
     identity,
-    run,
     send_list,
     start_gateway,
     write_principals,
 )
-from support.local_deployment import clean_environment
+from support.local_deployment import run_sluice
 
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.serving import serving
@@ -128,299 +125,252 @@ async def spooling(tmp_path: Path) -> AsyncIterator[Spooling]:
             yield Spooling(gateway, transfer, local, remote, client)
 
 
-def test_a_spooled_batch_is_transferred_with_its_manifest(tmp_path: Path) -> None:
+async def test_a_spooled_batch_is_transferred_with_its_manifest(tmp_path: Path) -> None:
     """200 from the spool; then the authority contains the blob and the same manifest bytes."""
+    async with spooling(tmp_path) as spooled:
+        frame = frame_of()
+        assert (await spooled.client.upload(frame)).body["duplicate"] is False
+        assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
+        await spooled.transfer.transfer_once()
+        key = accepted_key(identity())
+        here = await spooled.local.inner.get(key)
+        there = await spooled.remote.inner.get(key)
+        assert isinstance(here, Found)
+        assert isinstance(there, Found)
+        assert here.body == there.body
+        blob = await spooled.remote.inner.get(blob_key(digest_of(frame)))
+        assert isinstance(blob, Found)
+        assert blob.body == frame
+        assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
+        assert spooled.transfer.pending == 0
+        # The spool still decides duplicates and conflicts, without its blob.
+        spooled.gateway.uploads.cache.forget_all()
+        assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
+        assert (await spooled.client.upload(frame_of(text="other"))).status == 409
 
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            frame = frame_of()
-            assert (await spooled.client.upload(frame)).body["duplicate"] is False
-            assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
-            await spooled.transfer.transfer_once()
-            key = accepted_key(identity())
-            here = await spooled.local.inner.get(key)
-            there = await spooled.remote.inner.get(key)
+
+async def test_the_spool_accepts_while_the_authority_is_unreachable(tmp_path: Path) -> None:
+    """Nothing is refused or transferred; afterwards every record is transferred once."""
+    async with spooling(tmp_path) as spooled:
+        spooled.remote.away = True
+        for seq in range(5):
+            assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 5
+        assert (await spooled.client.upload(frame_of(text="x"))).status == 409
+        spooled.remote.away = False
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+    url = f"file://{tmp_path}/store"
+    assert len(await bodies_under(url, ACCEPTED)) == 5
+    assert len(await bodies_under(url, RAW_BLOBS)) == 6
+    assert len(await bodies_under(url, QUARANTINE)) == 1
+
+
+async def test_each_frame_of_a_list_is_accepted_in_the_spool_and_transferred(
+    tmp_path: Path,
+) -> None:
+    """Each result is that of a single upload; a conflict and lost responses stop no other frame."""
+    async with spooling(tmp_path) as spooled:
+        spooled.remote.away = True
+        known, other = frame_of(identity(seq=1)), frame_of(identity(seq=1), "other")
+        assert (await spooled.client.upload(known)).status == 200
+        new = [frame_of(identity(seq=seq)) for seq in range(2, 10)]
+        results = await send_list(spooled.client, known, other, *new, new[0])
+        assert [one["status"] for one in results] == [200, 409, *[200] * 9]
+        duplicates = [one["accepted"]["duplicate"] for one in results if "accepted" in one]
+        assert duplicates == [True, *[False] * 8, True]
+        assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
+        spooled.remote.away, spooled.remote.lossy = False, 3
+        await spooled.transfer.transfer_once()
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+        for seq in range(1, 10):
+            key = accepted_key(identity(seq=seq))
+            here, there = (await spooled.local.inner.get(key), await spooled.remote.inner.get(key))
             assert isinstance(here, Found)
             assert isinstance(there, Found)
             assert here.body == there.body
-            blob = await spooled.remote.inner.get(blob_key(digest_of(frame)))
-            assert isinstance(blob, Found)
-            assert blob.body == frame
-            assert isinstance(await spooled.local.inner.head(blob_key(digest_of(frame))), NotFound)
-            assert spooled.transfer.pending == 0
-            # The spool still decides duplicates and conflicts, without its blob.
-            spooled.gateway.uploads.cache.forget_all()
-            assert (await spooled.client.upload(frame, Sluice_Retry="1")).body["duplicate"] is True
-            assert (await spooled.client.upload(frame_of(text="other"))).status == 409
-
-    run(main())
+        spooled.gateway.uploads.cache.forget_all()
+        again = await send_list(spooled.client, *new)
+        assert {one["accepted"]["duplicate"] for one in again} == {True}
+    url = f"file://{tmp_path}/store"
+    assert len(await bodies_under(url, ACCEPTED)) == 9
+    assert len(await bodies_under(url, RAW_BLOBS)) == 10
+    assert len(await bodies_under(url, QUARANTINE)) == 1
 
 
-def test_the_spool_accepts_while_the_authority_is_unreachable(tmp_path: Path) -> None:
-    """Nothing is refused or transferred; afterwards every record is transferred once."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            spooled.remote.away = True
-            for seq in range(5):
-                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 5
-            assert (await spooled.client.upload(frame_of(text="x"))).status == 409
-            spooled.remote.away = False
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-        url = f"file://{tmp_path}/store"
-        assert len(await bodies_under(url, ACCEPTED)) == 5
-        assert len(await bodies_under(url, RAW_BLOBS)) == 6
-        assert len(await bodies_under(url, QUARANTINE)) == 1
-
-    run(main())
-
-
-def test_each_frame_of_a_list_is_accepted_in_the_spool_and_transferred(tmp_path: Path) -> None:
-    """Each result is that of a single upload; a conflict and lost responses stop no other frame."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            spooled.remote.away = True
-            known, other = frame_of(identity(seq=1)), frame_of(identity(seq=1), "other")
-            assert (await spooled.client.upload(known)).status == 200
-            new = [frame_of(identity(seq=seq)) for seq in range(2, 10)]
-            results = await send_list(spooled.client, known, other, *new, new[0])
-            assert [one["status"] for one in results] == [200, 409, *[200] * 9]
-            duplicates = [one["accepted"]["duplicate"] for one in results if "accepted" in one]
-            assert duplicates == [True, *[False] * 8, True]
-            assert [key for verb, key in spooled.remote.calls if verb == "create"] == []
-            spooled.remote.away, spooled.remote.lossy = False, 3
-            await spooled.transfer.transfer_once()
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-            for seq in range(1, 10):
-                key = accepted_key(identity(seq=seq))
-                here, there = (
-                    await spooled.local.inner.get(key),
-                    await spooled.remote.inner.get(key),
-                )
-                assert isinstance(here, Found)
-                assert isinstance(there, Found)
-                assert here.body == there.body
-            spooled.gateway.uploads.cache.forget_all()
-            again = await send_list(spooled.client, *new)
-            assert {one["accepted"]["duplicate"] for one in again} == {True}
-        url = f"file://{tmp_path}/store"
-        assert len(await bodies_under(url, ACCEPTED)) == 9
-        assert len(await bodies_under(url, RAW_BLOBS)) == 10
-        assert len(await bodies_under(url, QUARANTINE)) == 1
-
-    run(main())
-
-
-def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
+async def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
     """Own writes with a lost response are recognized when they are read."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            await spooled.transfer.transfer_once()
-            assert (await spooled.client.upload(frame_of())).status == 200
-            spooled.remote.lossy = 2
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-            metric = spooled.gateway.metrics.spool_landed.labels("accepted")
-            assert metric._value.get() == 1
-        assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        await spooled.transfer.transfer_once()
+        assert (await spooled.client.upload(frame_of())).status == 200
+        spooled.remote.lossy = 2
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+        metric = spooled.gateway.metrics.spool_landed.labels("accepted")
+        assert metric._value.get() == 1
+    assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
 
 
-def test_a_batch_is_marked_as_transferred_only_after_the_journal_names_it(tmp_path: Path) -> None:
+async def test_a_batch_is_marked_as_transferred_only_after_the_journal_names_it(
+    tmp_path: Path,
+) -> None:
     """Otherwise no journal would name it, and an answer without it might be called complete."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            await spooled.transfer.transfer_once()
-            marker = transfer_marker_key(accepted_key(identity()))
-            assert (await spooled.client.upload(frame_of())).status == 200
-            spooled.remote.refused = GATEWAY_JOURNALS
-            await spooled.transfer.transfer_once()
-            assert isinstance(await spooled.remote.inner.get(accepted_key(identity())), Found)
-            assert isinstance(await spooled.local.inner.head(marker), NotFound)
-            assert spooled.transfer.pending == 1
-            spooled.remote.refused = ""
-            await spooled.transfer.transfer_once()
-            assert not isinstance(await spooled.local.inner.head(marker), NotFound)
-            assert spooled.transfer.pending == 0
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        await spooled.transfer.transfer_once()
+        marker = transfer_marker_key(accepted_key(identity()))
+        assert (await spooled.client.upload(frame_of())).status == 200
+        spooled.remote.refused = GATEWAY_JOURNALS
+        await spooled.transfer.transfer_once()
+        assert isinstance(await spooled.remote.inner.get(accepted_key(identity())), Found)
+        assert isinstance(await spooled.local.inner.head(marker), NotFound)
+        assert spooled.transfer.pending == 1
+        spooled.remote.refused = ""
+        await spooled.transfer.transfer_once()
+        assert not isinstance(await spooled.local.inner.head(marker), NotFound)
+        assert spooled.transfer.pending == 0
 
 
-def test_a_batch_whose_blob_neither_place_has_stays_pending(tmp_path: Path) -> None:
+async def test_a_batch_whose_blob_neither_place_has_stays_pending(tmp_path: Path) -> None:
     """The manifest in the authority is no proof of the blob; a restored blob is enough."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            await spooled.transfer.transfer_once()
-            frame, key = frame_of(), accepted_key(identity())
-            assert (await spooled.client.upload(frame)).status == 200
-            manifest = await spooled.local.inner.get(key)
-            assert isinstance(manifest, Found)
-            await spooled.remote.inner.create(key, manifest.body)
-            blob = await spooled.local.inner.head(blob_key(digest_of(frame)))
-            assert isinstance(blob, ObjectInfo)
-            await spooled.local.inner.delete(blob.key, blob.incarnation)
-            await spooled.transfer.transfer_once()
-            assert isinstance(await spooled.local.inner.head(transfer_marker_key(key)), NotFound)
-            assert spooled.transfer.pending == 1
-            await spooled.local.inner.create(blob.key, frame)
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-            assert isinstance(await spooled.remote.inner.head(blob.key), ObjectInfo)
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        await spooled.transfer.transfer_once()
+        frame, key = frame_of(), accepted_key(identity())
+        assert (await spooled.client.upload(frame)).status == 200
+        manifest = await spooled.local.inner.get(key)
+        assert isinstance(manifest, Found)
+        await spooled.remote.inner.create(key, manifest.body)
+        blob = await spooled.local.inner.head(blob_key(digest_of(frame)))
+        assert isinstance(blob, ObjectInfo)
+        await spooled.local.inner.delete(blob.key, blob.incarnation)
+        await spooled.transfer.transfer_once()
+        assert isinstance(await spooled.local.inner.head(transfer_marker_key(key)), NotFound)
+        assert spooled.transfer.pending == 1
+        await spooled.local.inner.create(blob.key, frame)
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+        assert isinstance(await spooled.remote.inner.head(blob.key), ObjectInfo)
 
 
-def test_a_batch_that_is_sent_again_during_its_transfer_leaves_no_blob(
+async def test_a_batch_that_is_sent_again_during_its_transfer_leaves_no_blob(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The upload writes the blob again after the transfer has deleted it: another pass drops it."""
+    async with spooling(tmp_path) as spooled:
+        await spooled.transfer.transfer_once()
+        frame, mark = frame_of(), spool_transfer.mark_transferred
+        blob = blob_key(digest_of(frame))
 
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            await spooled.transfer.transfer_once()
-            frame, mark = frame_of(), spool_transfer.mark_transferred
-            blob = blob_key(digest_of(frame))
+        async def late(*arguments: Any) -> None:
+            await mark(*arguments)
+            if not repeated:
+                repeated.append(await spooled.client.upload(frame, Sluice_Retry="1"))
 
-            async def late(*arguments: Any) -> None:
-                await mark(*arguments)
-                if not repeated:
-                    repeated.append(await spooled.client.upload(frame, Sluice_Retry="1"))
-
-            repeated: list[HttpResult] = []
-            monkeypatch.setattr(spool_transfer, "mark_transferred", late)
-            assert (await spooled.client.upload(frame)).status == 200
-            spooled.gateway.uploads.cache.forget_all()
-            await spooled.transfer.transfer_once()
-            assert [one.status for one in repeated] == [200]
-            assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
-            assert spooled.transfer.pending == 1
-            await spooled.transfer.transfer_once()
-            assert isinstance(await spooled.local.inner.head(blob), NotFound)
-            assert spooled.transfer.pending == 0
-
-    run(main())
+        repeated: list[HttpResult] = []
+        monkeypatch.setattr(spool_transfer, "mark_transferred", late)
+        assert (await spooled.client.upload(frame)).status == 200
+        spooled.gateway.uploads.cache.forget_all()
+        await spooled.transfer.transfer_once()
+        assert [one.status for one in repeated] == [200]
+        assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
+        assert spooled.transfer.pending == 1
+        await spooled.transfer.transfer_once()
+        assert isinstance(await spooled.local.inner.head(blob), NotFound)
+        assert spooled.transfer.pending == 0
 
 
-def test_a_transfer_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
+async def test_a_transfer_resumes_after_a_crash_at_every_step(tmp_path: Path) -> None:
     """A new process finds the pending records: without a marker, or with a blob that was not
     deleted.
     """
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            for seq in range(3):
-                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
-            await spooled.transfer.transfer_once()
-            # Crash before the marker of batch 1 and before the deletion of blob 2.
-            frame = frame_of(identity(seq=1))
-            key = transfer_marker_key(accepted_key(identity(seq=1)))
-            info = await spooled.local.inner.head(key)
-            await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
-            await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
-        async with spooling(tmp_path) as resumed:
-            await resumed.transfer.transfer_once()
-            assert resumed.transfer.pending == 0
-            assert isinstance(await resumed.local.inner.head(key), object)
-            assert not isinstance(await resumed.local.inner.head(key), NotFound)
-        url = f"file://{tmp_path}"
-        assert len(await bodies_under(f"{url}/store", ACCEPTED)) == 3
-        assert len(await bodies_under(f"{url}/store", QUARANTINE)) == 0
-        assert len(await bodies_under(f"{url}/spool", RAW_BLOBS)) == 0
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        for seq in range(3):
+            assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+        await spooled.transfer.transfer_once()
+        # Crash before the marker of batch 1 and before the deletion of blob 2.
+        frame = frame_of(identity(seq=1))
+        key = transfer_marker_key(accepted_key(identity(seq=1)))
+        info = await spooled.local.inner.head(key)
+        await spooled.local.inner.delete(key, info.incarnation)  # type: ignore[arg-type,union-attr]
+        await spooled.local.inner.create(blob_key(digest_of(frame)), frame)
+    async with spooling(tmp_path) as resumed:
+        await resumed.transfer.transfer_once()
+        assert resumed.transfer.pending == 0
+        assert isinstance(await resumed.local.inner.head(key), object)
+        assert not isinstance(await resumed.local.inner.head(key), NotFound)
+    url = f"file://{tmp_path}"
+    assert len(await bodies_under(f"{url}/store", ACCEPTED)) == 3
+    assert len(await bodies_under(f"{url}/store", QUARANTINE)) == 0
+    assert len(await bodies_under(f"{url}/spool", RAW_BLOBS)) == 0
 
 
-def test_a_conflict_during_a_transfer_overwrites_nothing(tmp_path: Path) -> None:
+async def test_a_conflict_during_a_transfer_overwrites_nothing(tmp_path: Path) -> None:
     """Other bytes own the identity there: a quarantine record and an alert, and both blobs are
     kept.
     """
-
-    async def main() -> None:
-        theirs = Path(tmp_path / "theirs")
-        async with spooling(theirs) as other:
-            assert (await other.client.upload(frame_of(text="theirs"))).status == 200
-            await other.transfer.transfer_once()
-        manifests = await bodies_under(f"file://{theirs}/store", ACCEPTED)
-        async with spooling(tmp_path) as spooled:
-            for key, body in manifests.items():
-                await spooled.remote.inner.create(ObjectKey(key), body)
-            assert (await spooled.client.upload(frame_of(text="ours"))).status == 200
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-        url = f"file://{tmp_path}/store"
-        assert await bodies_under(url, ACCEPTED) == manifests
-        records = await bodies_under(url, QUARANTINE)
-        ours = digest_of(frame_of(text="ours"))
-        assert [json.loads(body)["submitted_frame_sha256"] for body in records.values()] == [ours]
-        assert blob_key(ours) in await bodies_under(url, RAW_BLOBS)
-
-    run(main())
+    theirs = Path(tmp_path / "theirs")
+    async with spooling(theirs) as other:
+        assert (await other.client.upload(frame_of(text="theirs"))).status == 200
+        await other.transfer.transfer_once()
+    manifests = await bodies_under(f"file://{theirs}/store", ACCEPTED)
+    async with spooling(tmp_path) as spooled:
+        for key, body in manifests.items():
+            await spooled.remote.inner.create(ObjectKey(key), body)
+        assert (await spooled.client.upload(frame_of(text="ours"))).status == 200
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+    url = f"file://{tmp_path}/store"
+    assert await bodies_under(url, ACCEPTED) == manifests
+    records = await bodies_under(url, QUARANTINE)
+    ours = digest_of(frame_of(text="ours"))
+    assert [json.loads(body)["submitted_frame_sha256"] for body in records.values()] == [ours]
+    assert blob_key(ours) in await bodies_under(url, RAW_BLOBS)
 
 
-def test_decisions_are_transferred_too(tmp_path: Path) -> None:
+async def test_decisions_are_transferred_too(tmp_path: Path) -> None:
     """A decision that an operator made at the spool is copied to the authority."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            await spooled.client.upload(frame_of(text="a"))
-            await spooled.client.upload(frame_of(text="b"))
-            listed = await spooled.client.get_signed("/v1/conflicts")
-            conflict_id = listed.body["conflicts"][0]["id"]
-            ops = Client(spooled.client.session, spooled.client.port, OPS)
-            path = f"/v1/conflicts/{conflict_id}/resolve"
-            assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
-            await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 0
-        assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        await spooled.client.upload(frame_of(text="a"))
+        await spooled.client.upload(frame_of(text="b"))
+        listed = await spooled.client.get_signed("/v1/conflicts")
+        conflict_id = listed.body["conflicts"][0]["id"]
+        ops = Client(spooled.client.session, spooled.client.port, OPS)
+        path = f"/v1/conflicts/{conflict_id}/resolve"
+        assert (await ops.post_signed(path, {"action": "accept_existing"})).status == 200
+        await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 0
+    assert len(await bodies_under(f"file://{tmp_path}/store", "decisions/v1/")) == 1
 
 
-def test_a_frame_of_a_later_release_delays_no_other_record(tmp_path: Path) -> None:
+async def test_a_frame_of_a_later_release_delays_no_other_record(tmp_path: Path) -> None:
     """It is in the spool after a rollback, and is transferred after the upgrade."""
-
-    async def main() -> None:
-        async with spooling(tmp_path) as spooled:
-            for seq in (1, 2):
-                assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
-            frame, record = later_release(frame_of(identity(seq=3)))
-            blob, key = blob_key(record.digest), accepted_key(record.identity)
-            await spooled.local.inner.create(blob, frame)
-            await spooled.local.inner.create(key, encode_record(record))
-            for _ in range(2):
-                await spooled.transfer.transfer_once()
-            assert spooled.transfer.pending == 1
-            assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
-            assert len(await bodies_under(f"file://{tmp_path}/store", ACCEPTED)) == 2
-
-    run(main())
+    async with spooling(tmp_path) as spooled:
+        for seq in (1, 2):
+            assert (await spooled.client.upload(frame_of(identity(seq=seq)))).status == 200
+        frame, record = later_release(frame_of(identity(seq=3)))
+        blob, key = blob_key(record.digest), accepted_key(record.identity)
+        await spooled.local.inner.create(blob, frame)
+        await spooled.local.inner.create(key, encode_record(record))
+        for _ in range(2):
+            await spooled.transfer.transfer_once()
+        assert spooled.transfer.pending == 1
+        assert isinstance(await spooled.local.inner.head(blob), ObjectInfo)
+        assert len(await bodies_under(f"file://{tmp_path}/store", ACCEPTED)) == 2
 
 
-def test_second_spool_is_refused(tmp_path: Path) -> None:
+async def test_second_spool_is_refused(tmp_path: Path) -> None:
     """The authority belongs to the first spool that claimed it; another spool transfers nothing."""
-
-    async def main() -> None:
-        async with (
-            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
-            open_store(f"file://{tmp_path}/one", StoreMode.CREATE) as one,
-            open_store(f"file://{tmp_path}/two", StoreMode.CREATE) as two,
-        ):
-            ids = SystemIds()
-            await claim_authority(one, remote, ids, WRITER)
-            await claim_authority(one, remote, ids, WRITER)
-            with pytest.raises(BadUsage, match="another spool"):
-                await claim_authority(two, remote, ids, WRITER)
-
-    run(main())
+    async with (
+        open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+        open_store(f"file://{tmp_path}/one", StoreMode.CREATE) as one,
+        open_store(f"file://{tmp_path}/two", StoreMode.CREATE) as two,
+    ):
+        ids = SystemIds()
+        await claim_authority(one, remote, ids, WRITER)
+        await claim_authority(one, remote, ids, WRITER)
+        with pytest.raises(BadUsage, match="another spool"):
+            await claim_authority(two, remote, ids, WRITER)
 
 
 async def examined(url: str) -> DoctorResult | None:
@@ -430,26 +380,11 @@ async def examined(url: str) -> DoctorResult | None:
 
 
 def refused(tmp_path: Path, *flags: str) -> str:
-    done = subprocess.run(
-        (
-            sys.executable,
-            "-c",
-            "from sluice_cli.main import main; main()",
-            "gateway",
-            "--store",
-            f"file://{tmp_path}/store",
-            "--listen",
-            "127.0.0.1:0",
-            "--principals",
-            str(tmp_path / "principals.toml"),
-            *flags,
-        ),
-        capture_output=True,
-        text=True,
-        timeout=120,  # bounds a hang
-        check=False,
-        env=clean_environment(),
-        cwd=tmp_path,
+    """Run a gateway that must not start; return its errors."""
+    done = run_sluice(
+        tmp_path,
+        *("gateway", "--store", f"file://{tmp_path}/store", "--listen", "127.0.0.1:0"),
+        *("--principals", str(tmp_path / "principals.toml"), *flags),
     )
     assert done.returncode == 2, done.stderr
     return done.stderr
@@ -461,12 +396,6 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
     async def init() -> None:
         async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as store:
             await create_authority(store, AGREED)
-
-    async def ship(port: int) -> None:
-        async with aiohttp.ClientSession() as session:
-            client = Client(session, port, HOST)
-            for seq in range(10):
-                assert (await client.upload(frame_of(identity(seq=seq)))).status == 200
 
     async def landed() -> None:
         async with asyncio.timeout(20):
@@ -481,15 +410,11 @@ def test_a_real_process_spools_and_transfers(tmp_path: Path) -> None:
     slow = (*writer, "--object-landing-interval-ms", "60000")
     first = start_gateway(tmp_path, url, principals, *slow)
     try:
-        asyncio.run(ship(first.port))
+        sent = first.upload(HOST, *(frame_of(identity(seq=seq)) for seq in range(10)))
+        assert {one.status for one in sent} == {200}
         assert "another gateway has locked this spool" in refused(tmp_path, *writer)
-        assert "another spool writer" in refused(
-            tmp_path,
-            "--spool",
-            f"file://{tmp_path}/other",
-            "--collector-id",
-            "someone-else",
-        )
+        other = ("--spool", f"file://{tmp_path}/other", "--collector-id", "someone-else")
+        assert "another spool writer" in refused(tmp_path, *other)
         assert asyncio.run(examined(f"file://{tmp_path}/other")) is None
         assert "acceptance mode differs" in refused(
             tmp_path, "--collector-id", WRITER, "--skip-probe"

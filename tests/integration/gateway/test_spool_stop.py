@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -23,7 +21,6 @@ from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
 from sluice_store import StoreMode, create_authority, open_store
 
 BATCHES = 8
-DISK_BYTES = 8 * 1024 * 1024
 
 
 def start(tmp_path: Path, spool: Path, interval_ms: int = 60_000, *flags: str) -> GatewayProcess:
@@ -84,20 +81,6 @@ def test_a_stopped_spool_has_transferred_every_batch_and_conflict(tmp_path: Path
         second.kill()
     assert counts(tmp_path, "store") == (BATCHES, BATCHES, 2 * BATCHES)
     assert counts(tmp_path, "spool") == (BATCHES, BATCHES, 0)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a small file system, where this user may."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(folder)]
-    if os.getuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting needs root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 @pytest.mark.long

@@ -2,27 +2,22 @@
 
 import asyncio
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-import aiohttp
 import pytest
 from support.commands import sluice
 from support.gateway import (
-    Client,
     CountingStore,
     GatewayProcess,
     HttpResult,
     TestKey,
     frame_of,
     identity,
-    run,
     running,
     start_gateway,
     write_principals,
 )
-from support.local_deployment import clean_environment
+from support.local_deployment import run_sluice
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_gateway.spool.claim import mirror_authority
@@ -39,30 +34,6 @@ from sluice_store.authority import read_history
 
 HOST = TestKey("host-1", ("host-1",))
 WRITER = "spool-gw"
-
-
-def refused_gateway(cwd: Path, *words: str) -> str:
-    """Run a gateway that must not start; return its errors."""
-    words = ("gateway", *words)
-    done = subprocess.run(
-        (sys.executable, "-c", "from sluice_cli.main import main; main()", *words),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env=clean_environment(),
-        cwd=cwd,
-    )
-    return done.stderr
-
-
-def send(server: GatewayProcess, frames: list[bytes]) -> list[HttpResult]:
-    async def main() -> list[HttpResult]:
-        async with aiohttp.ClientSession() as session:
-            client = Client(session, server.port, HOST)
-            return [await client.upload(frame) for frame in frames]
-
-    return asyncio.run(main())
 
 
 def frames(first: int, count: int, text: str = "hello") -> list[bytes]:
@@ -109,7 +80,7 @@ def there_and_back(tmp_path: Path, url: str) -> None:
 
     try:
         first = start(*slow)
-        assert verdicts(send(first, frames(0, 5))) == {(200, False)}
+        assert verdicts(first.upload(HOST, *frames(0, 5))) == {(200, False)}
         assert "another gateway has locked this spool" in sluice(*leave).stderr
         first.kill()
         refused = sluice(*leave)
@@ -123,21 +94,21 @@ def there_and_back(tmp_path: Path, url: str) -> None:
             assert sluice("doctor", *there).returncode == 0
         both = [start(), start()]
         for server in both:
-            assert verdicts(send(server, frames(0, 5))) == {(200, True)}
-        assert verdicts(send(both[0], frames(5, 5))) == {(200, False)}
-        assert verdicts(send(both[1], frames(5, 5))) == {(200, True)}
+            assert verdicts(server.upload(HOST, *frames(0, 5))) == {(200, True)}
+        assert verdicts(both[0].upload(HOST, *frames(5, 5))) == {(200, False)}
+        assert verdicts(both[1].upload(HOST, *frames(5, 5))) == {(200, True)}
         assert "may spool again" in sluice(*enter, "other").stderr
         back = sluice(*enter, WRITER, "--json")
         assert json.loads(back.stdout)["spool_writer"] == WRITER, back.stderr
         for server in both:  # each reads the switch and drains
             assert server.process.wait(30) == 0
         flags = ("--listen", "127.0.0.1:0", "--principals", str(principals))
-        assert "acceptance mode differs" in refused_gateway(tmp_path, *there, *flags)
+        assert "acceptance mode differs" in run_sluice(tmp_path, "gateway", *there, *flags).stderr
 
         again = start(*slow)
-        assert verdicts(send(again, frames(0, 10))) == {(200, True)}
-        assert verdicts(send(again, frames(3, 4, text="other"))) == {(409, None)}
-        assert verdicts(send(again, frames(10, 2))) == {(200, False)}
+        assert verdicts(again.upload(HOST, *frames(0, 10))) == {(200, True)}
+        assert verdicts(again.upload(HOST, *frames(3, 4, text="other"))) == {(409, None)}
+        assert verdicts(again.upload(HOST, *frames(10, 2))) == {(200, False)}
         assert again.stop() == 0
     finally:
         for server in servers:
@@ -155,61 +126,53 @@ class Away(CountingStore):
         raise StoreUnavailable("create", key, "unreachable")
 
 
-def test_an_unfinished_switch_closes_the_spool_until_it_is_repeated(tmp_path: Path) -> None:
+async def test_an_unfinished_switch_closes_the_spool_until_it_is_repeated(tmp_path: Path) -> None:
     """The spool closes first: after a crash it does not start until the command is repeated."""
-
-    async def main() -> None:
-        async with (
-            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
-            open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
-        ):
-            spooled = Authority(
-                authority_id="01J00000000000000000000000",
-                retry_horizon_s=900_000,
-                acceptance="local_spool",
-                spool_writer=WRITER,
-            )
-            before = await create_authority(remote, spooled)
+    async with (
+        open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+        open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
+    ):
+        spooled = Authority(
+            authority_id="01J00000000000000000000000",
+            retry_horizon_s=900_000,
+            acceptance="local_spool",
+            spool_writer=WRITER,
+        )
+        before = await create_authority(remote, spooled)
+        await mirror_authority(local, remote, SystemClock())
+        with pytest.raises(StoreUnavailable):
+            await switch_to_manifest(Away(remote), local, SystemClock())
+        assert (await read_authority(local)).acceptance == "s3_manifest"
+        with pytest.raises(BadUsage, match="is unfinished"):
             await mirror_authority(local, remote, SystemClock())
-            with pytest.raises(StoreUnavailable):
-                await switch_to_manifest(Away(remote), local, SystemClock())
-            assert (await read_authority(local)).acceptance == "s3_manifest"
-            with pytest.raises(BadUsage, match="is unfinished"):
-                await mirror_authority(local, remote, SystemClock())
-            after = await switch_to_manifest(remote, local, SystemClock())
-            assert after == await read_authority(remote)
-            assert (after.acceptance, after.spool_writer) == ("s3_manifest", None)
-            kept = (before.authority_id, before.retry_horizon_s, before.lanes, before.margin_s)
-            assert (
-                after.authority_id,
-                after.retry_horizon_s,
-                after.lanes,
-                after.margin_s,
-            ) == kept
-            with pytest.raises(BadUsage, match="already"):
-                await switch_to_manifest(remote, local, SystemClock())
-
-    run(main())
+        after = await switch_to_manifest(remote, local, SystemClock())
+        assert after == await read_authority(remote)
+        assert (after.acceptance, after.spool_writer) == ("s3_manifest", None)
+        kept = (before.authority_id, before.retry_horizon_s, before.lanes, before.margin_s)
+        assert (
+            after.authority_id,
+            after.retry_horizon_s,
+            after.lanes,
+            after.margin_s,
+        ) == kept
+        with pytest.raises(BadUsage, match="already"):
+            await switch_to_manifest(remote, local, SystemClock())
 
 
-def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
+async def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
     """Ten concurrent switches to ten writers: one number, one winner, the others fail."""
-
-    async def main() -> None:
-        async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote:
-            await create_authority(remote)
-            names = [f"gw-{number}" for number in range(10)]
-            done = await asyncio.gather(
-                *(switch_to_spool(remote, name, SystemClock()) for name in names),
-                return_exceptions=True,
-            )
-            won = [one for one in done if isinstance(one, Authority)]
-            assert len(won) == 1
-            assert all(isinstance(one, BadUsage) for one in done if one not in won)
-            assert await read_authority(remote) == won[0]
-            assert len((await read_history(remote)).switches) == 1
-
-    run(main())
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote:
+        await create_authority(remote)
+        names = [f"gw-{number}" for number in range(10)]
+        done = await asyncio.gather(
+            *(switch_to_spool(remote, name, SystemClock()) for name in names),
+            return_exceptions=True,
+        )
+        won = [one for one in done if isinstance(one, Authority)]
+        assert len(won) == 1
+        assert all(isinstance(one, BadUsage) for one in done if one not in won)
+        assert await read_authority(remote) == won[0]
+        assert len((await read_history(remote)).switches) == 1
 
 
 def before(now: MachineInstant, seconds: float) -> MachineInstant:
@@ -217,21 +180,18 @@ def before(now: MachineInstant, seconds: float) -> MachineInstant:
     return MachineInstant(boottime_ns=now.boottime_ns - ago_ns, wall_ns=now.wall_ns - ago_ns)
 
 
-def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(
+async def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST) as server:
-            now = server.gateway.mode.now()
-            server.gateway.mode.checked_at = before(now, NOTICE_S_MAX - 5)
-            assert (await server.client.upload(frame_of())).status == 200
-            server.gateway.mode.checked_at = before(now, NOTICE_S_MAX)
-            calls = len(server.store.calls)
-            refused = await server.client.upload(frame_of(identity(seq=1)))
-            assert (refused.status, refused.body["code"]) == (503, "store_unavailable")
-            assert len(server.store.calls) == calls, "no call reached the store"
-
-    run(main())
+    async with running(tmp_path, HOST) as server:
+        now = server.gateway.mode.now()
+        server.gateway.mode.checked_at = before(now, NOTICE_S_MAX - 5)
+        assert (await server.client.upload(frame_of())).status == 200
+        server.gateway.mode.checked_at = before(now, NOTICE_S_MAX)
+        calls = len(server.store.calls)
+        refused = await server.client.upload(frame_of(identity(seq=1)))
+        assert (refused.status, refused.body["code"]) == (503, "store_unavailable")
+        assert len(server.store.calls) == calls, "no call reached the store"
 
 
 class Sleepless(SystemClock):
@@ -244,19 +204,18 @@ class Sleepless(SystemClock):
         self.slept_s.append(seconds)
 
 
-def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with (
-            open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
-            open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
-        ):
-            await create_authority(remote)
-            await switch_to_spool(remote, WRITER, SystemClock())
-            clock, history = Sleepless(), await read_history(remote)
-            await adopt_records(local, remote, history, clock, SETTLE_S)
-            assert len(clock.slept_s) == 1
-            assert SETTLE_S - 10 < clock.slept_s[0] <= SETTLE_S
-            await adopt_records(local, remote, history, clock, SETTLE_S)
-            assert len(clock.slept_s) == 1, "once per switch"
-
-    run(main())
+async def test_spool_serves_only_after_no_gateway_of_the_old_mode_can_accept(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote,
+        open_store(f"file://{tmp_path}/spool", StoreMode.CREATE) as local,
+    ):
+        await create_authority(remote)
+        await switch_to_spool(remote, WRITER, SystemClock())
+        clock, history = Sleepless(), await read_history(remote)
+        await adopt_records(local, remote, history, clock, SETTLE_S)
+        assert len(clock.slept_s) == 1
+        assert SETTLE_S - 10 < clock.slept_s[0] <= SETTLE_S
+        await adopt_records(local, remote, history, clock, SETTLE_S)
+        assert len(clock.slept_s) == 1, "once per switch"

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -14,7 +15,6 @@ from support.gateway import (
     TestKey,
     frame_of,
     identity,
-    run,
     running,
     upload_fields,
 )
@@ -72,31 +72,26 @@ async def post(
         return HttpResult(answer.status, await answer.json(content_type=None), answer.headers)
 
 
-def serve(
-    tmp_path: Path, body: Callable[[TestAuthority, Running], Awaitable[None]], **limits: float
-) -> None:
-    async def main() -> None:
-        authority = TestAuthority(tmp_path / "ca")
-        server = authority.issue("server", usage=SERVER)
-        async with running(
-            tmp_path,
-            _Fleet("host-1", ("host-1",), key=HOST.key),
-            tls_certificate=server.certificate,
-            tls_key=server.key,
-            tls_client_ca=authority.path,
-            **limits,
-        ) as served:
-            await body(authority, served)
-
-    run(main())
+@asynccontextmanager
+async def serve(tmp_path: Path, **limits: float) -> AsyncIterator[tuple[TestAuthority, Running]]:
+    authority = TestAuthority(tmp_path / "ca")
+    server = authority.issue("server", usage=SERVER)
+    async with running(
+        tmp_path,
+        _Fleet("host-1", ("host-1",), key=HOST.key),
+        tls_certificate=server.certificate,
+        tls_key=server.key,
+        tls_client_ca=authority.path,
+        **limits,
+    ) as served:
+        yield authority, served
 
 
-def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
+async def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
     """An exact id and a template over one segment; the agent of the manifest must be that of the
     SAN.
     """
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path) as (authority, served):
         mine = authority.issue("mine", f"spiffe://td/agent/{HEX}")
         assert (await post(authority, mine, served, frame_of())).status == 200
         foreign = frame_of(identity("host-9"))
@@ -104,13 +99,10 @@ def test_spiffe_id_is_the_sender(tmp_path: Path) -> None:
         exact = authority.issue("exact", "spiffe://td/special/host-2")
         assert (await post(authority, exact, served, frame_of(identity("host-2")))).status == 200
 
-    serve(tmp_path, body)
 
-
-def test_the_sender_of_a_list_is_that_of_the_certificate(tmp_path: Path) -> None:
+async def test_the_sender_of_a_list_is_that_of_the_certificate(tmp_path: Path) -> None:
     """Each frame of a list over mTLS belongs to the agent of the certificate, or is refused."""
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path) as (authority, served):
         mine = authority.issue("mine", f"spiffe://td/agent/{HEX}")
         frames = [ListedFrame(frame=frame_of(identity(name))) for name in ("host-1", "host-9")]
         listed = encode_frame_list(frames)
@@ -118,8 +110,6 @@ def test_the_sender_of_a_list_is_that_of_the_certificate(tmp_path: Path) -> None
         answer = await post(authority, mine, served, listed, **to_lists)
         assert [one["status"] for one in answer.body["results"]] == [200, 403]
         assert (await post(authority, None, served, listed, **to_lists)).status == 401
-
-    serve(tmp_path, body)
 
 
 @pytest.mark.parametrize(
@@ -134,24 +124,20 @@ def test_the_sender_of_a_list_is_that_of_the_certificate(tmp_path: Path) -> None
         (f"https://td/agent/{HEX}",),
     ],
 )
-def test_certificates_without_a_known_sender_are_refused(
+async def test_certificates_without_a_known_sender_are_refused(
     tmp_path: Path, uris: tuple[str, ...]
 ) -> None:
     """A valid certificate without exactly one known SPIFFE id is 401, before any store call."""
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path) as (authority, served):
         pem = authority.issue("odd", *uris)
         answer = await post(authority, pem, served, frame_of())
         assert (answer.status, answer.body["code"]) == (401, "unauthenticated")
         assert served.store.calls == []
 
-    serve(tmp_path, body)
 
-
-def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
+async def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
     """Expired, for another use, or of another authority: no request is served."""
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path) as (authority, served):
         uri = f"spiffe://td/agent/{HEX}"
         stranger = TestAuthority(tmp_path / "other").issue("stranger", uri, usage=CLIENT)
         expired = authority.issue("expired", uri, expired=True)
@@ -161,23 +147,18 @@ def test_certificates_that_fail_the_handshake(tmp_path: Path) -> None:
                 await post(authority, pem, served, frame_of())
         assert served.store.calls == []
 
-    serve(tmp_path, body)
 
-
-def test_without_a_certificate_a_signature_is_needed(tmp_path: Path) -> None:
+async def test_without_a_certificate_a_signature_is_needed(tmp_path: Path) -> None:
     """Without a certificate a signature over TLS is accepted, and nothing at all is 401."""
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path) as (authority, served):
         assert (await post(authority, None, served, frame_of())).status == 401
         assert (await post(authority, None, served, frame_of(), signed=True)).status == 200
 
-    serve(tmp_path, body)
 
-
-def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
+async def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
     """A sender with a certificate may send chunks: 411, before the endless body."""
+    async with serve(tmp_path) as (authority, served):
 
-    async def body(authority: TestAuthority, served: Running) -> None:
         async def endless() -> object:
             for _ in range(50):
                 yield b"x" * 65536
@@ -192,13 +173,10 @@ def test_chunked_body_over_mtls_is_411(tmp_path: Path) -> None:
             assert answer.status == 411
         assert served.store.calls == []
 
-    serve(tmp_path, body)
 
-
-def test_guard_watches_tls_connections(tmp_path: Path) -> None:
+async def test_guard_watches_tls_connections(tmp_path: Path) -> None:
     """A body slower than the limit of a head is accepted; an idle connection is closed in time."""
-
-    async def body(authority: TestAuthority, served: Running) -> None:
+    async with serve(tmp_path, head_timeout_s=0.3, idle_timeout_s=0.3) as (authority, served):
         pem = authority.issue("mine", f"spiffe://td/agent/{HEX}")
         frame = frame_of()
         reader, writer = await asyncio.open_connection(
@@ -216,5 +194,3 @@ def test_guard_watches_tls_connections(tmp_path: Path) -> None:
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
-
-    serve(tmp_path, body, head_timeout_s=0.3, idle_timeout_s=0.3)

@@ -18,7 +18,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (
 )
 from support.door_bodies import S, firehose
 from support.door_client import PROTOBUF, TestSender, accepted_frames, otlp_logs, post
-from support.gateway import Running, TestKey, run, running
+from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
 from sluice_gateway.process.serving import serving_grpc
@@ -108,49 +108,42 @@ async def check_kept(served: Running, store: ObjectStore, door: DoorName) -> Non
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.door)
-def test_a_bad_record_is_kept_and_the_answer_is_a_success(tmp_path: Path, case: Damaged) -> None:
-    async def main() -> None:
-        async with running(tmp_path, HOST, SHOP, doors=get_args(DoorName)) as served:
-            token = SHOP.token.token
-            found = await post(served, case.path, case.body, token, case.headers)
-            assert found.status == case.status, found.body
-            if case.answer is not None:
-                assert json.loads(found.body) == case.answer
-            if case.door == "elasticsearch":
-                answer = json.loads(found.body)
-                statuses = [one["create"]["status"] for one in answer["items"]]
-                assert (answer["errors"], statuses) == (True, [201, 400])
-            await check_kept(served, served.store.inner, case.door)
+async def test_a_bad_record_is_kept_and_the_answer_is_a_success(
+    tmp_path: Path, case: Damaged
+) -> None:
+    async with running(tmp_path, HOST, SHOP, doors=get_args(DoorName)) as served:
+        token = SHOP.token.token
+        found = await post(served, case.path, case.body, token, case.headers)
+        assert found.status == case.status, found.body
+        if case.answer is not None:
+            assert json.loads(found.body) == case.answer
+        if case.door == "elasticsearch":
+            answer = json.loads(found.body)
+            statuses = [one["create"]["status"] for one in answer["items"]]
+            assert (answer["errors"], statuses) == (True, [201, 400])
+        await check_kept(served, served.store.inner, case.door)
 
-    run(main())
 
-
-def test_otlp_in_protobuf_warns_and_rejects_nothing(tmp_path: Path) -> None:
+async def test_otlp_in_protobuf_warns_and_rejects_nothing(tmp_path: Path) -> None:
     """Over HTTP and over gRPC: `rejected_log_records` 0 with a message is a warning."""
     warning = ExportLogsServiceResponse()
     warning.partial_success.error_message = WARNING
 
-    async def over_http() -> None:
-        async with running(tmp_path / "http", HOST, SHOP, doors=("otlp",)) as served:
-            found = await post(served, "/v1/logs", damaged_otlp(), SHOP.token.token, PROTOBUF)
-            assert found.status == 200
-            assert ExportLogsServiceResponse.FromString(found.body) == warning
-            await check_kept(served, served.store.inner, "otlp")
-
-    async def over_grpc() -> None:
-        async with (
-            running(
-                tmp_path / "grpc", HOST, SHOP, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0"
-            ) as served,
-            serving_grpc(served.gateway) as port,
-            aio.insecure_channel(f"127.0.0.1:{port}") as channel,
-        ):
-            call = channel.unary_unary(LOGS)(
-                damaged_otlp(), metadata=(("authorization", f"Bearer {SHOP.token.token}"),)
-            )
-            assert ExportLogsServiceResponse.FromString(await call) == warning
-            assert await call.code() is grpc.StatusCode.OK
-            await check_kept(served, served.store.inner, "otlp")
-
-    run(over_http())
-    run(over_grpc())
+    async with running(tmp_path / "http", HOST, SHOP, doors=("otlp",)) as served:
+        found = await post(served, "/v1/logs", damaged_otlp(), SHOP.token.token, PROTOBUF)
+        assert found.status == 200
+        assert ExportLogsServiceResponse.FromString(found.body) == warning
+        await check_kept(served, served.store.inner, "otlp")
+    async with (
+        running(
+            tmp_path / "grpc", HOST, SHOP, doors=("otlp",), otlp_grpc_listen="127.0.0.1:0"
+        ) as served,
+        serving_grpc(served.gateway) as port,
+        aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        call = channel.unary_unary(LOGS)(
+            damaged_otlp(), metadata=(("authorization", f"Bearer {SHOP.token.token}"),)
+        )
+        assert ExportLogsServiceResponse.FromString(await call) == warning
+        assert await call.code() is grpc.StatusCode.OK
+        await check_kept(served, served.store.inner, "otlp")

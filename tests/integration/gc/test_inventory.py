@@ -1,6 +1,5 @@
 """Candidates from an S3 Inventory that is complete and of this bucket; others are refused."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -95,39 +94,31 @@ async def prepared(world: GcWorld) -> None:
 
 
 @pytest.mark.parametrize("form", ["CSV", "Parquet"])
-def test_orphan_in_an_inventory_is_deleted(form: str) -> None:
+async def test_orphan_in_an_inventory_is_deleted(form: str) -> None:
     """With an inventory and an audit without blobs, only the orphan is deleted."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await prepared(world)
-            lists = Inventory(rows_of(store), world.clock.now_ns(), form).lay_down()
-            certificate = await world.audit(replace(AUDIT, list_blobs=False))
-            assert len(certificate.coverage) == 4
-            with pytest.raises(GcRefused) as refused:
-                await world.plan()
-            assert refused.value.rule is RefusalRule.NO_CERTIFICATE
-            plan = await plan_with(world, lists)
-            assert plan.summary.blobs.incarnations == 3
-            assert (await world.run(plan)).facts.deleted == 1
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        await prepared(world)
+        lists = Inventory(rows_of(store), world.clock.now_ns(), form).lay_down()
+        certificate = await world.audit(replace(AUDIT, list_blobs=False))
+        assert len(certificate.coverage) == 4
+        with pytest.raises(GcRefused) as refused:
+            await world.plan()
+        assert refused.value.rule is RefusalRule.NO_CERTIFICATE
+        plan = await plan_with(world, lists)
+        assert plan.summary.blobs.incarnations == 3
+        assert (await world.run(plan)).facts.deleted == 1
 
 
-def test_inventory_does_not_prove_an_absence() -> None:
+async def test_inventory_does_not_prove_an_absence() -> None:
     """A blob that was accepted after the inventory is kept because the audit saw its manifest."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await prepared(world)
-            stale = Inventory(rows_of(store), world.clock.now_ns()).lay_down()
-            orphan = await world.orphan(10)
-            await world.put_manifest(world.identity(10), orphan, indexed=False)
-            await world.audit(replace(AUDIT, list_blobs=False))
-            plan = await plan_with(world, stale)
-            assert plan.summary.orphans.incarnations == 0
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        await prepared(world)
+        stale = Inventory(rows_of(store), world.clock.now_ns()).lay_down()
+        orphan = await world.orphan(10)
+        await world.put_manifest(world.identity(10), orphan, indexed=False)
+        await world.audit(replace(AUDIT, list_blobs=False))
+        plan = await plan_with(world, stale)
+        assert plan.summary.orphans.incarnations == 0
 
 
 def _other_bucket(made: Inventory) -> VersionedStore:
@@ -186,32 +177,24 @@ def _orc(made: Inventory) -> VersionedStore:
         *(_manifest_edited, _too_old, _of_the_future, _column_missing, _orc),
     ],
 )
-def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
+async def test_bad_inventory_is_refused(spoil: Callable[[Inventory], VersionedStore]) -> None:
     """An incomplete, foreign, altered or old inventory is refused."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await prepared(world)
-            await world.audit()
-            lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
-            with pytest.raises(GcRefused) as refused:
-                await plan_with(world, lists)
-            assert refused.value.rule is RefusalRule.INVENTORY
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        await prepared(world)
+        await world.audit()
+        lists = spoil(Inventory(rows_of(store), world.clock.now_ns()))
+        with pytest.raises(GcRefused) as refused:
+            await plan_with(world, lists)
+        assert refused.value.rule is RefusalRule.INVENTORY
 
 
-def test_foreign_key_in_an_inventory_is_refused() -> None:
+async def test_foreign_key_in_an_inventory_is_refused() -> None:
     """A blob key of unknown form in an inventory prevents a plan."""
-
-    async def scenario() -> None:
-        async with memory_world() as (world, store):
-            await prepared(world)
-            await world.audit()
-            foreign = {**rows_of(store)[0], "key": f"{PREFIX}{RAW_BLOBS}notes.txt"}
-            lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
-            with pytest.raises(GcRefused) as refused:
-                await plan_with(world, lists)
-            assert refused.value.rule is RefusalRule.FOREIGN_KEYS
-
-    asyncio.run(scenario())
+    async with memory_world() as (world, store):
+        await prepared(world)
+        await world.audit()
+        foreign = {**rows_of(store)[0], "key": f"{PREFIX}{RAW_BLOBS}notes.txt"}
+        lists = Inventory([*rows_of(store), foreign], world.clock.now_ns()).lay_down()
+        with pytest.raises(GcRefused) as refused:
+            await plan_with(world, lists)
+        assert refused.value.rule is RefusalRule.FOREIGN_KEYS

@@ -1,6 +1,5 @@
 """Audits of a deployment whose reconciler packs reverse references."""
 
-import asyncio
 from pathlib import Path
 
 from support.gc_world import GcWorld, open_world
@@ -42,33 +41,26 @@ async def single(world: GcWorld, number: int, digest: Digest) -> bool:
     return isinstance(await world.store.get(place), Found)
 
 
-def test_packed_references_are_not_written_again(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with open_world(tmp_path / "store") as world:
-            packed = range(0, 30 * SAMPLE_MAX, 10)
-            digests = await accept_packed(world, packed)
-            certificate = await world.audit()
-            assert certificate.counts.references_repaired == 0
-            assert certificate.counts.names == len(digests)
-            for number, digest in zip(packed, digests, strict=True):
-                assert not await single(world, number, digest)
-
-    asyncio.run(scenario())
+async def test_packed_references_are_not_written_again(tmp_path: Path) -> None:
+    async with open_world(tmp_path / "store") as world:
+        packed = range(0, 30 * SAMPLE_MAX, 10)
+        digests = await accept_packed(world, packed)
+        certificate = await world.audit()
+        assert certificate.counts.references_repaired == 0
+        assert certificate.counts.names == len(digests)
+        for number, digest in zip(packed, digests, strict=True):
+            assert not await single(world, number, digest)
 
 
-def test_references_that_are_nowhere_are_written_again(tmp_path: Path) -> None:
+async def test_references_that_are_nowhere_are_written_again(tmp_path: Path) -> None:
     """The packed objects of the hour contain other batches only, which have single references."""
-
-    async def scenario() -> None:
-        async with open_world(tmp_path / "store") as world:
-            packed = await accept_packed(world, range(0, 30, 10))
-            for number, digest in zip(range(0, 30, 10), packed, strict=True):
-                body = encode_reference(accepted_key(world.identity(number)))
-                place = accepted_by_blob_key(digest, world.identity(number))
-                await world.store.create(place, body)
-            lost = await world.accept(100, indexed=False)
-            certificate = await world.audit()
-            assert certificate.counts.references_repaired == 1
-            assert await single(world, 100, lost)
-
-    asyncio.run(scenario())
+    async with open_world(tmp_path / "store") as world:
+        packed = await accept_packed(world, range(0, 30, 10))
+        for number, digest in zip(range(0, 30, 10), packed, strict=True):
+            body = encode_reference(accepted_key(world.identity(number)))
+            place = accepted_by_blob_key(digest, world.identity(number))
+            await world.store.create(place, body)
+        lost = await world.accept(100, indexed=False)
+        certificate = await world.audit()
+        assert certificate.counts.references_repaired == 1
+        assert await single(world, 100, lost)

@@ -1,6 +1,5 @@
 """Audit, plan and run on a real S3 server with versioning."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +39,7 @@ async def cycle(store: ObjectStore, world: GcWorld) -> int:
     return report.facts.deleted
 
 
-def test_orphan_is_deleted_on_a_real_server(
+async def test_orphan_is_deleted_on_a_real_server(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exactly the orphan's version is deleted; accepted, quarantined and rewritten blobs are kept.
@@ -51,25 +50,22 @@ def test_orphan_is_deleted_on_a_real_server(
     monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
     monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)
 
-    async def scenario() -> None:
-        url = server.url("gc-bucket", "some/prefix")
-        await make_bucket(url)
-        async with open_store(url, StoreMode.CREATE) as store:
-            wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
-            authority = await create_authority(store, wanted)
-            clock = MovedClock(SystemClock().now_ns())
-            world = GcWorld(store=store, clock=clock, authority=authority)
-            kept = await world.accept(0)
-            refused = await world.quarantine(0, salt="other")
-            orphan = await world.orphan(10)
-            await store.overwrite(blob_key(kept), world.frame(0))
-            await SystemClock().sleep(5)
-            young = await world.orphan(20)
-            assert await cycle(store, world) == 2
-            assert not await world.has(orphan)
-            assert all([await world.has(digest) for digest in (kept, refused, young)])
-            told = await explain_blob(store, KEYS.trusted, kept)
-            assert [one.current for one in told.incarnations] == [True]
-            assert {one.verdict for one in told.proofs} == {"may_go"}
-
-    asyncio.run(scenario())
+    url = server.url("gc-bucket", "some/prefix")
+    await make_bucket(url)
+    async with open_store(url, StoreMode.CREATE) as store:
+        wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
+        authority = await create_authority(store, wanted)
+        clock = MovedClock(SystemClock().now_ns())
+        world = GcWorld(store=store, clock=clock, authority=authority)
+        kept = await world.accept(0)
+        refused = await world.quarantine(0, salt="other")
+        orphan = await world.orphan(10)
+        await store.overwrite(blob_key(kept), world.frame(0))
+        await SystemClock().sleep(5)
+        young = await world.orphan(20)
+        assert await cycle(store, world) == 2
+        assert not await world.has(orphan)
+        assert all([await world.has(digest) for digest in (kept, refused, young)])
+        told = await explain_blob(store, KEYS.trusted, kept)
+        assert [one.current for one in told.incarnations] == [True]
+        assert {one.verdict for one in told.proofs} == {"may_go"}

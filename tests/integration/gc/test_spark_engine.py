@@ -1,6 +1,5 @@
 """Audit, plan and run of garbage collection on Spark's executors."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -29,48 +28,40 @@ async def _fill(world: GcWorld) -> None:
     world.clock.at_ns = SystemClock().now_ns()
 
 
-def test_executors_and_driver_certify_the_same(spark: Any, tmp_path: Path) -> None:
+async def test_executors_and_driver_certify_the_same(spark: Any, tmp_path: Path) -> None:
     """An audit on executors equals one in the driver; plan and run delete the orphan."""
-
-    async def scenario() -> None:
-        async with open_world(tmp_path / "store") as world:
-            await _fill(world)
-            url = f"file://{tmp_path / 'store'}"
-            engines: list[TaskEngine] = [
-                LocalTaskEngine(world.store),
-                SparkTaskEngine(spark, url),
-            ]
-            clock, ids = SystemClock(), SystemIds()
-            here, there = [
-                await Auditor(world.store, one, KEYS, clock, ids).audit(AUDIT) for one in engines
-            ]
-            assert here.counts.references_repaired == 3
-            expected = msgspec.structs.replace(
-                here.counts, references_repaired=0, bodies_read=0, references=13
-            )
-            assert there.counts == expected
-            assert len(there.coverage[0].ranges) > 1
-            executors = engines[1]
-            plan = await Planner(world.store, executors, KEYS, clock, ids).plan(PLAN)
-            assert plan.summary.orphans.incarnations == 1
-            runner = PlanRunner(world.store, executors, KEYS.trusted, clock)
-            assert (await runner.run(plan.plan_id, RUN)).facts.deleted == 1
-
-    asyncio.run(scenario())
+    async with open_world(tmp_path / "store") as world:
+        await _fill(world)
+        url = f"file://{tmp_path / 'store'}"
+        engines: list[TaskEngine] = [
+            LocalTaskEngine(world.store),
+            SparkTaskEngine(spark, url),
+        ]
+        clock, ids = SystemClock(), SystemIds()
+        here, there = [
+            await Auditor(world.store, one, KEYS, clock, ids).audit(AUDIT) for one in engines
+        ]
+        assert here.counts.references_repaired == 3
+        expected = msgspec.structs.replace(
+            here.counts, references_repaired=0, bodies_read=0, references=13
+        )
+        assert there.counts == expected
+        assert len(there.coverage[0].ranges) > 1
+        executors = engines[1]
+        plan = await Planner(world.store, executors, KEYS, clock, ids).plan(PLAN)
+        assert plan.summary.orphans.incarnations == 1
+        runner = PlanRunner(world.store, executors, KEYS.trusted, clock)
+        assert (await runner.run(plan.plan_id, RUN)).facts.deleted == 1
 
 
-def test_error_of_an_executor_is_raised_in_the_driver(spark: Any, tmp_path: Path) -> None:
+async def test_error_of_an_executor_is_raised_in_the_driver(spark: Any, tmp_path: Path) -> None:
     """An error in a task is raised in the driver with its type."""
-
-    async def scenario() -> None:
-        async with open_world(tmp_path / "store") as world:
-            await _fill(world)
-            engine = SparkTaskEngine(spark, f"file://{tmp_path / 'store'}")
-            clock, ids = SystemClock(), SystemIds()
-            certificate = await Auditor(world.store, engine, KEYS, clock, ids).audit(AUDIT)
-            await world.store.overwrite(certificate.files("names")[0].key, b"altered")
-            with pytest.raises(GcRefused) as refused:
-                await Planner(world.store, engine, KEYS, clock, ids).plan(PLAN)
-            assert refused.value.rule is RefusalRule.EVIDENCE_CHANGED
-
-    asyncio.run(scenario())
+    async with open_world(tmp_path / "store") as world:
+        await _fill(world)
+        engine = SparkTaskEngine(spark, f"file://{tmp_path / 'store'}")
+        clock, ids = SystemClock(), SystemIds()
+        certificate = await Auditor(world.store, engine, KEYS, clock, ids).audit(AUDIT)
+        await world.store.overwrite(certificate.files("names")[0].key, b"altered")
+        with pytest.raises(GcRefused) as refused:
+            await Planner(world.store, engine, KEYS, clock, ids).plan(PLAN)
+        assert refused.value.rule is RefusalRule.EVIDENCE_CHANGED

@@ -1,6 +1,5 @@
 """Each task runs with the rights of its role, on a server that enforces the rendered policies."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -57,58 +56,48 @@ async def store_with_authority(policies: PolicySet, folder: Path) -> AsyncIterat
         yield where
 
 
-def test_no_right_is_missing_with_the_role_of_each_task(
+async def test_no_right_is_missing_with_the_role_of_each_task(
     policies: PolicySet, tmp_path: Path
 ) -> None:
-    async def main() -> None:
-        async with store_with_authority(policies, tmp_path) as where:
-            url = url_of(where, RoleName.MAINTAINER)
-            assert await check_rights(url, settings(tmp_path, SPLIT)) == {}
-
-    asyncio.run(main())
+    async with store_with_authority(policies, tmp_path) as where:
+        url = url_of(where, RoleName.MAINTAINER)
+        assert await check_rights(url, settings(tmp_path, SPLIT)) == {}
 
 
-def test_the_missing_rights_are_named_by_task(policies: PolicySet, tmp_path: Path) -> None:
+async def test_the_missing_rights_are_named_by_task(policies: PolicySet, tmp_path: Path) -> None:
     """With the maintainer for everything, audits and deletions are denied, and nothing else."""
-
-    async def main() -> None:
-        async with store_with_authority(policies, tmp_path) as where:
-            missing = await check_rights(url_of(where, RoleName.AUDITOR), settings(tmp_path, {}))
-            assert missing["leases"] == ("write maintain/v1/",)
-            assert set(missing) == {"leases", "audit", "gc"}
-            assert "write audit/v1/" in missing["audit"]
-            assert "delete raw-blobs/v1/" in missing["gc"]
-            swapped = {TaskName.AUDIT: RoleName.GC, TaskName.GC: RoleName.CERTIFIER}
-            url = url_of(where, RoleName.MAINTAINER)
-            missing = await check_rights(url, settings(tmp_path, swapped))
-            assert missing["gc"] == (
-                *("write gc/v1/proofs/", "write gc/v1/trash/"),
-                "delete raw-blobs/v1/",
-            )
-            assert set(missing["audit"]) == {
-                *("write accepted-by-blob/v1/", "write quarantine-by-blob/v1/"),
-                *("write audit/v1/", "write gc/v1/evidence/", "delete gc/v1/evidence/"),
-            }
-
-    asyncio.run(main())
+    async with store_with_authority(policies, tmp_path) as where:
+        missing = await check_rights(url_of(where, RoleName.AUDITOR), settings(tmp_path, {}))
+        assert missing["leases"] == ("write maintain/v1/",)
+        assert set(missing) == {"leases", "audit", "gc"}
+        assert "write audit/v1/" in missing["audit"]
+        assert "delete raw-blobs/v1/" in missing["gc"]
+        swapped = {TaskName.AUDIT: RoleName.GC, TaskName.GC: RoleName.CERTIFIER}
+        url = url_of(where, RoleName.MAINTAINER)
+        missing = await check_rights(url, settings(tmp_path, swapped))
+        assert missing["gc"] == (
+            *("write gc/v1/proofs/", "write gc/v1/trash/"),
+            "delete raw-blobs/v1/",
+        )
+        assert set(missing["audit"]) == {
+            *("write accepted-by-blob/v1/", "write quarantine-by-blob/v1/"),
+            *("write audit/v1/", "write gc/v1/evidence/", "delete gc/v1/evidence/"),
+        }
 
 
 PLAIN = (TaskName.QUEUE, TaskName.RETENTION, TaskName.NONCURRENT, TaskName.AUDIT, TaskName.GC)
 
 
 @pytest.mark.parametrize("task", PLAIN)
-def test_a_task_runs_with_the_rights_of_its_role(
+async def test_a_task_runs_with_the_rights_of_its_role(
     policies: PolicySet, tmp_path: Path, task: TaskName
 ) -> None:
-    async def main() -> None:
-        async with store_with_authority(policies, tmp_path) as where:
-            role = SPLIT.get(task, RoleName.MAINTAINER)
-            wanted = settings(tmp_path, SPLIT)
-            if task is TaskName.GC:  # it needs a public key and an audit
-                await run(where, RoleName.CERTIFIER, TaskName.AUDIT, wanted)
-            assert await run(where, role, task, wanted) == "done"
-
-    asyncio.run(main())
+    async with store_with_authority(policies, tmp_path) as where:
+        role = SPLIT.get(task, RoleName.MAINTAINER)
+        wanted = settings(tmp_path, SPLIT)
+        if task is TaskName.GC:  # it needs a public key and an audit
+            await run(where, RoleName.CERTIFIER, TaskName.AUDIT, wanted)
+        assert await run(where, role, task, wanted) == "done"
 
 
 @pytest.mark.parametrize(
@@ -119,15 +108,12 @@ def test_a_task_runs_with_the_rights_of_its_role(
         (TaskName.RETENTION, RoleName.CERTIFIER),
     ],
 )
-def test_a_task_with_the_rights_of_another_role_is_denied(
+async def test_a_task_with_the_rights_of_another_role_is_denied(
     policies: PolicySet, tmp_path: Path, task: TaskName, role: RoleName
 ) -> None:
-    async def main() -> None:
-        async with store_with_authority(policies, tmp_path) as where:
-            with pytest.raises(StoreDenied):
-                await run(where, role, task, settings(tmp_path, SPLIT))
-
-    asyncio.run(main())
+    async with store_with_authority(policies, tmp_path) as where:
+        with pytest.raises(StoreDenied):
+            await run(where, role, task, settings(tmp_path, SPLIT))
 
 
 async def run(where: S3Settings, role: RoleName, task: TaskName, wanted: MaintainSettings) -> str:

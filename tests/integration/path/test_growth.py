@@ -253,12 +253,9 @@ async def check_growth(place: Deployment, batches: int) -> None:
             assert second[prefix] == first[prefix], prefix
 
 
-def test_a_second_round_adds_only_what_is_permanent() -> None:
-    async def story() -> None:
-        clock = MovedClock()
-        await check_growth(Deployment(VersionedStore(clock=clock), clock, lives=40), 200)
-
-    asyncio.run(story())
+async def test_a_second_round_adds_only_what_is_permanent() -> None:
+    clock = MovedClock()
+    await check_growth(Deployment(VersionedStore(clock=clock), clock, lives=40), 200)
 
 
 @pytest.mark.long

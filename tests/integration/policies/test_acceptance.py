@@ -169,17 +169,14 @@ def frame(salt: str = "a") -> bytes:
 
 
 @pytest.mark.parametrize("chosen", [FREE, ONCE], ids=["free", "once"])
-def test_the_gateway_accepts_and_quarantines_behind_the_policies(chosen: Settings) -> None:
-    async def play() -> None:
-        scene = Scene(chosen)
-        first = await scene.upload(frame("a"))
-        again = await scene.upload(frame("a"))
-        other = await scene.upload(frame("b"))
-        assert isinstance(first.verdict, Accepted)
-        assert isinstance(again.verdict, Accepted)
-        assert isinstance(other.verdict, Conflict)
-
-    asyncio.run(play())
+async def test_the_gateway_accepts_and_quarantines_behind_the_policies(chosen: Settings) -> None:
+    scene = Scene(chosen)
+    first = await scene.upload(frame("a"))
+    again = await scene.upload(frame("a"))
+    other = await scene.upload(frame("b"))
+    assert isinstance(first.verdict, Accepted)
+    assert isinstance(again.verdict, Accepted)
+    assert isinstance(other.verdict, Conflict)
 
 
 async def orphan(scene: Scene) -> bytes:
@@ -190,55 +187,43 @@ async def orphan(scene: Scene) -> bytes:
     return body
 
 
-def test_an_old_orphan_is_refreshed_when_the_rule_is_off() -> None:
-    async def play() -> None:
-        scene = Scene(FREE)
-        assert isinstance((await scene.upload(await orphan(scene))).verdict, Accepted)
-
-    asyncio.run(play())
+async def test_an_old_orphan_is_refreshed_when_the_rule_is_off() -> None:
+    scene = Scene(FREE)
+    assert isinstance((await scene.upload(await orphan(scene))).verdict, Accepted)
 
 
-def test_with_the_rule_an_old_orphan_is_503_until_gc_deletes_it() -> None:
-    async def play() -> None:
-        scene = Scene(ONCE)
-        body = await orphan(scene)
-        for _ in range(2):
-            run = await scene.upload(body)
-            assert isinstance(run.verdict, RetriesExhausted)
-            assert status_of(unfinished_refusal(run).code) == 503
-        key = blob_key(digest_of(body))
-        found = await scene.bare.head(key)
-        assert isinstance(found, ObjectInfo)
-        assert found.incarnation is not None
-        await scene.as_role(RoleName.GC).delete(key, found.incarnation)
-        assert isinstance((await scene.upload(body)).verdict, Accepted)
-
-    asyncio.run(play())
+async def test_with_the_rule_an_old_orphan_is_503_until_gc_deletes_it() -> None:
+    scene = Scene(ONCE)
+    body = await orphan(scene)
+    for _ in range(2):
+        run = await scene.upload(body)
+        assert isinstance(run.verdict, RetriesExhausted)
+        assert status_of(unfinished_refusal(run).code) == 503
+    key = blob_key(digest_of(body))
+    found = await scene.bare.head(key)
+    assert isinstance(found, ObjectInfo)
+    assert found.incarnation is not None
+    await scene.as_role(RoleName.GC).delete(key, found.incarnation)
+    assert isinstance((await scene.upload(body)).verdict, Accepted)
 
 
-def test_with_the_rule_an_old_referenced_blob_is_a_duplicate() -> None:
-    async def play() -> None:
-        scene = Scene(ONCE)
-        assert isinstance((await scene.upload(frame())).verdict, Accepted)
-        scene.clock.now_s += 30 * DAY_S
-        late = (await scene.upload(frame())).verdict
-        assert isinstance(late, Accepted)
-        assert late.duplicate
-
-    asyncio.run(play())
+async def test_with_the_rule_an_old_referenced_blob_is_a_duplicate() -> None:
+    scene = Scene(ONCE)
+    assert isinstance((await scene.upload(frame())).verdict, Accepted)
+    scene.clock.now_s += 30 * DAY_S
+    late = (await scene.upload(frame())).verdict
+    assert isinstance(late, Accepted)
+    assert late.duplicate
 
 
-def test_only_gc_deletes_a_blob_through_the_port() -> None:
-    async def play() -> None:
-        scene = Scene(FREE)
-        await scene.upload(frame())
-        key = blob_key(digest_of(frame()))
-        found = await scene.bare.head(key)
-        assert isinstance(found, ObjectInfo)
-        assert found.incarnation is not None
-        for name in RoleName:
-            if name is not RoleName.GC:
-                with pytest.raises(StoreDenied, match="BlobVersionsByGcAlone"):
-                    await scene.as_role(name).delete(key, found.incarnation)
-
-    asyncio.run(play())
+async def test_only_gc_deletes_a_blob_through_the_port() -> None:
+    scene = Scene(FREE)
+    await scene.upload(frame())
+    key = blob_key(digest_of(frame()))
+    found = await scene.bare.head(key)
+    assert isinstance(found, ObjectInfo)
+    assert found.incarnation is not None
+    for name in RoleName:
+        if name is not RoleName.GC:
+            with pytest.raises(StoreDenied, match="BlobVersionsByGcAlone"):
+                await scene.as_role(name).delete(key, found.incarnation)

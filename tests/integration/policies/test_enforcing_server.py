@@ -113,46 +113,40 @@ async def upload(store: ObjectStore, salt: str, attempt: int) -> object:
     return run.verdict
 
 
-def test_the_protocol_accepts_and_quarantines_behind_the_enforced_rules(
+async def test_the_protocol_accepts_and_quarantines_behind_the_enforced_rules(
     policies: PolicySet, tmp_path: Path
 ) -> None:
-    async def play() -> None:
-        async with (
-            enforcing_server(policies, tmp_path) as (server, where),
-            open_s3_store(where) as store,
-        ):
-            first, again, other = [
-                await upload(store, salt, attempt) for attempt, salt in enumerate("aab")
-            ]
-            assert isinstance(first, Accepted)
-            assert isinstance(again, Accepted)
-            assert again.duplicate
-            assert isinstance(other, Conflict)
-            assert any("/accepted/" in f"/{call.key}" for call in server.seen)
-
-    asyncio.run(play())
+    async with (
+        enforcing_server(policies, tmp_path) as (server, where),
+        open_s3_store(where) as store,
+    ):
+        first, again, other = [
+            await upload(store, salt, attempt) for attempt, salt in enumerate("aab")
+        ]
+        assert isinstance(first, Accepted)
+        assert isinstance(again, Accepted)
+        assert again.duplicate
+        assert isinstance(other, Conflict)
+        assert any("/accepted/" in f"/{call.key}" for call in server.seen)
 
 
-def test_a_manifest_is_never_written_without_the_header(
+async def test_a_manifest_is_never_written_without_the_header(
     policies: PolicySet, tmp_path: Path
 ) -> None:
     """The rule rejects the request before S3 reads the precondition; with the header it is 412."""
     key = accepted_key(make_identity(count=3, boot="b"))
 
-    async def play() -> None:
-        async with enforcing_server(policies, tmp_path) as (server, where):
-            async with open_s3_store(where) as gateway:
-                with pytest.raises(StoreDenied):
-                    await gateway.overwrite(key, b"forged")
-                assert isinstance(await gateway.create(key, b"first"), Applied)
-                with pytest.raises(StoreDenied):
-                    await gateway.overwrite(key, b"forged")
-                assert isinstance(await gateway.create(key, b"forged"), Exists)
-            spark = replace(where, profile=profile(RoleName.SPARK))
-            async with open_s3_store(spark) as other:
-                with pytest.raises(StoreDenied):
-                    await other.create(key, b"forged")
-            [created] = server.buckets[where.bucket].changes
-            assert created.version.body == b"first"
-
-    asyncio.run(play())
+    async with enforcing_server(policies, tmp_path) as (server, where):
+        async with open_s3_store(where) as gateway:
+            with pytest.raises(StoreDenied):
+                await gateway.overwrite(key, b"forged")
+            assert isinstance(await gateway.create(key, b"first"), Applied)
+            with pytest.raises(StoreDenied):
+                await gateway.overwrite(key, b"forged")
+            assert isinstance(await gateway.create(key, b"forged"), Exists)
+        spark = replace(where, profile=profile(RoleName.SPARK))
+        async with open_s3_store(spark) as other:
+            with pytest.raises(StoreDenied):
+                await other.create(key, b"forged")
+        [created] = server.buckets[where.bucket].changes
+        assert created.version.body == b"first"

@@ -75,7 +75,7 @@ def test_roles_may_do_what_they_need_and_nothing_else(applied: S3Settings, folde
     assert wrong == MOTO_ALLOWS
 
 
-def test_a_denied_role_and_invalid_keys_are_denied_by_the_store(
+async def test_a_denied_role_and_invalid_keys_are_denied_by_the_store(
     applied: S3Settings, folder: Path
 ) -> None:
     """The gateway creates and cannot delete; a wrong secret and an unknown key do nothing."""
@@ -86,24 +86,21 @@ def test_a_denied_role_and_invalid_keys_are_denied_by_the_store(
         file.write(f"[forged]{mine.replace(secret, 'x' * len(secret))}")
         file.write("[unknown]\naws_access_key_id = AKIAUNKNOWN\naws_secret_access_key = x\n")
 
-    async def run() -> None:
-        gateway = replace(applied, profile=profile(RoleName.GATEWAY))
-        async with open_s3_store(gateway) as store:
-            made = await store.create(KEY, b"x")
-            assert isinstance(made, Applied)
-            assert made.incarnation is not None
-            assert isinstance(await store.get(KEY), Found)
-            with pytest.raises(StoreDenied, match="AccessDenied"):
-                await store.delete(KEY, made.incarnation)
-            with pytest.raises(StoreDenied, match="AccessDenied"):
-                await store.create(ObjectKey(f"{keys.LAKE}x"), b"x")
-        for name, code in (("forged", "SignatureDoesNotMatch"), ("unknown", "InvalidAccessKeyId")):
-            async with open_s3_store(replace(applied, profile=name)) as store:
-                with pytest.raises(StoreDenied, match=code):
-                    await store.create(KEY, b"y")
-                with pytest.raises(StoreDenied):
-                    await store.get(KEY)
-                with pytest.raises(StoreDenied):
-                    await collect_keys(store, "")
-
-    asyncio.run(run())
+    gateway = replace(applied, profile=profile(RoleName.GATEWAY))
+    async with open_s3_store(gateway) as store:
+        made = await store.create(KEY, b"x")
+        assert isinstance(made, Applied)
+        assert made.incarnation is not None
+        assert isinstance(await store.get(KEY), Found)
+        with pytest.raises(StoreDenied, match="AccessDenied"):
+            await store.delete(KEY, made.incarnation)
+        with pytest.raises(StoreDenied, match="AccessDenied"):
+            await store.create(ObjectKey(f"{keys.LAKE}x"), b"x")
+    for name, code in (("forged", "SignatureDoesNotMatch"), ("unknown", "InvalidAccessKeyId")):
+        async with open_s3_store(replace(applied, profile=name)) as store:
+            with pytest.raises(StoreDenied, match=code):
+                await store.create(KEY, b"y")
+            with pytest.raises(StoreDenied):
+                await store.get(KEY)
+            with pytest.raises(StoreDenied):
+                await collect_keys(store, "")

@@ -4,10 +4,9 @@ import asyncio
 import time
 from pathlib import Path
 
-import aiohttp
 import pytest
 from support.constants import settings_with
-from support.gateway import Client, GatewayProcess, TestKey, frame_of, gateways, identity
+from support.gateway import GatewayProcess, TestKey, frame_of, gateways, identity
 from support.query_lake import bodies, make_query, run_query
 from support.spark_lake import Deployment
 
@@ -25,10 +24,9 @@ LARGE = settings_with(QuerySettings, threads=2, accepted_list_max=0)
 VISIBLE_S = 3.0
 
 
-async def upload(server: GatewayProcess, seq: int) -> None:
-    async with aiohttp.ClientSession() as session:
-        frame = frame_of(identity(seq=seq, count=1), f"batch {seq}")
-        assert (await Client(session, server.port, HOST).upload(frame)).status == 200
+def upload(server: GatewayProcess, seq: int) -> None:
+    (sent,) = server.upload(HOST, frame_of(identity(seq=seq), f"batch {seq}"))
+    assert sent.status == 200
 
 
 async def reconcile_until_journals_decide(url: str) -> None:
@@ -47,12 +45,12 @@ def search(folder: Path) -> QueryResult:
 
 def test_an_accepted_batch_is_visible_within_seconds_without_a_reconciler(tmp_path: Path) -> None:
     with gateways(tmp_path, HOST) as (server,):
-        asyncio.run(upload(server, 0))
+        upload(server, 0)
         asyncio.run(reconcile_until_journals_decide(f"file://{tmp_path}/store"))
         time.sleep(VISIBLE_S + 0.5)  # the reconciler's report is not recent any more
         took = []
         for seq in range(1, 4):
-            asyncio.run(upload(server, seq))
+            upload(server, seq)
             accepted_at = time.monotonic()
             while f"batch {seq} 0" not in bodies(found := search(tmp_path)):
                 assert time.monotonic() < accepted_at + 30, found.summary
@@ -69,9 +67,9 @@ def test_a_gateway_that_ended_holds_the_time_back_only_if_it_was_killed(
     tmp_path: Path, signal: str
 ) -> None:
     with gateways(tmp_path, HOST) as (server,):
-        asyncio.run(upload(server, 0))
+        upload(server, 0)
         asyncio.run(reconcile_until_journals_decide(f"file://{tmp_path}/store"))
-        asyncio.run(upload(server, 1))
+        upload(server, 1)
         getattr(server, signal)()
         ended_ns = UnixNs(time.time_ns())
         time.sleep(VISIBLE_S + 0.5)

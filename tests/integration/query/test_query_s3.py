@@ -1,14 +1,12 @@
 """Queries over a lake in a bucket of the real S3 server."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, run_query
 from support.spark_local import ingest_locally
-from support.store_buckets import Bucket
-from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
+from support.store_buckets import Bucket, versitygw_deployment
 
 from sluice_lake.delta import find_table
 from sluice_lake.errors import TableRefused
@@ -19,14 +17,8 @@ pytestmark = pytest.mark.s3
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with versitygw(tmp_path) as server:
-        url = server.url("lake", "deep/prefix")
-        asyncio.run(make_bucket(url))
-        made = Bucket(root=tmp_path, bucket_url=url)
-        made.init()
+def place(tmp_path: Path) -> Iterator[Bucket]:
+    with versitygw_deployment(tmp_path) as made:
         yield made
 
 

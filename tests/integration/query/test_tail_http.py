@@ -166,19 +166,14 @@ def test_only_so_many_clients_follow(place: Deployment, monkeypatch: pytest.Monk
     talk(place, story)
 
 
-def test_a_tail_reads_the_live_records_of_a_reconciler(place: Deployment) -> None:
-    async def run() -> None:
-        found = ReconcilerSettings(
-            tail_interval_s=0.05, pass_interval_s=0.05, live_bytes_max=1 << 20
-        )
-        async with open_store(place.url) as store:
-            service = await Reconciler.of(store, settings=found)
-            async with TestServer(make_app(service)) as server:
-                url = str(server.make_url("/"))
-                async with served_queries(place, reconciler=url) as client:
-                    await _follow_live(client, place)
-
-    asyncio.run(run())
+async def test_a_tail_reads_the_live_records_of_a_reconciler(place: Deployment) -> None:
+    found = ReconcilerSettings(tail_interval_s=0.05, pass_interval_s=0.05, live_bytes_max=1 << 20)
+    async with open_store(place.url) as store:
+        service = await Reconciler.of(store, settings=found)
+        async with TestServer(make_app(service)) as server:
+            url = str(server.make_url("/"))
+            async with served_queries(place, reconciler=url) as client:
+                await _follow_live(client, place)
 
 
 async def _follow_live(client: QueryClient, place: Deployment) -> None:

@@ -137,7 +137,7 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
     asyncio.run(run(moto.endpoint))
 
 
-def test_a_bucket_announces_its_batches_in_a_queue(tmp_path: Path, moto: Server) -> None:
+async def test_a_bucket_announces_its_batches_in_a_queue(tmp_path: Path, moto: Server) -> None:
     """The notification that `sluice policies` renders sends accepted batches, and nothing else."""
     arn = "arn:aws:sqs:us-east-1:123456789012:accepted"
     text = f'[notifications]\nqueue_arn = "{arn}"\n'
@@ -145,30 +145,27 @@ def test_a_bucket_announces_its_batches_in_a_queue(tmp_path: Path, moto: Server)
     rendered = configuration(settings)[ConfigurationPart.NOTIFICATION]
     store_url = moto.url(BUCKET, settings.bucket.prefix)
 
-    async def run() -> None:
-        await make_bucket(store_url)
-        async with (
-            aioboto3.Session().client(
-                "sqs", endpoint_url=moto.endpoint, region_name="us-east-1"
-            ) as client,
-            open_administration(parse_s3_url(store_url)) as admin,
-            open_store(store_url, StoreMode.CREATE) as store,
-        ):
-            url = (await client.create_queue(QueueName="accepted"))["QueueUrl"]
-            await admin.write("notification", rendered)
-            accepted = [(await accept(store, seq)).identity for seq in (0, 10)]
-            assert await left_in(client, url) == (3, 0)  # the first one is the test event of S3
-            reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-            async with open_event_queue(url, region="us-east-1") as source:
-                receiver = EventReceiver(
-                    source,
-                    reconciler.pipeline.process_new_in_steps,
-                    reconciler.metrics,
-                    SystemClock(),
-                    polls=1,
-                )
-                while sum(await left_in(client, url)):
-                    await receiver.process(await source.receive(wait_s=1))
-            assert {one.identity for one in await enqueued(store)} == {*accepted}
-
-    asyncio.run(run())
+    await make_bucket(store_url)
+    async with (
+        aioboto3.Session().client(
+            "sqs", endpoint_url=moto.endpoint, region_name="us-east-1"
+        ) as client,
+        open_administration(parse_s3_url(store_url)) as admin,
+        open_store(store_url, StoreMode.CREATE) as store,
+    ):
+        url = (await client.create_queue(QueueName="accepted"))["QueueUrl"]
+        await admin.write("notification", rendered)
+        accepted = [(await accept(store, seq)).identity for seq in (0, 10)]
+        assert await left_in(client, url) == (3, 0)  # the first one is the test event of S3
+        reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
+        async with open_event_queue(url, region="us-east-1") as source:
+            receiver = EventReceiver(
+                source,
+                reconciler.pipeline.process_new_in_steps,
+                reconciler.metrics,
+                SystemClock(),
+                polls=1,
+            )
+            while sum(await left_in(client, url)):
+                await receiver.process(await source.receive(wait_s=1))
+        assert {one.identity for one in await enqueued(store)} == {*accepted}

@@ -42,36 +42,32 @@ async def until(check: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_second_reconciler_reports_what_only_the_first_one_received(tmp_path: Path) -> None:
+async def test_second_reconciler_reports_what_only_the_first_one_received(tmp_path: Path) -> None:
     """The first one enqueues every batch between two passes of the second one."""
+    async with (
+        open_local_store(tmp_path) as store,
+        client_of(store, 0.05) as first,
+        client_of(store, 4.0) as second,
+    ):
 
-    async def run() -> None:
-        async with (
-            open_local_store(tmp_path) as store,
-            client_of(store, 0.05) as first,
-            client_of(store, 4.0) as second,
-        ):
+        async def both_ready() -> bool:
+            return all([(await one.get("/readyz")).status == 200 for one in (first, second)])
 
-            async def both_ready() -> bool:
-                return all([(await one.get("/readyz")).status == 200 for one in (first, second)])
+        await until(both_ready)
+        cursors = [(await live(one))[1]["next"] for one in (first, second)]
+        for seq in range(0, 50, 10):
+            at_ns = time.time_ns()
+            await accept_logs(store, [str(seq + n) for n in range(10)], seq=seq, at_ns=at_ns)
 
-            await until(both_ready)
-            cursors = [(await live(one))[1]["next"] for one in (first, second)]
-            for seq in range(0, 50, 10):
-                at_ns = time.time_ns()
-                await accept_logs(store, [str(seq + n) for n in range(10)], seq=seq, at_ns=at_ns)
+        async def first_has_all() -> bool:
+            found, summary = await live(first, cursors[0])
+            return found == list(range(50)) and not summary["partial"]
 
-            async def first_has_all() -> bool:
-                found, summary = await live(first, cursors[0])
-                return found == list(range(50)) and not summary["partial"]
+        async def second_knows_that_it_has_none() -> bool:
+            found, summary = await live(second, cursors[1])
+            assert found == []
+            return "another reconciler" in " ".join(summary["reasons"])
 
-            async def second_knows_that_it_has_none() -> bool:
-                found, summary = await live(second, cursors[1])
-                assert found == []
-                return "another reconciler" in " ".join(summary["reasons"])
-
-            await until(first_has_all)
-            await until(second_knows_that_it_has_none)
-            assert (await live(first, cursors[0]))[1]["partial"] is False
-
-    asyncio.run(run())
+        await until(first_has_all)
+        await until(second_knows_that_it_has_none)
+        assert (await live(first, cursors[0]))[1]["partial"] is False

@@ -8,22 +8,19 @@ moto is not such a store (`support.store_conformance`), so no race is run on it.
 
 import asyncio
 import os
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.constants import command_with_constants
-from support.reconciler_seed import accept
+from support.reconciler_seed import accept, queued
 from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.worklists import read_work_list
+from sluice_queue.inspection import list_lanes
 from sluice_reconciler.lanes.state import read_lane_state
 from sluice_store import StoreMode, create_authority, open_store
-from sluice_store.port import ObjectStore
 
 ROUNDS = 25
 AGENTS = ("a", "b", "c", "d")
@@ -34,16 +31,6 @@ CONSTANTS = {
     "takeover_after_s": 0,
     "list_batches_max": 2,
 }
-
-
-async def queued(store: ObjectStore) -> Counter[Identity]:
-    """Return how often each batch is in the queue; no epoch is claimed."""
-    found: Counter[Identity] = Counter()
-    for lane in await list_lanes(store, "spark"):
-        for entry in (await read_lane(store, lane.queue, lane.lane)).descriptors:
-            batches = (await read_work_list(store, lane, entry)).batches
-            found.update(one.identity for one in batches)
-    return found
 
 
 async def listens(port: int) -> None:

@@ -1,12 +1,11 @@
 """Reconciler processes that share lanes: each owns some, and another takes over when one dies."""
 
 import asyncio
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from support.constants import command_with_constants
-from support.reconciler_seed import accept
+from support.reconciler_seed import accept, queued
 from support.store_versitygw import free_port
 
 from sluice_protocol.authority import Authority
@@ -14,8 +13,6 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import lane_of
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.worklists import read_work_list
 from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
@@ -27,16 +24,6 @@ CONSTANTS = (
     "sluice_reconciler.settings:ReconcilerSettings.pass_interval_s=0.5",
     "sluice_reconciler.settings:ReconcilerSettings.tail_interval_s=0.25",
 )
-
-
-async def queued(store: ObjectStore) -> Counter[Identity]:
-    """Return how often each batch is in the queue; no epoch is claimed."""
-    found: Counter[Identity] = Counter()
-    for lane in await list_lanes(store, "spark"):
-        for entry in (await read_lane(store, lane.queue, lane.lane)).descriptors:
-            batches = (await read_work_list(store, lane, entry)).batches
-            found.update(one.identity for one in batches)
-    return found
 
 
 async def members(store: ObjectStore) -> dict[str, frozenset[int]]:

@@ -57,50 +57,46 @@ async def wait_until_ready(session: aiohttp.ClientSession, url: str) -> None:
     raise AssertionError("the reconciler is not ready")
 
 
-def test_a_confirmed_subscription_enqueues_what_s3_announces(tmp_path: Path) -> None:
-    async def run() -> None:
-        now = format_rfc3339(SystemClock().now_ns())
-        host = SnsHost(pem=certificate(days=36_000))
-        settings = ReconcilerSettings(api_token="t", sns_topics=TOPIC, **ALL_ROUTES_BUT_EVENTS)
-        async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-            app = make_app(make(store, settings), host.fetch)
-            async with listening(app, "127.0.0.1:0") as (url, *_):
-                hook = f"{url}/hooks/sns"
-                await wait_until_ready(session, url)
+async def test_a_confirmed_subscription_enqueues_what_s3_announces(tmp_path: Path) -> None:
 
-                async def send(body: object, **fields: str) -> int:
-                    data = io.BytesIO(json.dumps(body).encode())
-                    async with session.post(hook, data=data, headers=AS_SNS | fields) as response:
-                        return response.status
+    now = format_rfc3339(SystemClock().now_ns())
+    host = SnsHost(pem=certificate(days=36_000))
+    settings = ReconcilerSettings(api_token="t", sns_topics=TOPIC, **ALL_ROUTES_BUT_EVENTS)
+    async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
+        app = make_app(make(store, settings), host.fetch)
+        async with listening(app, "127.0.0.1:0") as (url, *_):
+            hook = f"{url}/hooks/sns"
+            await wait_until_ready(session, url)
 
-                assert await send(message("SubscriptionConfirmation", Timestamp=now)) == 200
-                assert "Action=ConfirmSubscription" in host.fetched[-1]
-                key = accepted_key((await accept(store, 0)).identity)
-                events = message(MessageId="2", Timestamp=now, Message=s3_event(key))
-                assert await send({**events, "Message": s3_event(key, key)}) == 401
-                assert await enqueued(store) == []
-                assert await send(events, Origin="https://evil.example") == 403
-                assert await send(events) == 200
-                assert await wait_for(store, 1) == 1
-                assert await send({"Records": []}) == 400
-                assert await send({"Message": "x" * (2 << 20)}) == 413
+            async def send(body: object, **fields: str) -> int:
+                data = io.BytesIO(json.dumps(body).encode())
+                async with session.post(hook, data=data, headers=AS_SNS | fields) as response:
+                    return response.status
 
-    asyncio.run(run())
+            assert await send(message("SubscriptionConfirmation", Timestamp=now)) == 200
+            assert "Action=ConfirmSubscription" in host.fetched[-1]
+            key = accepted_key((await accept(store, 0)).identity)
+            events = message(MessageId="2", Timestamp=now, Message=s3_event(key))
+            assert await send({**events, "Message": s3_event(key, key)}) == 401
+            assert await enqueued(store) == []
+            assert await send(events, Origin="https://evil.example") == 403
+            assert await send(events) == 200
+            assert await wait_for(store, 1) == 1
+            assert await send({"Records": []}) == 400
+            assert await send({"Message": "x" * (2 << 20)}) == 413
 
 
-def test_without_topics_there_is_no_webhook(tmp_path: Path) -> None:
-    async def run() -> None:
-        host = SnsHost()
-        async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-            app = make_app(make(store, ReconcilerSettings()), host.fetch)
-            async with (
-                listening(app, "127.0.0.1:0") as (url, *_),
-                session.post(f"{url}/hooks/sns", json=message()) as response,
-            ):
-                assert response.status == 404
-        assert host.fetched == []
+async def test_without_topics_there_is_no_webhook(tmp_path: Path) -> None:
 
-    asyncio.run(run())
+    host = SnsHost()
+    async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
+        app = make_app(make(store, ReconcilerSettings()), host.fetch)
+        async with (
+            listening(app, "127.0.0.1:0") as (url, *_),
+            session.post(f"{url}/hooks/sns", json=message()) as response,
+        ):
+            assert response.status == 404
+    assert host.fetched == []
 
 
 class MotoHost(SnsHost):
@@ -112,28 +108,25 @@ class MotoHost(SnsHost):
         return FetchedPage(status=200, body=certificates[url.rpartition("/")[2]])
 
 
-def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> None:
+async def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> None:
     """moto sends the event of the bucket to its topic, and signs the message to the webhook."""
     store_url = moto.url("topics", "pre")
 
-    async def run() -> None:
-        await make_bucket(store_url)
-        where = {"endpoint_url": moto.endpoint, "region_name": "us-east-1"}
-        async with (
-            aioboto3.Session().client("sns", **where) as sns,
-            open_administration(parse_s3_url(store_url)) as admin,
-            open_store(store_url, StoreMode.CREATE) as store,
-            aiohttp.ClientSession() as session,
-        ):
-            topic = (await sns.create_topic(Name="batches"))["TopicArn"]
-            settings = ReconcilerSettings(api_token="t", sns_topics=topic, **ALL_ROUTES_BUT_EVENTS)
-            app = make_app(make(store, settings), MotoHost().fetch)
-            async with listening(app, "127.0.0.1:0") as (url, *_):
-                await wait_until_ready(session, url)
-                await sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=f"{url}/hooks/sns")
-                announced = {"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}
-                await admin.write("notification", {"TopicConfigurations": [announced]})
-                await accept(store, 0)
-                assert await wait_for(store, 1) == 1
-
-    asyncio.run(run())
+    await make_bucket(store_url)
+    where = {"endpoint_url": moto.endpoint, "region_name": "us-east-1"}
+    async with (
+        aioboto3.Session().client("sns", **where) as sns,
+        open_administration(parse_s3_url(store_url)) as admin,
+        open_store(store_url, StoreMode.CREATE) as store,
+        aiohttp.ClientSession() as session,
+    ):
+        topic = (await sns.create_topic(Name="batches"))["TopicArn"]
+        settings = ReconcilerSettings(api_token="t", sns_topics=topic, **ALL_ROUTES_BUT_EVENTS)
+        app = make_app(make(store, settings), MotoHost().fetch)
+        async with listening(app, "127.0.0.1:0") as (url, *_):
+            await wait_until_ready(session, url)
+            await sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=f"{url}/hooks/sns")
+            announced = {"TopicArn": topic, "Events": ["s3:ObjectCreated:*"]}
+            await admin.write("notification", {"TopicConfigurations": [announced]})
+            await accept(store, 0)
+            assert await wait_for(store, 1) == 1

@@ -4,7 +4,6 @@ A master and a worker run as separate processes; lake and checkpoint are in a bu
 server.
 """
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from pathlib import Path
 import pyspark
 import pytest
 from support.spark_lake import assert_lake_holds, make_batch
-from support.store_buckets import Bucket
-from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw, wait_for_port
+from support.store_buckets import versitygw_deployment
+from support.store_versitygw import CREDENTIALS, free_port, wait_for_port
 
 from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
 
@@ -86,17 +85,10 @@ def submit(master: str, *arguments: str, jars: bool = False) -> str:
     return done.stdout
 
 
-def test_jobs_run_on_a_cluster(
-    master: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_run_on_a_cluster(master: str, tmp_path: Path) -> None:
     """Ingest with its checkpoint on S3A, then compaction, run on a master and executors."""
-    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with versitygw(tmp_path) as server:
-        url = server.url("lake", "deep/prefix")
-        asyncio.run(make_bucket(url))
-        place = Bucket(root=tmp_path, bucket_url=url)
-        place.init()
+    with versitygw_deployment(tmp_path) as place:
+        url = place.url
         checkpoint = "s3a://lake/checkpoint"
         for n in range(2):
             kinds = ("logs", "metrics", "entries")

@@ -1,14 +1,12 @@
 """The Spark jobs on a bucket of a real S3 server, without any jars for S3."""
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.spark_lake import assert_lake_holds, make_batch
-from support.store_buckets import Bucket
-from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
+from support.store_buckets import Bucket, versitygw_deployment
 
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.index import run_index
@@ -20,14 +18,8 @@ pytestmark = [pytest.mark.s3, pytest.mark.spark]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    for name, value in {**CREDENTIALS, "AWS_REGION": "us-east-1"}.items():
-        monkeypatch.setenv(name, value)
-    with versitygw(tmp_path) as server:
-        url = server.url("lake", "deep/prefix")
-        asyncio.run(make_bucket(url))
-        made = Bucket(root=tmp_path, bucket_url=url)
-        made.init()
+def place(tmp_path: Path) -> Iterator[Bucket]:
+    with versitygw_deployment(tmp_path) as made:
         yield made
 
 

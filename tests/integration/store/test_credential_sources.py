@@ -145,66 +145,55 @@ async def use_both_halves(url: str) -> None:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda one: one.__name__)
-def test_credentials_of_every_source_serve_both_halves(
+async def test_credentials_of_every_source_serve_both_halves(
     source: Callable[[World, str], str], world: World
 ) -> None:
-    async def run() -> None:
-        async with serve_memory({"RIGHT": "secret"}) as server, metadata_service() as metadata:
-            server.make_bucket("bucket")
-            query = source(world, metadata)
-            await use_both_halves(
-                f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1{query}"
-            )
-
-    asyncio.run(run())
+    async with serve_memory({"RIGHT": "secret"}) as server, metadata_service() as metadata:
+        server.make_bucket("bucket")
+        query = source(world, metadata)
+        await use_both_halves(f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1{query}")
 
 
 @pytest.mark.parametrize("place", ["url", "environment", "config", "profile"])
-def test_endpoint_region_and_authorities_serve_both_halves(place: str, world: World) -> None:
+async def test_endpoint_region_and_authorities_serve_both_halves(place: str, world: World) -> None:
     """Endpoint, region and certificate authorities are found in the same places by both halves."""
     authorities, server_pem = authority_and_certificate(world.folder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(server_pem)
     environment(world, "")
 
-    async def run() -> None:
-        async with serve_memory({"RIGHT": "secret"}, tls=context) as server:
-            server.make_bucket("bucket")
-            found = {"endpoint_url": server.endpoint, "region": "eu-1", "ca_bundle": authorities}
-            lines = "".join(f"{name} = {value}\n" for name, value in found.items())
-            url = "s3://bucket/pre"
-            match place:
-                case "url":
-                    url += f"?endpoint={server.endpoint}&region=eu-1&ca_bundle={authorities}"
-                case "environment":
-                    world.set(AWS_ENDPOINT_URL=server.endpoint, AWS_DEFAULT_REGION="eu-1")
-                    world.set(AWS_CA_BUNDLE=str(authorities))
-                case "config":
-                    world.write("config", f"[default]\n{lines}")
-                case _:
-                    keys = "aws_access_key_id = RIGHT\naws_secret_access_key = secret\n"
-                    world.write("config", f"[profile ops]\n{keys}{lines}")
-                    url += "?profile=ops"
-            await use_both_halves(url)
-            assert "/eu-1/s3/" in server.headers[0]["Authorization"]
-
-    asyncio.run(run())
+    async with serve_memory({"RIGHT": "secret"}, tls=context) as server:
+        server.make_bucket("bucket")
+        found = {"endpoint_url": server.endpoint, "region": "eu-1", "ca_bundle": authorities}
+        lines = "".join(f"{name} = {value}\n" for name, value in found.items())
+        url = "s3://bucket/pre"
+        match place:
+            case "url":
+                url += f"?endpoint={server.endpoint}&region=eu-1&ca_bundle={authorities}"
+            case "environment":
+                world.set(AWS_ENDPOINT_URL=server.endpoint, AWS_DEFAULT_REGION="eu-1")
+                world.set(AWS_CA_BUNDLE=str(authorities))
+            case "config":
+                world.write("config", f"[default]\n{lines}")
+            case _:
+                keys = "aws_access_key_id = RIGHT\naws_secret_access_key = secret\n"
+                world.write("config", f"[profile ops]\n{keys}{lines}")
+                url += "?profile=ops"
+        await use_both_halves(url)
+        assert "/eu-1/s3/" in server.headers[0]["Authorization"]
 
 
-def test_the_lake_names_the_cause_of_a_refusal(world: World) -> None:
+async def test_the_lake_names_the_cause_of_a_refusal(world: World) -> None:
     """An error of the table libraries contains what the store said, on one line."""
     world.set(AWS_ACCESS_KEY_ID="WRONG", AWS_SECRET_ACCESS_KEY="wrong")
 
-    async def run() -> None:
-        async with serve_memory({"RIGHT": "secret"}) as server:
-            server.make_bucket("bucket")
-            url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
-            with pytest.raises(StoreError, match="InvalidAccessKeyId") as refused:
-                await asyncio.to_thread(find_table, url, LOGS)
-            assert "\n" not in str(refused.value)
-            assert "\x1b" not in str(refused.value)
-
-    asyncio.run(run())
+    async with serve_memory({"RIGHT": "secret"}) as server:
+        server.make_bucket("bucket")
+        url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
+        with pytest.raises(StoreError, match="InvalidAccessKeyId") as refused:
+            await asyncio.to_thread(find_table, url, LOGS)
+        assert "\n" not in str(refused.value)
+        assert "\x1b" not in str(refused.value)
 
 
 def test_the_jvm_gets_the_same_connection(world: World) -> None:

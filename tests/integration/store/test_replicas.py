@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aioboto3
@@ -29,15 +30,13 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def serve(story: Callable[[MemoryServer, str], Awaitable[None]]) -> None:
-    async def run_story() -> None:
-        async with serve_memory({ACCESS: SECRET}) as server:
-            server.make_bucket("bucket", Versioning.ENABLED)
-            url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
-            assert await asyncio.to_thread(run, ["init", "--store", url]) == 0
-            await story(server, url)
-
-    asyncio.run(run_story())
+@asynccontextmanager
+async def serve() -> AsyncIterator[tuple[MemoryServer, str]]:
+    async with serve_memory({ACCESS: SECRET}) as server:
+        server.make_bucket("bucket", Versioning.ENABLED)
+        url = f"s3://bucket/pre?endpoint={server.endpoint}&region=us-east-1"
+        assert await asyncio.to_thread(run, ["init", "--store", url]) == 0
+        yield server, url
 
 
 def replicate_all(server: MemoryServer) -> None:
@@ -63,12 +62,12 @@ def start_gateway(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     )
 
 
-def test_doctor_and_gateway_refuse_a_replica(
+async def test_doctor_and_gateway_refuse_a_replica(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The good result of the doctor was copied with everything else."""
 
-    async def story(server: MemoryServer, url: str) -> None:
+    async with serve() as (server, url):
         assert await asyncio.to_thread(run, ["doctor", "--store", url]) == 0
         replicate_all(server)
         assert await asyncio.to_thread(run, ["doctor", "--store", url, "--dry-run"]) == 1
@@ -77,19 +76,15 @@ def test_doctor_and_gateway_refuse_a_replica(
         assert started.returncode != 0
         assert "this bucket is a replica of another one" in started.stderr + started.stdout
 
-    serve(story)
 
-
-def test_doctor_reports_two_way_replication(capsys: pytest.CaptureFixture[str]) -> None:
-    async def story(server: MemoryServer, url: str) -> None:
+async def test_doctor_reports_two_way_replication(capsys: pytest.CaptureFixture[str]) -> None:
+    async with serve() as (server, url):
         server.make_bucket("backup", Versioning.ENABLED)
         server.buckets["bucket"].replication["bucket"] = BOTH_WAYS
         assert await asyncio.to_thread(run, ["doctor", "--store", url, "--dry-run"]) == 0
         server.buckets["backup"].replication["backup"] = BACK
         assert await asyncio.to_thread(run, ["doctor", "--store", url, "--dry-run"]) == 1
         assert "backup" in capsys.readouterr().out
-
-    serve(story)
 
 
 def test_rules_are_read_as_a_server_sends_them(moto: Server) -> None:

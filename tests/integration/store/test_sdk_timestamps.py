@@ -1,6 +1,5 @@
 """Times in responses of the SDK: those of S3 are parsed without guessing, and to the same value."""
 
-import asyncio
 import threading
 
 import pytest
@@ -39,7 +38,7 @@ def test_an_invalid_time_is_refused() -> None:
         parse_timestamp("yesterday Z")
 
 
-def test_a_listing_uses_this_parser(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_uses_this_parser(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     url = moto.url("bucket")
 
     parse, main = utils._parse_timestamp_with_tzinfo, threading.current_thread()
@@ -49,12 +48,9 @@ def test_a_listing_uses_this_parser(moto: Server, monkeypatch: pytest.MonkeyPatc
             raise AssertionError(text)
         return parse(text, zone)  # moto's thread
 
-    async def run() -> None:
-        await make_bucket(url)
-        async with open_s3_store(parse_s3_url(url)) as store:
-            await store.create(ObjectKey("a"), b"x")
-            monkeypatch.setattr(utils, "_parse_timestamp_with_tzinfo", refuse)
-            assert [one.key for one in await collect_keys(store, "")] == ["a"]
-            assert [one.key for one in await collect_incarnations(store, "")] == ["a"]
-
-    asyncio.run(run())
+    await make_bucket(url)
+    async with open_s3_store(parse_s3_url(url)) as store:
+        await store.create(ObjectKey("a"), b"x")
+        monkeypatch.setattr(utils, "_parse_timestamp_with_tzinfo", refuse)
+        assert [one.key for one in await collect_keys(store, "")] == ["a"]
+        assert [one.key for one in await collect_incarnations(store, "")] == ["a"]

@@ -1,6 +1,5 @@
 """One application over a real socket: errors, tokens and health checks."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -66,52 +65,42 @@ async def problem(response: Any) -> dict[str, Any]:
     return document
 
 
-def test_every_error_is_a_problem_document() -> None:
+async def test_every_error_is_a_problem_document() -> None:
     """Also what aiohttp itself refuses, and a defect, whose reason is only logged."""
-
-    async def run() -> None:
-        async with served() as client:
-            for method, path, data, status, code in (
-                ("POST", "/v1/refuse", b"", 400, "bad_request"),
-                ("POST", "/v1/fail", b"", 500, "internal"),
-                ("POST", "/v1/overloaded", b"", 503, "overloaded"),
-                ("GET", "/v1/nothing", None, 404, "not_found"),
-                ("GET", "/v1/size", None, 405, "method_not_allowed"),
-                ("POST", "/v1/size", b"x" * 1001, 413, "too_large"),
-            ):
-                response = await client.request(method, path, data=data)
-                document = await problem(response)
-                assert (response.status, document["code"]) == (status, code)
-                assert "a defect" not in document["detail"]
-                assert ("Allow" in response.headers) == (status == 405)
-                assert ("Retry-After" in response.headers) == (status == 503)
-
-    asyncio.run(run())
+    async with served() as client:
+        for method, path, data, status, code in (
+            ("POST", "/v1/refuse", b"", 400, "bad_request"),
+            ("POST", "/v1/fail", b"", 500, "internal"),
+            ("POST", "/v1/overloaded", b"", 503, "overloaded"),
+            ("GET", "/v1/nothing", None, 404, "not_found"),
+            ("GET", "/v1/size", None, 405, "method_not_allowed"),
+            ("POST", "/v1/size", b"x" * 1001, 413, "too_large"),
+        ):
+            response = await client.request(method, path, data=data)
+            document = await problem(response)
+            assert (response.status, document["code"]) == (status, code)
+            assert "a defect" not in document["detail"]
+            assert ("Allow" in response.headers) == (status == 405)
+            assert ("Retry-After" in response.headers) == (status == 503)
 
 
-def test_a_token_guards_the_api_and_not_the_health_checks() -> None:
-    async def run() -> None:
-        async with served("s3cret") as client:
-            response = await client.post("/v1/size", data=b"x")
-            assert (await problem(response))["code"] == "unauthenticated"
-            assert response.headers["WWW-Authenticate"] == "Bearer"
-            headers = {"Authorization": "Bearer s3cret"}
-            assert (await client.post("/v1/size", data=b"x", headers=headers)).status == 200
-            assert await (await client.get("/livez")).text() == "ok\n"
-            response = await client.get("/readyz")
-            assert (await problem(response))["code"] == "draining"
-            assert (await client.get("/metrics")).status == 200
-
-    asyncio.run(run())
+async def test_a_token_guards_the_api_and_not_the_health_checks() -> None:
+    async with served("s3cret") as client:
+        response = await client.post("/v1/size", data=b"x")
+        assert (await problem(response))["code"] == "unauthenticated"
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        headers = {"Authorization": "Bearer s3cret"}
+        assert (await client.post("/v1/size", data=b"x", headers=headers)).status == 200
+        assert await (await client.get("/livez")).text() == "ok\n"
+        response = await client.get("/readyz")
+        assert (await problem(response))["code"] == "draining"
+        assert (await client.get("/metrics")).status == 200
 
 
-def test_the_openapi_description_lists_every_route() -> None:
-    async def run() -> None:
-        async with served() as client:
-            document = await (await client.get("/openapi.json")).json()
-            assert set(document["paths"]) == {
-                *("/v1/refuse", "/v1/fail", "/v1/overloaded", "/v1/size"),
-                *("/livez", "/readyz", "/metrics"),
-            }
-
-    asyncio.run(run())
+async def test_the_openapi_description_lists_every_route() -> None:
+    async with served() as client:
+        document = await (await client.get("/openapi.json")).json()
+        assert set(document["paths"]) == {
+            *("/v1/refuse", "/v1/fail", "/v1/overloaded", "/v1/size"),
+            *("/livez", "/readyz", "/metrics"),
+        }

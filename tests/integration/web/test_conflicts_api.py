@@ -1,6 +1,5 @@
 """The conflicts API over a real socket and a directory, with a sender of limited access."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,44 +47,35 @@ async def get(client: Client, path: str, role: str = "operator") -> tuple[int, A
     return response.status, json.loads(await response.read())
 
 
-def test_access_decides_who_sees_and_who_resolves(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with served(tmp_path) as client:
-            (conflict,) = (await get(client, "/v1/conflicts"))[1]["conflicts"]
-            path = f"/v1/conflicts/{conflict['id']}"
-            assert (await get(client, "/v1/conflicts", "stranger"))[1]["conflicts"] == []
-            assert (await get(client, path, "stranger"))[0] == 403
-            assert (await get(client, path, conflict["agent_id"]))[0] == 200
-            decision = {"action": "accept_existing"}
-            for role, status in ((conflict["agent_id"], 403), ("operator", 200)):
-                response = await client.post(
-                    f"{path}/resolve", json=decision, headers={"Role": role}
-                )
-                assert response.status == status
-            assert (await get(client, path))[1]["decision"]["decided_by"] == "ops"
-
-    asyncio.run(run())
+async def test_access_decides_who_sees_and_who_resolves(tmp_path: Path) -> None:
+    async with served(tmp_path) as client:
+        (conflict,) = (await get(client, "/v1/conflicts"))[1]["conflicts"]
+        path = f"/v1/conflicts/{conflict['id']}"
+        assert (await get(client, "/v1/conflicts", "stranger"))[1]["conflicts"] == []
+        assert (await get(client, path, "stranger"))[0] == 403
+        assert (await get(client, path, conflict["agent_id"]))[0] == 200
+        decision = {"action": "accept_existing"}
+        for role, status in ((conflict["agent_id"], 403), ("operator", 200)):
+            response = await client.post(f"{path}/resolve", json=decision, headers={"Role": role})
+            assert response.status == status
+        assert (await get(client, path))[1]["decision"]["decided_by"] == "ops"
 
 
-def test_a_decision_is_sent_as_json(tmp_path: Path) -> None:
+async def test_a_decision_is_sent_as_json(tmp_path: Path) -> None:
     """What a form sends is 403, another media type 415, other JSON 400, an unknown conflict 404."""
-
-    async def run() -> None:
-        async with served(tmp_path) as client:
-            (conflict,) = (await get(client, "/v1/conflicts"))[1]["conflicts"]
-            unknown = conflict["id"][:-64] + "0" * 64
-            for name, kind, body, status in (
-                (conflict["id"], "text/plain", b'{"action":"accept_existing"}', 403),
-                (conflict["id"], "application/xml", b'{"action":"accept_existing"}', 415),
-                (conflict["id"], "application/json", b"{", 400),
-                (conflict["id"], "application/json", b'{"action":"x"}', 400),
-                (unknown, "application/json", b'{"action":"accept_existing"}', 404),
-            ):
-                response = await client.post(
-                    f"/v1/conflicts/{name}/resolve",
-                    data=body,
-                    headers={"Role": "operator", "Content-Type": kind},
-                )
-                assert response.status == status, body
-
-    asyncio.run(run())
+    async with served(tmp_path) as client:
+        (conflict,) = (await get(client, "/v1/conflicts"))[1]["conflicts"]
+        unknown = conflict["id"][:-64] + "0" * 64
+        for name, kind, body, status in (
+            (conflict["id"], "text/plain", b'{"action":"accept_existing"}', 403),
+            (conflict["id"], "application/xml", b'{"action":"accept_existing"}', 415),
+            (conflict["id"], "application/json", b"{", 400),
+            (conflict["id"], "application/json", b'{"action":"x"}', 400),
+            (unknown, "application/json", b'{"action":"accept_existing"}', 404),
+        ):
+            response = await client.post(
+                f"/v1/conflicts/{name}/resolve",
+                data=body,
+                headers={"Role": "operator", "Content-Type": kind},
+            )
+            assert response.status == status, body
