@@ -1,7 +1,9 @@
 """What every test shares."""
 
+import asyncio
 import atexit
 import gc
+import inspect
 import os
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -84,6 +86,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.freeze()
         gc.enable()
         atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an async test in a new event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ class OneByOne:
 class SimStore(ObjectStore):
     """Keys in a dict, with ETags as S3 makes them (a hash of the bytes), so that ABA would show."""
 
-    clock: SimClock
+    clock: SimClock = field(default_factory=SimClock)
     faults: Faults | None = None
     held: dict[str, _Held] = field(default_factory=dict)
     late: list[tuple[str, ObjectKey, bytes, ETag | None]] = field(default_factory=list)

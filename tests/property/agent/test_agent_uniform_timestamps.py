@@ -42,7 +42,6 @@ def block(form: str, *, count: int = 200, step_ms: int = 37) -> list[bytes]:
 def test_lines_of_one_form_are_read_together(form: str, zone: Zone) -> None:
     lines = text_column(block(form))
     found = parse_uniform(lines, zone)
-    assert found is not None
     assert found.dtype == np.int64
     assert found.tolist() == parse_mixed(lines, arrived_ns=ARRIVED, zone=zone).tolist()
 

@@ -22,7 +22,6 @@ instants = st.datetimes(datetime(1971, 1, 1), datetime(2261, 1, 1))  # noqa: DTZ
 def record_of(message: bytes) -> tuple[int, int, str, dict[str, str]]:
     """Return time, severity, body and attributes of the one record of a message."""
     found = decode_syslog([SyslogPiece(message, {})], received_ns=NOW_NS, zone=UTC)
-    assert found is not None
     columns = found.columns
     assert isinstance(columns, LogColumns)
     check_columns(columns, 1)

@@ -107,7 +107,6 @@ def test_blobs_decoded_together_equal_blobs_decoded_alone(
 ) -> None:
     kind, found = made
     table = small_blobs_table(kind, [one for one, _ in found], [frame for _, frame in found])
-    assert table is not None
     table.validate(full=True)
     single = pa.concat_tables([alone(kind, *one) for one in found])
     assert table.schema == single.schema

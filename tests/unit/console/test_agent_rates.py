@@ -182,7 +182,7 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
         return known(agent)
 
     class Counting(AgentRates):
-        of_agent = staticmethod(counted)  # type: ignore[assignment]
+        of_agent = staticmethod(counted)
 
         def window(self) -> RateWindow:
             return rates.window()
@@ -192,5 +192,4 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
     assert page.agents[0].rate == rate(2, 2 * HALF_S, 100_000)
     assert page.window.read_s == 2 * HALF_S
     detail = report.detail("agent-000007", rates)
-    assert detail is not None
     assert detail.boot_rates == (detail.rate,)

@@ -38,7 +38,7 @@ def discovery(**changed: object) -> DiscoveryStatus:
         "missed": 0,
         "processes": (),
     }
-    return DiscoveryStatus(**(fields | changed))  # type: ignore[arg-type]
+    return DiscoveryStatus(**(fields | changed))
 
 
 def process(state: ProcessState, silent_s: float = HEARTBEAT_S + 1) -> ProcessStatus:

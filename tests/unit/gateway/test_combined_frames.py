@@ -137,7 +137,6 @@ def test_lines_are_decoded_together_and_each_request_keeps_its_part() -> None:
 
 def _lines_request(body: bytes, message: str) -> SmallRequest:
     found = timed_lines(body, "time", message)
-    assert found is not None
     identity = identity_of_lines(found, ORIGIN)
     return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
 

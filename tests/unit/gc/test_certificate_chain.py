@@ -52,26 +52,21 @@ def test_the_newest_of_a_long_chain_costs_two_pages() -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_a_missing_certificate_is_neither_hidden_nor_replaced(lost: int) -> None:
+async def test_a_missing_certificate_is_neither_hidden_nor_replaced(lost: int) -> None:
     """The next certificate follows the last one, and the verification names the missing one."""
-
-    async def run() -> None:
-        store = store_with(4)
-        store.remove_key(chain_key(lost))
-        head = await read_newest(store, TRUSTED)
-        assert head is not None
-        assert head.certificate.chain_index == 3
-        linked = link_after(certificate(0, None, "A4"), head)
-        assert await append_certificate(
-            store, linked, sign_certificate(linked, AUDITOR_KEY), Backoff.seeded_by(store.clock)
-        )
-        assert chain_key(4) in store.versions
-        assert chain_key(lost) not in store.versions
-        with pytest.raises(CertificateInvalid) as wrong:
-            await verify_store_chain(store, TRUSTED)
-        assert wrong.value.audit_id == f"#{lost}"
-
-    asyncio.run(run())
+    store = store_with(4)
+    store.remove_key(chain_key(lost))
+    head = await read_newest(store, TRUSTED)
+    assert head.certificate.chain_index == 3
+    linked = link_after(certificate(0, None, "A4"), head)
+    assert await append_certificate(
+        store, linked, sign_certificate(linked, AUDITOR_KEY), Backoff.seeded_by(store.clock)
+    )
+    assert chain_key(4) in store.versions
+    assert chain_key(lost) not in store.versions
+    with pytest.raises(CertificateInvalid) as wrong:
+        await verify_store_chain(store, TRUSTED)
+    assert wrong.value.audit_id == f"#{lost}"
 
 
 def test_a_certificate_that_was_copied_to_a_later_position_is_refused() -> None:

@@ -1,6 +1,5 @@
 """A certificate is bounded: adjacent ranges become one, and long lists of files are evidence."""
 
-import asyncio
 import random
 
 import pytest
@@ -77,61 +76,48 @@ def test_adjacent_ranges_become_one(count: int) -> None:
         assert merged.ranges[0].root == root_of_roots(one.root for one in listed[: parts[0]])
 
 
-def test_a_small_certificate_is_as_before() -> None:
-    async def run() -> None:
-        store = new_store()
-        found = await audited(store, FILES_MAX)
-        assert {one.kind for one in found.evidence} == {"manifests"}
-        assert len(found.evidence) == len(found.coverage[0].ranges) == FILES_MAX
-        assert await verify_evidence(store, found) == FILES_MAX
-
-    asyncio.run(run())
+async def test_a_small_certificate_is_as_before() -> None:
+    store = new_store()
+    found = await audited(store, FILES_MAX)
+    assert {one.kind for one in found.evidence} == {"manifests"}
+    assert len(found.evidence) == len(found.coverage[0].ranges) == FILES_MAX
+    assert await verify_evidence(store, found) == FILES_MAX
 
 
-def test_the_size_of_a_certificate_is_bounded() -> None:
-    async def run() -> None:
-        store = new_store()
-        found = await audited(store, 300)
-        assert [one.kind for one in found.evidence] == ["ranges", "files"]
-        body = sign_certificate(found, AUDITOR_KEY)
-        assert verify_certificate("A0", body, TRUSTED) == found
-        small = len(sign_certificate(await audited(new_store(), RANGES_MAX), AUDITOR_KEY))
-        assert len(body) < small
-        read = await read_files(store, found, "manifests")
-        assert read is not None
-        assert len(read) == 300
-        assert await read_files(store, found, "findings") == ()
-        assert await verify_evidence(store, found) == 302
-
-    asyncio.run(run())
+async def test_the_size_of_a_certificate_is_bounded() -> None:
+    store = new_store()
+    found = await audited(store, 300)
+    assert [one.kind for one in found.evidence] == ["ranges", "files"]
+    body = sign_certificate(found, AUDITOR_KEY)
+    assert verify_certificate("A0", body, TRUSTED) == found
+    small = len(sign_certificate(await audited(new_store(), RANGES_MAX), AUDITOR_KEY))
+    assert len(body) < small
+    read = await read_files(store, found, "manifests")
+    assert read is not None
+    assert len(read) == 300
+    assert await read_files(store, found, "findings") == ()
+    assert await verify_evidence(store, found) == 302
 
 
 @pytest.mark.parametrize("kind", ["manifests", "files", "ranges"])
-def test_a_missing_part_is_named(kind: str) -> None:
-    async def run() -> None:
-        store = new_store()
-        found = await audited(store, 100)
-        files = (*found.evidence, *await read_listed_files(store, found))
-        gone = next(one for one in files if one.kind == kind)
-        store.remove_key(gone.key)
-        with pytest.raises(CertificateInvalid, match=gone.key):
-            await verify_evidence(store, found)
-        if kind == "files":
-            assert await read_files(store, found, "manifests") is None
-
-    asyncio.run(run())
+async def test_a_missing_part_is_named(kind: str) -> None:
+    store = new_store()
+    found = await audited(store, 100)
+    files = (*found.evidence, *await read_listed_files(store, found))
+    gone = next(one for one in files if one.kind == kind)
+    store.remove_key(gone.key)
+    with pytest.raises(CertificateInvalid, match=gone.key):
+        await verify_evidence(store, found)
+    if kind == "files":
+        assert await read_files(store, found, "manifests") is None
 
 
-def test_ranges_that_were_not_listed_are_found() -> None:
+async def test_ranges_that_were_not_listed_are_found() -> None:
     """The file of ranges belongs to another audit, with the same number of ranges."""
-
-    async def run() -> None:
-        store = new_store()
-        found = await audited(store, 100)
-        ranges = [replace(one, objects=4) for one in many_ranges(100)]
-        coverage = (merge_ranges(cover_prefix(ACCEPTED, ranges)), *found.coverage[1:])
-        other = replace(found, coverage=coverage, merkle_root=merkle_root_of(coverage))
-        with pytest.raises(CertificateInvalid, match="not those that were listed"):
-            await verify_evidence(store, other)
-
-    asyncio.run(run())
+    store = new_store()
+    found = await audited(store, 100)
+    ranges = [replace(one, objects=4) for one in many_ranges(100)]
+    coverage = (merge_ranges(cover_prefix(ACCEPTED, ranges)), *found.coverage[1:])
+    other = replace(found, coverage=coverage, merkle_root=merkle_root_of(coverage))
+    with pytest.raises(CertificateInvalid, match="not those that were listed"):
+        await verify_evidence(store, other)

@@ -59,7 +59,7 @@ def plan(**changed: object) -> Plan:
 
 def refusal(check: object, *arguments: object) -> RefusalRule:
     with pytest.raises(GcRefused) as refused:
-        check(*arguments)  # type: ignore[operator]
+        check(*arguments)
     assert f"rule=`{refused.value.rule.value}`" in str(refused.value)
     return refused.value.rule
 

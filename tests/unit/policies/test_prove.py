@@ -304,7 +304,6 @@ def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
     intruder = broken[0].counterexample.caller
-    assert intruder is not None
     assert intruder.startswith(arn)
     assert intruder != arn
 

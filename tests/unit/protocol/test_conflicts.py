@@ -27,7 +27,7 @@ NAME = ConflictName(
 def decision(decision_id: str, action: str, conflict_id: str = "c") -> Decision:
     return Decision(
         decision_id=decision_id,
-        action=action,  # type: ignore[arg-type]
+        action=action,
         conflict_id=conflict_id,
         agent_id="a",
         boot_id="b",

@@ -25,7 +25,7 @@ def _record(**changes: object) -> DeleteRecord:
         "accepted_until_unix_ns": 5,
         "agent_id": "a",
     }
-    return DeleteRecord(**(good | changes))  # type: ignore[arg-type]
+    return DeleteRecord(**(good | changes))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_each_kind_has_its_own_conditions() -> None:
         ("body contains 'x'", "entries"),
     ):
         with pytest.raises(BadUsage, match=f"{kind} have no"):
-            parse_where(text, kind)  # type: ignore[arg-type]
+            parse_where(text, kind)
 
 
 def test_a_delete_round_trips() -> None:

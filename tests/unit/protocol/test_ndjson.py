@@ -92,7 +92,7 @@ def test_rfc3339_rejects_other_forms(written: str) -> None:
 def test_ndjson_names_the_line(kind: str, line: str, says: str) -> None:
     """The error names the bad line and its fault."""
     with pytest.raises(BadUsage, match="line 2") as caught:
-        columns_from_ndjson(kind, ["", line])  # type: ignore[arg-type]
+        columns_from_ndjson(kind, ["", line])
     assert says in str(caught.value)
 
 

@@ -23,9 +23,9 @@ def derive(
 ) -> RequestIdentity:
     return request_identity(
         principal=principal,
-        door=door,  # type: ignore[arg-type]
-        kind=kind,  # type: ignore[arg-type]
-        source=source,  # type: ignore[arg-type]
+        door=door,
+        kind=kind,
+        source=source,
         value=value,
     )
 

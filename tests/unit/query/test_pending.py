@@ -105,7 +105,7 @@ def test_without_a_complete_second_reading_spooled_batches_are_left_out() -> Non
 def test_a_delete_applies_by_kind_agent_and_times(
     changes: dict[str, object], applies: bool
 ) -> None:
-    record = DeleteRecord(delete_id="0" * 26, kind="logs", accepted_until_unix_ns=1, **changes)  # type: ignore[arg-type]
+    record = DeleteRecord(delete_id="0" * 26, kind="logs", accepted_until_unix_ns=1, **changes)
     query = make_query(agents=("host-1",), to_ns=DAY0_NS + 10)
     assert delete_applies(record, query) is applies
     assert not delete_applies(record, make_query(kind="metrics"))

@@ -1,4 +1,3 @@
-import asyncio
 from dataclasses import dataclass, replace
 
 import pytest
@@ -83,17 +82,13 @@ class RemovingStore(SimStore):
         return await super().get(key, first=first, last=last)
 
 
-def test_a_chunk_that_is_removed_during_a_search_rules_nothing_out() -> None:
+async def test_a_chunk_that_is_removed_during_a_search_rules_nothing_out() -> None:
     """The other chunk is used, and the files of the removed one are read."""
     first, second = log_file("2026-09-21", "a"), log_file("2026-09-21", "b")
     selected = SelectedFiles(location=TableLocation(uri="/lake"), read=(first, second), lanes={})
-
-    async def run() -> None:
-        store = RemovingStore(clock=SimClock())
-        keys = [await put_chunk(store, [one]) for one in (first, second)]
-        query = make_query(text="nothing of this is in a line")
-        assert (await prune_by_index(store, selected, query)).read == ()
-        store.removed = keys[0]
-        assert (await prune_by_index(store, selected, query)).read == (first,)
-
-    asyncio.run(run())
+    store = RemovingStore(clock=SimClock())
+    keys = [await put_chunk(store, [one]) for one in (first, second)]
+    query = make_query(text="nothing of this is in a line")
+    assert (await prune_by_index(store, selected, query)).read == ()
+    store.removed = keys[0]
+    assert (await prune_by_index(store, selected, query)).read == (first,)

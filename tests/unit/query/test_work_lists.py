@@ -1,4 +1,3 @@
-import asyncio
 import random
 from typing import Any
 
@@ -51,53 +50,44 @@ def numbers_of(found: PendingSnapshot) -> list[int]:
     return [one.manifest.seq_start for one in found.batches]
 
 
-def test_a_work_list_is_read_once() -> None:
-    async def run() -> None:
-        store, lists = CountingReads(SimStore(clock=SimClock())), WorkListCache()
-        await enqueue(store, range(3), range(3, 5))
+async def test_a_work_list_is_read_once() -> None:
+    store, lists = CountingReads(SimStore()), WorkListCache()
+    await enqueue(store, range(3), range(3, 5))
 
-        async def read() -> list[int]:
-            return numbers_of(await read_pending(store, QuerySettings(), lists))
+    async def read() -> list[int]:
+        return numbers_of(await read_pending(store, QuerySettings(), lists))
 
-        assert await read() == [0, 1, 2, 3, 4]
-        assert store.lists_read() == 2
-        assert await read() == [0, 1, 2, 3, 4]
-        assert store.lists_read() == 0
-        await enqueue(store, range(5, 6))
-        assert await read() == [0, 1, 2, 3, 4, 5]
-        assert store.lists_read() == 1
-        consumer = await Consumer.open(store, queue="spark", lane=0)
-        await consumer.next_descriptors(10)
-        await consumer.ack_through(2)
-        assert await read() == [5]
-
-    asyncio.run(run())
+    assert await read() == [0, 1, 2, 3, 4]
+    assert store.lists_read() == 2
+    assert await read() == [0, 1, 2, 3, 4]
+    assert store.lists_read() == 0
+    await enqueue(store, range(5, 6))
+    assert await read() == [0, 1, 2, 3, 4, 5]
+    assert store.lists_read() == 1
+    consumer = await Consumer.open(store, queue="spark", lane=0)
+    await consumer.next_descriptors(10)
+    await consumer.ack_through(2)
+    assert await read() == [5]
 
 
 @pytest.mark.parametrize(("batches_max", "read_again"), [(6, 0), (5, 1), (1, 3)])
-def test_the_memory_of_work_lists_is_bounded(batches_max: int, read_again: int) -> None:
-    async def run() -> None:
-        store, lists = CountingReads(SimStore(clock=SimClock())), WorkListCache(batches_max)
-        await enqueue(store, range(2), range(2, 4), range(4, 6))
-        view = await read_lane(store, "spark", 0)
-        for one in view.descriptors:
-            await lists.read(store, LANE, one)
-        store.lists_read()
-        await read_pending(store, QuerySettings(), lists)
-        assert store.lists_read() == read_again
-
-    asyncio.run(run())
+async def test_the_memory_of_work_lists_is_bounded(batches_max: int, read_again: int) -> None:
+    store, lists = CountingReads(SimStore()), WorkListCache(batches_max)
+    await enqueue(store, range(2), range(2, 4), range(4, 6))
+    view = await read_lane(store, "spark", 0)
+    for one in view.descriptors:
+        await lists.read(store, LANE, one)
+    store.lists_read()
+    await read_pending(store, QuerySettings(), lists)
+    assert store.lists_read() == read_again
 
 
-def test_a_work_list_of_another_lane_is_a_problem() -> None:
-    async def run() -> None:
-        store, lists = SimStore(clock=SimClock()), WorkListCache()
-        await enqueue(store, range(1))
-        place = (await read_lane(store, "spark", 0)).descriptors[0].location
-        other = WorkList(queue="spark", lane=1, batches=(manifest(0),))
-        await store.overwrite(place, encode_record(other))
-        for _ in range(2):
-            found = await read_pending(store, QuerySettings(), lists)
-            assert "belongs to spark.1" in found.problems[0]
-
-    asyncio.run(run())
+async def test_a_work_list_of_another_lane_is_a_problem() -> None:
+    store, lists = SimStore(), WorkListCache()
+    await enqueue(store, range(1))
+    place = (await read_lane(store, "spark", 0)).descriptors[0].location
+    other = WorkList(queue="spark", lane=1, batches=(manifest(0),))
+    await store.overwrite(place, encode_record(other))
+    for _ in range(2):
+        found = await read_pending(store, QuerySettings(), lists)
+        assert "belongs to spark.1" in found.problems[0]

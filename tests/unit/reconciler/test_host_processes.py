@@ -45,7 +45,6 @@ def test_a_process_has_ended_when_it_is_killed_and_not_before() -> None:
 
 def test_a_pid_that_another_process_has_now_shows_that_the_process_has_ended() -> None:
     mine = PROCESSES.current()
-    assert mine is not None
     assert not PROCESSES.has_ended(mine)
     assert PROCESSES.has_ended(replace(mine, started=mine.started - 1))
 

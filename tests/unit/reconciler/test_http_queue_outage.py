@@ -1,6 +1,5 @@
 """A queue over HTTP while the store, or one lane, cannot be read."""
 
-import asyncio
 import random
 
 import pytest
@@ -49,38 +48,32 @@ async def opened() -> tuple[HttpQueue, Failing]:
     return HttpQueue(faulty, "sink", runtime, lease_s=60), plan
 
 
-def test_a_lane_that_cannot_be_read_stops_no_other_lane() -> None:
-    async def run() -> None:
+async def test_a_lane_that_cannot_be_read_stops_no_other_lane() -> None:
+    queue, plan = await opened()
+    everything = await queue.claim(100, "probe")
+    lanes = {one.lane for one in everything}
+    assert lanes == {0, 1}
+    for broken in lanes:
         queue, plan = await opened()
-        everything = await queue.claim(100, "probe")
-        lanes = {one.lane for one in everything}
-        assert lanes == {0, 1}
-        for broken in lanes:
-            queue, plan = await opened()
-            plan.prefix = Lane(queue="sink", lane=broken).key
-            expected = [one for one in everything if one.lane != broken]
-            found = await queue.claim(100, "c")
-            assert [one.sequence for one in found] == [one.sequence for one in expected]
-            assert {one.lane for one in found} == lanes - {broken}
-            plan.prefix = None
-            again = await queue.claim(100, "c")
-            assert {one.lane for one in again} == {broken}
-
-    asyncio.run(run())
-
-
-def test_a_commit_is_repeated_after_its_acknowledgement_failed() -> None:
-    async def run() -> None:
-        queue, plan = await opened()
-        leases = [one.lease_id for one in await queue.claim(100, "c")]
-        plan.prefix, plan.methods = "", ("PUT",)
-        with pytest.raises(SluiceError):
-            await queue.commit(leases)
+        plan.prefix = Lane(queue="sink", lane=broken).key
+        expected = [one for one in everything if one.lane != broken]
+        found = await queue.claim(100, "c")
+        assert [one.sequence for one in found] == [one.sequence for one in expected]
+        assert {one.lane for one in found} == lanes - {broken}
         plan.prefix = None
-        assert await queue.commit(leases) == len(leases)
-        assert await queue.claim(100, "c") == []
+        again = await queue.claim(100, "c")
+        assert {one.lane for one in again} == {broken}
 
-    asyncio.run(run())
+
+async def test_a_commit_is_repeated_after_its_acknowledgement_failed() -> None:
+    queue, plan = await opened()
+    leases = [one.lease_id for one in await queue.claim(100, "c")]
+    plan.prefix, plan.methods = "", ("PUT",)
+    with pytest.raises(SluiceError):
+        await queue.commit(leases)
+    plan.prefix = None
+    assert await queue.commit(leases) == len(leases)
+    assert await queue.claim(100, "c") == []
 
 
 def test_only_a_lease_that_was_committed_can_be_committed_again() -> None:

@@ -1,13 +1,9 @@
 """What is removed of the journals of gateways that died, and when."""
 
-import asyncio
-import random
-
 from support.gateway_journal import JournalWriter
-from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
-from support.reconciler_world import make_pass, pass_time, rounds
+from support.queue_store import SimStore, UnversionedStore
+from support.reconciler_world import SHORT_HORIZON, make, make_pass, pass_time, rounds
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.journals import (
     DISCOVERY,
     JOURNAL_REPLACED_AFTER_S,
@@ -16,19 +12,10 @@ from sluice_protocol.journals import (
 )
 from sluice_protocol.keys import GATEWAYS
 from sluice_protocol.manifests import decode_record
-from sluice_queue.lane import Runtime
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S
 from sluice_reconciler.service import Reconciler
 
-HORIZON_S = 600
-
-
-def make(store: SimStore, seed: int) -> Reconciler:
-    return Reconciler(
-        store,
-        Authority(authority_id="A", lanes=2, retry_horizon_s=HORIZON_S, margin_s=120),
-        runtime=Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed)),
-    )
+HORIZON_S = SHORT_HORIZON.retry_horizon_s
 
 
 async def died(store: SimStore) -> tuple[Reconciler, JournalWriter]:
@@ -48,77 +35,64 @@ def stored(store: SimStore) -> list[str]:
     return [key for key in store.held if key.startswith(GATEWAYS)]
 
 
-def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too() -> None:
+async def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too(store: SimStore) -> None:
     """No reconciler reads these objects, so their numbers are never published."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        subject, writer = await died(store)
-        pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
-        await rounds(store, subject, 3)
-        await make_pass(subject)
-        await rounds(store, subject, 3)
-        late = await writer.accept(10, at_ns=store.clock.at_ns)
-        await writer.append([late], through_ns=store.clock.at_ns)
-        await writer.append([], through_ns=store.clock.at_ns, closed=True)
-        pass_time(store, BREAK_MARGIN_S + 1)
-        await make_pass(subject)
-        await rounds(store, subject, 3)
-        pass_time(store, HORIZON_S - 60)
-        assert await subject._journal_loop.remove() == 1, "the object before the death"
-        pass_time(store, 120)
-        await rounds(store, subject, 3)
-        assert await subject._journal_loop.remove() == 3
-        assert stored(store) == []
-
-    asyncio.run(run())
+    subject, writer = await died(store)
+    pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
+    await rounds(store, subject, 3)
+    await make_pass(subject)
+    await rounds(store, subject, 3)
+    late = await writer.accept(10, at_ns=store.clock.at_ns)
+    await writer.append([late], through_ns=store.clock.at_ns)
+    await writer.append([], through_ns=store.clock.at_ns, closed=True)
+    pass_time(store, BREAK_MARGIN_S + 1)
+    await make_pass(subject)
+    await rounds(store, subject, 3)
+    pass_time(store, HORIZON_S - 60)
+    assert await subject._journal_loop.remove() == 1, "the object before the death"
+    pass_time(store, 120)
+    await rounds(store, subject, 3)
+    assert await subject._journal_loop.remove() == 3
+    assert stored(store) == []
 
 
-def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
+async def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() -> None:
     """The last pass began soon after its newest object: it may have acknowledged more since."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        subject, writer = await died(store)
-        pass_time(store, BREAK_MARGIN_S + 5)
-        await make_pass(subject)
-        await subject.journals.round()
-        unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
-        pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
-        again = make(store, 2)
-        await rounds(store, again, 3)
-        await again._journal_loop.remove()
-        assert registration_key(writer.process) in store.held
-        await rounds(store, again, 3)
-        record = decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
-        assert record.complete_through_unix_ns <= unnamed.accepted_at_unix_ns
-        await make_pass(again)
-        await rounds(store, again, 3)
-        assert await again._journal_loop.remove() >= 1
-        assert stored(store) == []
-
-    asyncio.run(run())
+    store = SimStore()
+    subject, writer = await died(store)
+    pass_time(store, BREAK_MARGIN_S + 5)
+    await make_pass(subject)
+    await subject.journals.round()
+    unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
+    pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
+    again = make(store, 2)
+    await rounds(store, again, 3)
+    await again._journal_loop.remove()
+    assert registration_key(writer.process) in store.held
+    await rounds(store, again, 3)
+    record = decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
+    assert record.complete_through_unix_ns <= unnamed.accepted_at_unix_ns
+    await make_pass(again)
+    await rounds(store, again, 3)
+    assert await again._journal_loop.remove() >= 1
+    assert stored(store) == []
 
 
-def test_journals_in_a_store_without_versions_are_not_read_one_by_one() -> None:
+async def test_journals_in_a_store_without_versions_are_not_read_one_by_one() -> None:
     """They cannot be removed, so a run may not read what gateways wrote in years."""
-
-    async def run() -> None:
-        store = UnversionedStore(clock=SimClock())
-        subject, writer = await died(store)
-        pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
-        await rounds(store, subject, 3)
-        await make_pass(subject)
-        await rounds(store, subject, 3)
-        await writer.append([], through_ns=store.clock.at_ns)
-        await writer.append([], through_ns=store.clock.at_ns, closed=True)
-        pass_time(store, BREAK_MARGIN_S + 1)
-        await make_pass(subject)
-        await rounds(store, subject, 3)
-        pass_time(store, HORIZON_S + 60)
-        await rounds(store, subject, 3)
-        before = store.counts["head"]
-        assert await subject._journal_loop.remove() == 0
-        assert store.counts["head"] - before == 1
-
-    asyncio.run(run())
+    store = UnversionedStore()
+    subject, writer = await died(store)
+    pass_time(store, JOURNAL_REPLACED_AFTER_S + 5)
+    await rounds(store, subject, 3)
+    await make_pass(subject)
+    await rounds(store, subject, 3)
+    await writer.append([], through_ns=store.clock.at_ns)
+    await writer.append([], through_ns=store.clock.at_ns, closed=True)
+    pass_time(store, BREAK_MARGIN_S + 1)
+    await make_pass(subject)
+    await rounds(store, subject, 3)
+    pass_time(store, HORIZON_S + 60)
+    await rounds(store, subject, 3)
+    before = store.counts["head"]
+    assert await subject._journal_loop.remove() == 0
+    assert store.counts["head"] - before == 1

@@ -1,10 +1,8 @@
 """An index run reads the chunks of the dates with new files, and no others."""
 
-import asyncio
-
 import pytest
 from support.index_store import put_chunk
-from support.queue_store import SimClock, SimStore
+from support.queue_store import SimStore
 
 from sluice_lake.data_files import DataFile
 from sluice_protocol.manifests import encode_record
@@ -26,7 +24,7 @@ def file(day: int, name: str) -> DataFile:
 
 async def store_with(days: int) -> tuple[SimStore, list[DataFile]]:
     """Return a store with a chunk for the one file of each date, and the files."""
-    store = SimStore(clock=SimClock())
+    store = SimStore()
     files = [file(day, "a") for day in range(days)]
     for group in group_files(files):
         await put_chunk(store, group)
@@ -35,48 +33,39 @@ async def store_with(days: int) -> tuple[SimStore, list[DataFile]]:
 
 
 @pytest.mark.parametrize("days", [2, 100])
-def test_the_requests_of_a_run_do_not_grow_with_the_dates_that_are_indexed(days: int) -> None:
-    async def run() -> None:
-        store, files = await store_with(days)
-        known = {one.path for one in files}
-        later = [file(days - 1, "b"), file(0, "late")]
-        assert await find_new_files(store, [*files, *later], known) == later
-        assert store.counts == {"list": 2, "get": 2}
-        assert await find_new_files(store, files, known) == []
-        assert store.counts == {"list": 2, "get": 2}
-
-    asyncio.run(run())
+async def test_the_requests_of_a_run_do_not_grow_with_the_dates_that_are_indexed(days: int) -> None:
+    store, files = await store_with(days)
+    known = {one.path for one in files}
+    later = [file(days - 1, "b"), file(0, "late")]
+    assert await find_new_files(store, [*files, *later], known) == later
+    assert store.counts == {"list": 2, "get": 2}
+    assert await find_new_files(store, files, known) == []
+    assert store.counts == {"list": 2, "get": 2}
 
 
-def test_without_a_recorded_state_every_chunk_is_read_and_no_file_is_indexed_again() -> None:
-    async def run() -> None:
-        store, files = await store_with(5)
-        later = file(4, "b")
-        assert await find_new_files(store, [*files, later], ()) == [later]
-        assert store.counts == {"list": 5, "get": 5}
-
-    asyncio.run(run())
+async def test_without_a_recorded_state_every_chunk_is_read_and_no_file_is_indexed_again() -> None:
+    store, files = await store_with(5)
+    later = file(4, "b")
+    assert await find_new_files(store, [*files, later], ()) == [later]
+    assert store.counts == {"list": 5, "get": 5}
 
 
-def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        assert await read_index_progress(store) is None
-        progress = IndexProgress(table_id="0a", table_version=7)
-        await write_index_progress(store, progress)
-        assert await read_index_progress(store) == progress
-        assert store.held[INDEX_PROGRESS].body == encode_record(progress)
-        assert INDEX_PROGRESS == "index/v1/progress.json"
-        assert encode_record(progress) == (
-            b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":[]}'
-        )
-        store.held[INDEX_PROGRESS].body = b"{broken"
-        assert await read_index_progress(store) is None
-
-    asyncio.run(run())
+async def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() -> None:
+    store = SimStore()
+    assert await read_index_progress(store) is None
+    progress = IndexProgress(table_id="0a", table_version=7)
+    await write_index_progress(store, progress)
+    assert await read_index_progress(store) == progress
+    assert store.held[INDEX_PROGRESS].body == encode_record(progress)
+    assert INDEX_PROGRESS == "index/v1/progress.json"
+    assert encode_record(progress) == (
+        b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":[]}'
+    )
+    store.held[INDEX_PROGRESS].body = b"{broken"
+    assert await read_index_progress(store) is None
 
 
-def test_the_waiting_dates_are_part_of_the_record() -> None:
+async def test_the_waiting_dates_are_part_of_the_record() -> None:
     """A check that has not begun has no position."""
     waiting = (
         WaitingDate(date="2026-09-21", since_unix_ns=5, due_unix_ns=9),
@@ -84,17 +73,13 @@ def test_the_waiting_dates_are_part_of_the_record() -> None:
             date="2026-09-22", since_unix_ns=5, due_unix_ns=9, checked_through="k", again=True
         ),
     )
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        progress = IndexProgress(table_id="0a", table_version=7, waiting=waiting)
-        await write_index_progress(store, progress)
-        assert await read_index_progress(store) == progress
-        assert encode_record(progress) == (
-            b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":['
-            b'{"date":"2026-09-21","due_unix_ns":9,"since_unix_ns":5},'
-            b'{"again":true,"checked_through":"k","date":"2026-09-22","due_unix_ns":9,'
-            b'"since_unix_ns":5}]}'
-        )
-
-    asyncio.run(run())
+    store = SimStore()
+    progress = IndexProgress(table_id="0a", table_version=7, waiting=waiting)
+    await write_index_progress(store, progress)
+    assert await read_index_progress(store) == progress
+    assert encode_record(progress) == (
+        b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":['
+        b'{"date":"2026-09-21","due_unix_ns":9,"since_unix_ns":5},'
+        b'{"again":true,"checked_through":"k","date":"2026-09-22","due_unix_ns":9,'
+        b'"since_unix_ns":5}]}'
+    )

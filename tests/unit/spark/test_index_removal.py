@@ -1,7 +1,6 @@
 """A chunk is removed when none of its data files exists, and no run lists the whole index."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -28,12 +27,6 @@ from sluice_store.port import ListPage
 DAY, OTHER = "2026-09-21", "2026-09-22"
 A, B, C, D = (log_file(DAY, name) for name in "abcd")
 FAR = log_file(OTHER, "far")
-
-
-def run_table(work: Callable[[IndexedTable], Awaitable[None]]) -> SimStore:
-    store = SimStore(clock=SimClock())
-    asyncio.run(work(IndexedTable(store=store)))
-    return store
 
 
 @pytest.mark.parametrize(
@@ -103,133 +96,112 @@ def test_a_date_waits_for_a_day_and_then_as_long_as_before() -> None:
     )
 
 
-def test_a_chunk_is_removed_after_the_last_of_its_files() -> None:
-    async def work(table: IndexedTable) -> None:
-        gone = await table.write(A, B)
-        kept = {await table.write(C), await table.write(FAR)}
-        assert await table.run(DAY) == 0
-        assert await table.waiting() == []
-        table.replace(A, B)
-        assert await table.run(DAY) == 0
-        assert gone in await table.chunks()
-        (entry,) = await table.waiting()
-        await table.vacuum()
-        assert await table.run(now_ns=entry.due_unix_ns - 1) == 0
-        assert await table.run(now_ns=entry.due_unix_ns) == 1
-        assert await table.chunks() == kept
-        assert await table.waiting() == []
-
-    run_table(work)
+async def test_a_chunk_is_removed_after_the_last_of_its_files() -> None:
+    table = IndexedTable(store=SimStore())
+    gone = await table.write(A, B)
+    kept = {await table.write(C), await table.write(FAR)}
+    assert await table.run(DAY) == 0
+    assert await table.waiting() == []
+    table.replace(A, B)
+    assert await table.run(DAY) == 0
+    assert gone in await table.chunks()
+    (entry,) = await table.waiting()
+    await table.vacuum()
+    assert await table.run(now_ns=entry.due_unix_ns - 1) == 0
+    assert await table.run(now_ns=entry.due_unix_ns) == 1
+    assert await table.chunks() == kept
+    assert await table.waiting() == []
 
 
-def test_a_chunk_of_a_file_that_was_committed_after_the_run_began_is_kept() -> None:
+async def test_a_chunk_of_a_file_that_was_committed_after_the_run_began_is_kept() -> None:
     """The run has an older state of the table, and a concurrent run made the chunk."""
-
-    async def work(table: IndexedTable) -> None:
-        await table.write(A)
-        key = await table.write(B)
-        table.replace(B)
-        assert await table.run(DAY) == 0
-        assert key in await table.chunks()
-
-    run_table(work)
+    table = IndexedTable(store=SimStore())
+    await table.write(A)
+    key = await table.write(B)
+    table.replace(B)
+    assert await table.run(DAY) == 0
+    assert key in await table.chunks()
 
 
-def test_a_chunk_of_a_file_of_the_table_is_kept_if_the_file_is_missing() -> None:
-    async def work(table: IndexedTable) -> None:
-        key = await table.write(A)
-        named, table.named = table.named, []
-        await table.vacuum()
-        table.named = named
-        assert await table.run(DAY) == 0
-        assert await table.chunks() == {key}
-
-    run_table(work)
+async def test_a_chunk_of_a_file_of_the_table_is_kept_if_the_file_is_missing() -> None:
+    table = IndexedTable(store=SimStore())
+    key = await table.write(A)
+    named, table.named = table.named, []
+    await table.vacuum()
+    table.named = named
+    assert await table.run(DAY) == 0
+    assert await table.chunks() == {key}
 
 
-def test_the_chunks_of_a_date_without_files_are_removed_unread() -> None:
+async def test_the_chunks_of_a_date_without_files_are_removed_unread() -> None:
     """Retention removes whole dates."""
-
-    async def work(table: IndexedTable) -> None:
-        await table.write(A)
-        damaged = await table.write(B)
-        kept = await table.write(FAR)
-        table.store.held[damaged].body = b"damaged"
-        table.replace(A, B)
-        await table.vacuum()
-        table.store.counts.clear()
-        assert await table.run(DAY) == 2
-        # One read of the record of progress.
-        assert table.store.counts == {"get": 1, "list": 2, "head": 2}
-        assert await table.chunks() == {kept}
-
-    run_table(work)
+    table = IndexedTable(store=SimStore())
+    await table.write(A)
+    damaged = await table.write(B)
+    kept = await table.write(FAR)
+    table.store.held[damaged].body = b"damaged"
+    table.replace(A, B)
+    await table.vacuum()
+    table.store.counts.clear()
+    assert await table.run(DAY) == 2
+    # One read of the record of progress.
+    assert table.store.counts == {"get": 1, "list": 2, "head": 2}
+    assert await table.chunks() == {kept}
 
 
-def test_an_object_that_is_no_chunk_is_kept() -> None:
-    async def work(table: IndexedTable) -> None:
-        note = ObjectKey(f"index/v1/date={DAY}/hour=00/note.txt")
-        await table.store.create(note, b"note")
-        assert await table.run(DAY) == 0
-        assert await table.chunks() == {note}
-
-    run_table(work)
+async def test_an_object_that_is_no_chunk_is_kept() -> None:
+    table = IndexedTable(store=SimStore())
+    note = ObjectKey(f"index/v1/date={DAY}/hour=00/note.txt")
+    await table.store.create(note, b"note")
+    assert await table.run(DAY) == 0
+    assert await table.chunks() == {note}
 
 
-def test_nothing_is_removed_in_a_bucket_without_versioning_and_no_date_waits() -> None:
-    async def run() -> None:
-        table = IndexedTable(store=UnversionedStore(clock=SimClock()))
-        key = await table.write(A)
-        table.named = []
-        table.store.held.pop(f"lake/v1/logs/{A.path}")
-        assert await table.run(DAY) == 0
-        assert await table.chunks() == {key}
-        assert await table.waiting() == []
-
-    asyncio.run(run())
+async def test_nothing_is_removed_in_a_bucket_without_versioning_and_no_date_waits() -> None:
+    table = IndexedTable(store=UnversionedStore())
+    key = await table.write(A)
+    table.named = []
+    table.store.held.pop(f"lake/v1/logs/{A.path}")
+    assert await table.run(DAY) == 0
+    assert await table.chunks() == {key}
+    assert await table.waiting() == []
 
 
-def test_a_run_is_bounded_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_is_bounded_and_the_next_continues(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "STEPS_MAX", 2)
     monkeypatch.setattr(index, "STEP_CHUNKS", 3)
-
-    async def work(table: IndexedTable) -> None:
-        files = [log_file(DAY, f"f{number}") for number in range(8)]
-        for one in files:
-            await table.write(one)
-        await table.write(FAR)
-        table.replace(*files[:-1], FAR)
-        await table.vacuum()
-        removed = [await table.run(DAY, OTHER)]
-        assert [one.checked_through != "" for one in await table.waiting()] == [True, False]
-        removed += [await table.run(), await table.run()]
-        assert sum(removed) == 8
-        assert all(one <= 6 for one in removed)
-        assert removed[1] > 0
-        assert removed[2] == 0
-        assert len(await table.chunks()) == 1
-
-    run_table(work)
+    table = IndexedTable(store=SimStore())
+    files = [log_file(DAY, f"f{number}") for number in range(8)]
+    for one in files:
+        await table.write(one)
+    await table.write(FAR)
+    table.replace(*files[:-1], FAR)
+    await table.vacuum()
+    removed = [await table.run(DAY, OTHER)]
+    assert [one.checked_through != "" for one in await table.waiting()] == [True, False]
+    removed += [await table.run(), await table.run()]
+    assert sum(removed) == 8
+    assert all(one <= 6 for one in removed)
+    assert removed[1] > 0
+    assert removed[2] == 0
+    assert len(await table.chunks()) == 1
 
 
-def test_needed_chunks_are_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_needed_chunks_are_passed_over_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step begins after the chunks of the one before, also where none of them is removed."""
     monkeypatch.setattr(index, "STEPS_MAX", 3)
     monkeypatch.setattr(index, "STEP_CHUNKS", 3)
-
-    async def work(table: IndexedTable) -> None:
-        files = {await table.write(one): one for one in (log_file(DAY, f"f{n}") for n in range(8))}
-        last = max(files)
-        table.replace(files[last])
-        await table.vacuum()
-        assert await table.run(DAY) == 1
-        assert await table.chunks() == set(files) - {last}
-        assert await table.waiting() == []
-
-    run_table(work)
+    table = IndexedTable(store=SimStore())
+    files = {await table.write(one): one for one in (log_file(DAY, f"f{n}") for n in range(8))}
+    last = max(files)
+    table.replace(files[last])
+    await table.vacuum()
+    assert await table.run(DAY) == 1
+    assert await table.chunks() == set(files) - {last}
+    assert await table.waiting() == []
 
 
-def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "STEP_CHUNKS", 1)
     stops = iter([False, True])
 
@@ -237,19 +209,17 @@ def test_a_stopped_run_has_recorded_its_steps(monkeypatch: pytest.MonkeyPatch) -
         if next(stops):
             raise JobStopped("stopped")
 
-    async def work(table: IndexedTable) -> None:
-        for one in (A, B, C):
-            await table.write(one)
-        table.named = []
-        await table.vacuum()
-        with pytest.raises(JobStopped):
-            await table.run(DAY, stop=stop)
-        assert len(await table.chunks()) == 2
-        (entry,) = await table.waiting()
-        assert entry.checked_through
-        assert await table.run() == 2
-
-    run_table(work)
+    table = IndexedTable(store=SimStore())
+    for one in (A, B, C):
+        await table.write(one)
+    table.named = []
+    await table.vacuum()
+    with pytest.raises(JobStopped):
+        await table.run(DAY, stop=stop)
+    assert len(await table.chunks()) == 2
+    (entry,) = await table.waiting()
+    assert entry.checked_through
+    assert await table.run() == 2
 
 
 @dataclass
@@ -268,44 +238,37 @@ class BusyStore(SimStore):
             await IndexedTable(store=self).write(one)
 
 
-def test_a_chunk_that_another_run_makes_between_both_listings_is_kept() -> None:
-    async def run() -> None:
-        store = BusyStore(clock=SimClock())
-        table = IndexedTable(store=store)
-        await table.write(A)
-        table.replace(A)
-        await table.vacuum()
-        store.added = [B]
-        assert await table.run(DAY) == 1
-        assert len(await table.chunks()) == 1
-
-    asyncio.run(run())
+async def test_a_chunk_that_another_run_makes_between_both_listings_is_kept() -> None:
+    store = BusyStore(clock=SimClock())
+    table = IndexedTable(store=store)
+    await table.write(A)
+    table.replace(A)
+    await table.vacuum()
+    store.added = [B]
+    assert await table.run(DAY) == 1
+    assert len(await table.chunks()) == 1
 
 
 @pytest.mark.parametrize("dates", [2, 100])
-def test_a_run_without_due_dates_makes_no_request(dates: int) -> None:
-    async def work(table: IndexedTable) -> None:
-        for number in range(dates):
-            await table.write(log_file(f"20{10 + number % 80}-01-{1 + number // 80:02d}", "a"))
-        await table.run("1999-01-01")
-        table.store.counts.clear()
-        assert await table.run() == 0
-        # The record is read by the test itself.
-        assert table.store.counts == {"get": 1}
-
-    run_table(work)
+async def test_a_run_without_due_dates_makes_no_request(dates: int) -> None:
+    table = IndexedTable(store=SimStore())
+    for number in range(dates):
+        await table.write(log_file(f"20{10 + number % 80}-01-{1 + number // 80:02d}", "a"))
+    await table.run("1999-01-01")
+    table.store.counts.clear()
+    assert await table.run() == 0
+    # The record is read by the test itself.
+    assert table.store.counts == {"get": 1}
 
 
-def test_the_dates_with_chunks_are_listed_with_a_request_for_each() -> None:
-    async def work(table: IndexedTable) -> None:
-        await table.run("1999-01-01")
-        for name in "abc":
-            await table.write(log_file(DAY, name))
-        await table.write(FAR)
-        await table.store.create(ObjectKey("index/v1/date=other/x"), b"")
-        await table.store.create(ObjectKey("index/v1/date=2026-10"), b"")
-        table.store.counts.clear()
-        assert await list_chunk_dates(table.store) == [DAY, OTHER]
-        assert table.store.counts == {"list": 5}
-
-    run_table(work)
+async def test_the_dates_with_chunks_are_listed_with_a_request_for_each() -> None:
+    table = IndexedTable(store=SimStore())
+    await table.run("1999-01-01")
+    for name in "abc":
+        await table.write(log_file(DAY, name))
+    await table.write(FAR)
+    await table.store.create(ObjectKey("index/v1/date=other/x"), b"")
+    await table.store.create(ObjectKey("index/v1/date=2026-10"), b"")
+    table.store.counts.clear()
+    assert await list_chunk_dates(table.store) == [DAY, OTHER]
+    assert table.store.counts == {"list": 5}

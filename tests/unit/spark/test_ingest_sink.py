@@ -16,7 +16,7 @@ def test_the_job_waits_for_its_running_micro_batch() -> None:
         go_on.wait(10)
         order.append("committed")
 
-    sink = MicroBatchSink(SimpleNamespace(ingest=ingest))  # type: ignore[arg-type]
+    sink = MicroBatchSink(SimpleNamespace(ingest=ingest))
     frame = SimpleNamespace(toArrow=lambda: pa.table({}))
     running = threading.Thread(target=sink, args=(frame, 0))
     with pytest.MonkeyPatch.context() as patch:

@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -32,54 +33,43 @@ class Watched(CountedSync):
         return super().is_ready()
 
 
-def run(
-    root: Path,
-    work: Callable[[LocalStore, Watched], Awaitable[None]],
-    limits: GroupLimits | None = None,
-) -> Watched:
+@asynccontextmanager
+async def opened(
+    root: Path, limits: GroupLimits | None = None
+) -> AsyncIterator[tuple[LocalStore, Watched]]:
     syncs = Watched(root)
-
-    async def main() -> None:
-        async with open_local_store(root, filesystem=syncs, limits=limits) as store:
-            await work(store, syncs)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
-    return syncs
+    async with open_local_store(root, filesystem=syncs, limits=limits) as store:
+        yield store, syncs
 
 
 def create(store: LocalStore, key: str, body: bytes = b"x") -> "asyncio.Task[object]":
     return asyncio.ensure_future(store.create(ObjectKey(key), body))
 
 
-def test_creates_that_are_made_together_share_two_syncs(tmp_path: Path) -> None:
-    async def work(store: LocalStore, _: Watched) -> None:
+async def test_creates_that_are_made_together_share_two_syncs(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, syncs):
         found = await asyncio.gather(*(create(store, f"k/{number}") for number in range(32)))
         assert all(isinstance(one, Applied) for one in found)
+    assert syncs.calls == 2
 
-    assert run(tmp_path, work).calls == 2
 
-
-def test_a_few_creates_run_separately(tmp_path: Path) -> None:
+async def test_a_few_creates_run_separately(tmp_path: Path) -> None:
     """None waits for another."""
-
-    async def work(store: LocalStore, _: Watched) -> None:
+    async with opened(tmp_path) as (store, syncs):
         await asyncio.gather(*(create(store, f"k/{number}") for number in range(3)))
+    assert syncs.calls == 0
 
-    assert run(tmp_path, work).calls == 0
 
-
-def test_large_bodies_run_separately(tmp_path: Path) -> None:
-    async def work(store: LocalStore, _: Watched) -> None:
+async def test_large_bodies_run_separately(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, syncs):
         body = bytes(GROUP_BODY_MAX + 1)
         await asyncio.gather(*(create(store, f"k/{number}", body) for number in range(8)))
+    assert syncs.calls == 0
 
-    assert run(tmp_path, work).calls == 0
 
-
-def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:
+async def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:
     """Creates that arrive meanwhile are the next group, also if they are many."""
-
-    async def work(store: LocalStore, syncs: Watched) -> None:
+    async with opened(tmp_path) as (store, syncs):
         syncs.open.clear()
         tasks = [create(store, f"a/{number}") for number in range(4)]
         await asyncio.to_thread(syncs.reached.wait, 30)
@@ -90,14 +80,12 @@ def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:
         syncs.open.set()
         await asyncio.gather(*tasks)
         assert syncs.begun == 3
+    assert syncs.calls == 6
 
-    assert run(tmp_path, work).calls == 6
 
-
-def test_a_few_creates_wait_for_the_end_of_a_group(tmp_path: Path) -> None:
+async def test_a_few_creates_wait_for_the_end_of_a_group(tmp_path: Path) -> None:
     """Separate ones would sync the disk that the group waits for."""
-
-    async def work(store: LocalStore, syncs: Watched) -> None:
+    async with opened(tmp_path) as (store, syncs):
         syncs.open.clear()
         tasks = [create(store, f"a/{number}") for number in range(4)]
         await asyncio.to_thread(syncs.reached.wait, 30)
@@ -106,15 +94,13 @@ def test_a_few_creates_wait_for_the_end_of_a_group(tmp_path: Path) -> None:
         assert not later.done()
         syncs.open.set()
         await asyncio.gather(*tasks, later)
-
-    assert run(tmp_path, work).calls == 2
+    assert syncs.calls == 2
 
 
 @pytest.mark.parametrize("grouped", [1, 6])
-def test_each_caller_has_its_own_outcome(grouped: int, tmp_path: Path) -> None:
+async def test_each_caller_has_its_own_outcome(grouped: int, tmp_path: Path) -> None:
     """One key that exists, one that is refused, and others."""
-
-    async def work(store: LocalStore, _: Watched) -> None:
+    async with opened(tmp_path, ALWAYS_GROUPS if grouped == 1 else None) as (store, _):
         await create(store, "old")
         others = [create(store, f"k/{number}") for number in range(grouped)]
         found = await asyncio.gather(
@@ -124,35 +110,28 @@ def test_each_caller_has_its_own_outcome(grouped: int, tmp_path: Path) -> None:
         assert isinstance(found[1], StoreError)
         assert all(isinstance(one, Applied) for one in found[2:])
 
-    run(tmp_path, work, ALWAYS_GROUPS if grouped == 1 else None)
 
-
-def test_creates_run_separately_while_no_group_can_be_written(tmp_path: Path) -> None:
-    async def work(store: LocalStore, syncs: Watched) -> None:
+async def test_creates_run_separately_while_no_group_can_be_written(tmp_path: Path) -> None:
+    async with opened(tmp_path) as (store, syncs):
         syncs.ready = False
         found = await asyncio.gather(*(create(store, f"k/{number}") for number in range(20)))
         assert all(isinstance(one, Applied) for one in found)
+    assert syncs.calls == 0
 
-    assert run(tmp_path, work).calls == 0
 
-
-def test_a_group_that_fails_as_a_whole_fails_each_caller(tmp_path: Path) -> None:
+async def test_a_group_that_fails_as_a_whole_fails_each_caller(tmp_path: Path) -> None:
     """The clock file was damaged: the next open rebuilds it."""
-
-    async def work(store: LocalStore, _: Watched) -> None:
+    async with opened(tmp_path) as (store, _):
         (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
         found = await asyncio.gather(
             *(create(store, f"k/{number}") for number in range(5)), return_exceptions=True
         )
         assert all(isinstance(one, StoreError) for one in found)
 
-    run(tmp_path, work)
 
-
-def test_a_cancelled_create_that_has_not_begun_is_skipped(tmp_path: Path) -> None:
+async def test_a_cancelled_create_that_has_not_begun_is_skipped(tmp_path: Path) -> None:
     """One that is in a group is completed, and the others have their outcomes."""
-
-    async def work(store: LocalStore, syncs: Watched) -> None:
+    async with opened(tmp_path) as (store, syncs):
         syncs.open.clear()
         first = [create(store, f"a/{number}") for number in range(4)]
         await asyncio.to_thread(syncs.reached.wait, 30)
@@ -168,30 +147,17 @@ def test_a_cancelled_create_that_has_not_begun_is_skipped(tmp_path: Path) -> Non
         assert isinstance(await create(store, "a/0"), Exists)
         assert isinstance(await create(store, "b/0"), Applied)
 
-    run(tmp_path, work)
-
 
 @pytest.mark.parametrize("ready", [True, False])
-def test_creates_that_wait_when_the_store_closes_are_completed(
-    ready: bool,
-    tmp_path: Path,
+async def test_creates_that_wait_when_the_store_closes_are_completed(
+    ready: bool, tmp_path: Path
 ) -> None:
-    waiting: list[asyncio.Task[object]] = []
-
-    async def work(store: LocalStore, syncs: Watched) -> None:
+    async with opened(tmp_path) as (store, syncs):
         syncs.open.clear()
-        waiting.extend(create(store, f"a/{number}") for number in range(4))
+        waiting = [create(store, f"a/{number}") for number in range(4)]
         await asyncio.to_thread(syncs.reached.wait, 30)
         syncs.ready = ready
-        waiting.extend(create(store, f"b/{number}") for number in range(2))
+        waiting += [create(store, f"b/{number}") for number in range(2)]
         await asyncio.sleep(0)
         asyncio.get_running_loop().call_later(0.05, syncs.open.set)
-
-    async def main() -> None:
-        syncs = Watched(tmp_path)
-        async with open_local_store(tmp_path, filesystem=syncs) as store:
-            await work(store, syncs)
-        found = await asyncio.gather(*waiting)
-        assert all(isinstance(one, Applied) for one in found)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    assert all(isinstance(one, Applied) for one in await asyncio.gather(*waiting))

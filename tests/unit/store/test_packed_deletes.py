@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 from hypothesis import given
@@ -59,11 +58,10 @@ async def write(store: ObjectStore, numbers: range) -> None:
         await store.create(delete_key(one.delete_id), encode_record(one))
 
 
-def play(scene: Callable[[ObjectStore, Counts], Awaitable[None]]) -> None:
+def counted_store() -> tuple[ObjectStore, Counts]:
     counts = Counts()
     bucket = MemoryBucket(clock=SystemClock(), rng=random.Random(0))
-    store, _ = open_memory_store(bucket, plan=counts)
-    asyncio.run(scene(store, counts))
+    return open_memory_store(bucket, plan=counts)[0], counts
 
 
 def test_the_stored_form_does_not_change() -> None:
@@ -75,27 +73,26 @@ def test_the_stored_form_does_not_change() -> None:
     assert decode_pack(zlib.compress(STORED)) == pack
 
 
-def test_only_records_that_are_not_packed_are_read() -> None:
-    async def scene(store: ObjectStore, counts: Counts) -> None:
-        await write(store, range(PACK_MIN + 5))
-        wanted = await read_all_deletes(store)
-        for reads in (PACK_MIN + 5, 0):
-            counts.reads = 0
-            assert await read_known_deletes(store) == wanted
-            assert counts.reads == reads
-        await write(store, range(1000, 1003))
+async def test_only_records_that_are_not_packed_are_read() -> None:
+    store, counts = counted_store()
+    await write(store, range(PACK_MIN + 5))
+    wanted = await read_all_deletes(store)
+    for reads in (PACK_MIN + 5, 0):
         counts.reads = 0
-        assert await read_known_deletes(store) == await read_all_deletes(store)
-        assert counts.reads == 3 + PACK_MIN + 5 + 3
-
-    play(scene)
+        assert await read_known_deletes(store) == wanted
+        assert counts.reads == reads
+    await write(store, range(1000, 1003))
+    counts.reads = 0
+    assert await read_known_deletes(store) == await read_all_deletes(store)
+    assert counts.reads == 3 + PACK_MIN + 5 + 3
 
 
 @given(seed=st.integers(0, 2**32))
 def test_any_pack_gives_the_deletes_that_exist(seed: int) -> None:
     """A pack that is missing, damaged, of another store, or older than the deletes."""
 
-    async def scene(store: ObjectStore, _: Counts) -> None:
+    async def scene() -> None:
+        store, _ = counted_store()
         rng = random.Random(seed)
         numbers = rng.sample(range(400), rng.choice([3, PACK_MIN, 150]))
         for number in numbers[: len(numbers) // 2]:
@@ -111,22 +108,18 @@ def test_any_pack_gives_the_deletes_that_exist(seed: int) -> None:
         await store.overwrite(PACKED_DELETES, rng.choice([body, b"damaged", body[:-3]]))
         assert await read_known_deletes(store) == await read_all_deletes(store)
 
-    play(scene)
+    asyncio.run(scene())
 
 
-def test_a_damaged_delete_is_refused() -> None:
-    async def scene(store: ObjectStore, _: Counts) -> None:
-        await store.create(delete_key("01" + "A" * 24), b"\xff")
-        with pytest.raises(InvalidRecord):
-            await read_known_deletes(store)
-
-    play(scene)
+async def test_a_damaged_delete_is_refused() -> None:
+    store, _ = counted_store()
+    await store.create(delete_key("01" + "A" * 24), b"\xff")
+    with pytest.raises(InvalidRecord):
+        await read_known_deletes(store)
 
 
-def test_records_are_read_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene(store: ObjectStore, _: Counts) -> None:
-        await write(store, range(30))
-        assert len(await read_known_deletes(store)) == 30
-
+async def test_records_are_read_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_deletes, "READ_TOGETHER", 7)
-    play(scene)
+    store, _ = counted_store()
+    await write(store, range(30))
+    assert len(await read_known_deletes(store)) == 30

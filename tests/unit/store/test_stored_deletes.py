@@ -1,6 +1,5 @@
 """The register of deletes: what readers apply is the same as with all of history, for any batch."""
 
-import asyncio
 import contextlib
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,6 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.fields import Kind
 from sluice_protocol.keys import ACTIVE_DELETES
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import (
     ActiveDeletes,
     DeleteRecord,
@@ -240,98 +238,84 @@ async def applied(store: VersionedStore) -> set[str]:
     return {one.delete_id for one in await read_active_deletes(store)}
 
 
-def run(story: Any) -> None:
-    asyncio.run(story(VersionedStore(clock=MovedClock())))
-
-
-def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None:
-    async def story(store: VersionedStore) -> None:
-        cache = DeletesCache()
-        written = [delete(n, agent_id=f"agent {n}") for n in range(50)]
-        for one in written[:25]:
-            await write_delete(store, one, backoff(), IDS)
-        assert await read_active_deletes(store, cache) == tuple(written[:25])
-        assert (await compact(store)).active == 25
-        for one in written[25:]:
-            await write_delete(store, one, backoff(), IDS)
-        assert await read_active_deletes(store, cache) == tuple(written)
-        store.requests.clear()
-        assert await read_active_deletes(store, cache) == tuple(written)
-        assert store.requests == {"head": 1, "list": 1, "list_page": 1}
-
-    run(story)
+async def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None:
+    store = VersionedStore(clock=MovedClock())
+    cache = DeletesCache()
+    written = [delete(n, agent_id=f"agent {n}") for n in range(50)]
+    for one in written[:25]:
+        await write_delete(store, one, backoff(), IDS)
+    assert await read_active_deletes(store, cache) == tuple(written[:25])
+    assert (await compact(store)).active == 25
+    for one in written[25:]:
+        await write_delete(store, one, backoff(), IDS)
+    assert await read_active_deletes(store, cache) == tuple(written)
+    store.requests.clear()
+    assert await read_active_deletes(store, cache) == tuple(written)
+    assert store.requests == {"head": 1, "list": 1, "list_page": 1}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(6))
-def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(at: int, after: bool) -> None:
-    async def story(store: VersionedStore) -> None:
-        dying: Any = DyingStore(store, at, after, {"create", "replace"})
-        one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
-        with contextlib.suppress(Died):
-            await write_delete(dying, one, backoff(), IDS)
-            await compact(dying)
-            await write_delete(dying, two, backoff(), IDS)
-        exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
-        assert await applied(store) == exist
-        await compact(store)
-        assert await applied(store) == exist
-
-    run(story)
+async def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(
+    at: int, after: bool
+) -> None:
+    store = VersionedStore(clock=MovedClock())
+    dying: Any = DyingStore(store, at, after, {"create", "replace"})
+    one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
+    with contextlib.suppress(Died):
+        await write_delete(dying, one, backoff(), IDS)
+        await compact(dying)
+        await write_delete(dying, two, backoff(), IDS)
+    exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
+    assert await applied(store) == exist
+    await compact(store)
+    assert await applied(store) == exist
 
 
 @pytest.mark.parametrize(
     ("verb", "exists"),
     [("get", False), ("get", True), ("create", False), ("replace", False), ("replace", True)],
 )
-def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: bool) -> None:
+async def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: bool) -> None:
     """Its id is lower than the others: only the register, not the listing, shows it to readers."""
-
-    async def story(store: VersionedStore) -> None:
-        many = [delete(n, agent_id=f"agent {n}") for n in range(5, 10)]
-        for one in many:
-            await write_delete(store, one, backoff(), IDS)
-        if exists:
-            await compact(store)
-            many.append(delete(20, agent_id="agent 20"))
-            await create_known(
-                store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
-            )
-        late = delete(1, agent_id="late")
-        store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
-        await compact(store)
-        assert (verb, ACTIVE_DELETES) not in store.hooks
-        assert await applied(store) == {one.delete_id for one in (late, *many)}
-
-    run(story)
-
-
-def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() -> None:
-    async def story(store: VersionedStore) -> None:
-        one = delete(1, agent_id="a")
+    store = VersionedStore(clock=MovedClock())
+    many = [delete(n, agent_id=f"agent {n}") for n in range(5, 10)]
+    for one in many:
         await write_delete(store, one, backoff(), IDS)
+    if exists:
         await compact(store)
-        store.remove_key(ACTIVE_DELETES)
-        assert await read_active_deletes(store) == (one,)
-        store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
-        with pytest.raises(InvalidRecord, match="unknown field `unknown`"):
-            await read_active_deletes(store)
+        many.append(delete(20, agent_id="agent 20"))
+        await create_known(
+            store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
+        )
+    late = delete(1, agent_id="late")
+    store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
+    await compact(store)
+    assert (verb, ACTIVE_DELETES) not in store.hooks
+    assert await applied(store) == {one.delete_id for one in (late, *many)}
 
-    run(story)
+
+async def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() -> None:
+    store = VersionedStore(clock=MovedClock())
+    one = delete(1, agent_id="a")
+    await write_delete(store, one, backoff(), IDS)
+    await compact(store)
+    store.remove_key(ACTIVE_DELETES)
+    assert await read_active_deletes(store) == (one,)
+    store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
+    with pytest.raises(InvalidRecord, match="unknown field `unknown`"):
+        await read_active_deletes(store)
 
 
-def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
-    async def story(store: VersionedStore) -> None:
-        await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
-        await compact(store)
-        versions = len(store.versions[ACTIVE_DELETES])
-        await compact(store)
-        assert len(store.versions[ACTIVE_DELETES]) == versions
-        read = await store.get(ACTIVE_DELETES)
-        assert isinstance(read, Found)
-        assert b'"revision":1' in read.body
-
-    run(story)
+async def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
+    store = VersionedStore(clock=MovedClock())
+    await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
+    await compact(store)
+    versions = len(store.versions[ACTIVE_DELETES])
+    await compact(store)
+    assert len(store.versions[ACTIVE_DELETES]) == versions
+    read = await store.get(ACTIVE_DELETES)
+    assert b'"revision":1' in read.body
 
 
 def test_the_stored_bytes_of_the_register_do_not_change() -> None:

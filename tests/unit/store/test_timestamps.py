@@ -95,7 +95,7 @@ def test_no_timestamp_is_before_a_time_already_returned(tmp_path: Path) -> None:
 @given(steps=st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=30))
 def test_timestamps_rise_strictly(steps: list[int], tmp_path_factory: object) -> None:
     """Whatever the clock does between them, timestamps rise strictly."""
-    folder = tmp_path_factory.mktemp("stamps")  # type: ignore[attr-defined]
+    folder = tmp_path_factory.mktemp("stamps")
     clock, given_so_far = _Clock(BASE_NS), [0]
     with _opened(folder / "clock", clock) as stamps:
         for step in steps:

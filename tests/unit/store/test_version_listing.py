@@ -47,7 +47,7 @@ class Client:
 def read_pages(client: Client) -> int:
     bucket = SdkBucket(
         S3Session(client=client, address=ADDRESS, credentials=Keys()),
-        None,  # type: ignore[arg-type]
+        None,
         "place/",
     )
 

@@ -1,30 +1,28 @@
-"""High-water marks are removed when they show nothing, and never when they show lost records."""
+"""High-water marks: read many at a time, removed if they show nothing, kept if records are lost."""
 
-import asyncio
-import random
 from dataclasses import replace
 
 import pytest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import CrowdedStore, SimStore
 from support.reconciler_seed import accept
+from support.reconciler_world import ONE_LANE, make
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.outcomes import DeleteOutcome, HeadOutcome, ObjectInfo
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, ObjectVersion, UnixNs
-from sluice_queue.lane import Runtime
 from sluice_reconciler import completeness
 from sluice_reconciler.completeness import (
     BootTally,
     CoveredMarks,
+    HighWaterReader,
     ReportedHighWater,
     read_completeness,
 )
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.passes.full_pass import PassReport
-from sluice_reconciler.service import Reconciler
 
 KEY = high_water_key("host-1", "b1")
 DAY_NS = 86_400 * NS_PER_S
@@ -35,13 +33,12 @@ def mark_body(seq_end: int) -> bytes:
 
 
 async def run_pass(store: SimStore) -> PassReport:
-    runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
-    return await Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime).once()
+    return await make(store, authority=ONE_LANE).once()
 
 
 async def stored(mark: int, *, accepted: int = 20, store: SimStore | None = None) -> SimStore:
     """Return a store with a mark, and batches through the number `accepted` - 1."""
-    there = store if store is not None else SimStore(clock=SimClock())
+    there = store if store is not None else SimStore()
     there._put(KEY, mark_body(mark))
     for seq in range(0, accepted, 10):
         await accept(there, seq)
@@ -73,35 +70,29 @@ def test_a_mark_is_removed_if_it_is_covered_and_old(
     assert [one.key for one in covered.found] == ([KEY] if removed else [])
 
 
-def test_a_pass_removes_covered_marks_and_the_report_stays_the_same() -> None:
-    async def run() -> None:
-        store = await stored(19)
-        await run_pass(store)
-        assert KEY in store.held
-        store.clock.at_ns += 8 * DAY_NS
-        before = await tails(store)
-        await run_pass(store)
-        assert KEY not in store.held
-        assert await tails(store) == before == [0]
-        # A delayed gateway writes the mark again: it is covered, and it is removed again.
-        store._put(KEY, mark_body(19))
-        assert await tails(store) == [0]
-
-    asyncio.run(run())
+async def test_a_pass_removes_covered_marks_and_the_report_stays_the_same() -> None:
+    store = await stored(19)
+    await run_pass(store)
+    assert KEY in store.held
+    store.clock.at_ns += 8 * DAY_NS
+    before = await tails(store)
+    await run_pass(store)
+    assert KEY not in store.held
+    assert await tails(store) == before == [0]
+    # A delayed gateway writes the mark again: it is covered, and it is removed again.
+    store._put(KEY, mark_body(19))
+    assert await tails(store) == [0]
 
 
-def test_a_mark_of_lost_records_is_kept_until_a_late_retry_covers_it() -> None:
-    async def run() -> None:
-        store = await stored(29)
-        store.clock.at_ns += 1000 * DAY_NS
-        await run_pass(store)
-        assert await tails(store) == [10]
-        await accept(store, 20)
-        await run_pass(store)
-        assert KEY not in store.held
-        assert await tails(store) == [0]
-
-    asyncio.run(run())
+async def test_a_mark_of_lost_records_is_kept_until_a_late_retry_covers_it() -> None:
+    store = await stored(29)
+    store.clock.at_ns += 1000 * DAY_NS
+    await run_pass(store)
+    assert await tails(store) == [10]
+    await accept(store, 20)
+    await run_pass(store)
+    assert KEY not in store.held
+    assert await tails(store) == [0]
 
 
 class RaisedMeanwhile(SimStore):
@@ -135,14 +126,11 @@ class Unversioned(SimStore):
 
 
 @pytest.mark.parametrize("kind", [RaisedMeanwhile, RaisedBefore, Unversioned])
-def test_a_mark_that_may_be_raised_meanwhile_is_not_deleted(kind: type[SimStore]) -> None:
-    async def run() -> None:
-        store = await stored(19, store=kind(clock=SimClock()))
-        store.clock.at_ns += 8 * DAY_NS
-        await run_pass(store)
-        assert KEY in store.held
-
-    asyncio.run(run())
+async def test_a_mark_that_may_be_raised_meanwhile_is_not_deleted(kind: type[SimStore]) -> None:
+    store = await stored(19, store=kind())
+    store.clock.at_ns += 8 * DAY_NS
+    await run_pass(store)
+    assert KEY in store.held
 
 
 class Denying(SimStore):
@@ -152,24 +140,39 @@ class Denying(SimStore):
         raise StoreDenied("delete", key, "planned")
 
 
-def test_a_refused_delete_does_not_fail_the_pass() -> None:
-    async def run() -> None:
-        store = await stored(19, store=Denying(clock=SimClock()))
-        store.clock.at_ns += 8 * DAY_NS
-        report = await run_pass(store)
-        assert report.complete_through_ns is not None
-        assert KEY in store.held
-
-    asyncio.run(run())
+async def test_a_refused_delete_does_not_fail_the_pass() -> None:
+    store = await stored(19, store=Denying())
+    store.clock.at_ns += 8 * DAY_NS
+    report = await run_pass(store)
+    assert report.complete_through_ns is not None
+    assert KEY in store.held
 
 
-def test_one_pass_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_pass_removes_a_bounded_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(completeness, "REMOVED_MARKS_MAX", 0)
+    store = await stored(19)
+    store.clock.at_ns += 8 * DAY_NS
+    await run_pass(store)
+    assert KEY in store.held
 
-    async def run() -> None:
-        store = await stored(19)
-        store.clock.at_ns += 8 * DAY_NS
-        await run_pass(store)
-        assert KEY in store.held
 
-    asyncio.run(run())
+MARKS = 30
+
+
+def put(store: SimStore, boot: int, seq_end: int) -> None:
+    mark = HighWaterMark(agent_id="host-1", boot_id=f"b{boot}", seq_end=seq_end)
+    store._put(high_water_key(mark.agent_id, mark.boot_id), encode_record(mark))
+
+
+async def test_changed_marks_are_read_concurrently() -> None:
+    """A restarted reconciler reads the marks of all agents: one at a time would take hours."""
+    store = CrowdedStore()
+    for boot in range(MARKS):
+        put(store, boot, 9)
+    reader = HighWaterReader(store, RequestLimit(8))
+    assert len(await reader.read()) == MARKS
+    assert (store.counts["get"], store.most) == (MARKS, 8)
+    put(store, 3, 19)
+    marks = await reader.read("host-1")
+    assert (marks["host-1", "b3"].seq_end, marks["host-1", "b4"].seq_end) == (19, 9)
+    assert store.counts["get"] == MARKS + 1
