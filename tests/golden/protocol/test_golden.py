@@ -30,13 +30,7 @@ from sluice_protocol.journals import (
     process_name,
     registration_key,
 )
-from sluice_protocol.keys import (
-    accepted_key,
-    blob_key,
-    digest_of,
-    manifest_id,
-    quarantine_key,
-)
+from sluice_protocol.keys import accepted_key, blob_key, digest_of, manifest_id, quarantine_key
 from sluice_protocol.maintenance import (
     RunOutcome,
     TaskLease,

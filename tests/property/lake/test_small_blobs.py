@@ -38,11 +38,7 @@ NAMES = st.text(min_size=1, max_size=3)
 PAIRS = st.dictionaries(NAMES, TEXTS, max_size=3)
 RECORDS = {
     "logs": st.builds(
-        LogRecord,
-        ts_ns=TIMES,
-        body=TEXTS,
-        severity=st.integers(0, 24),
-        attributes=PAIRS,
+        LogRecord, ts_ns=TIMES, body=TEXTS, severity=st.integers(0, 24), attributes=PAIRS
     ),
     "metrics": st.builds(
         MetricPoint,

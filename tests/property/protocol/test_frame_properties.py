@@ -189,10 +189,7 @@ def test_round_trip(
     assert dict(frame.envelope.resource) == dict(resource)
     assert_same(frame.columns, columns)
     again = encode_frame(
-        identity=who,
-        columns=frame.columns,
-        resource=frame.envelope.resource,
-        compress=compress,
+        identity=who, columns=frame.columns, resource=frame.envelope.resource, compress=compress
     )
     assert again == data
 

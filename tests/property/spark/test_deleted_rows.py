@@ -378,10 +378,7 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
         lake.put([Row(10_000, lake.now_ns, lake.now_ns, "a")])
         lake.deletes.append(
             DeleteRecord(
-                delete_id="9" * 26,
-                kind="metrics",
-                accepted_until_unix_ns=lake.now_ns,
-                agent_id="a",
+                delete_id="9" * 26, kind="metrics", accepted_until_unix_ns=lake.now_ns, agent_id="a"
             )
         )
         files = len(lake.files)

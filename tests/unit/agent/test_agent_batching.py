@@ -4,12 +4,7 @@ import numpy as np
 import pytest
 
 from sluice_agent.batch_limits import BatchLimits
-from sluice_agent.inputs.columns import (
-    attribute_columns,
-    logs_from_block,
-    split_lines,
-    text_column,
-)
+from sluice_agent.inputs.columns import attribute_columns, logs_from_block, split_lines, text_column
 from sluice_agent.spool.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns

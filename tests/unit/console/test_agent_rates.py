@@ -107,8 +107,7 @@ def test_what_was_not_read_counts_neither_as_time_nor_as_batches() -> None:
 def test_an_index_that_is_behind_makes_the_window_incomplete(indexed_s: float | None) -> None:
     rates = AgentRates()
     rates.add(
-        span(0, 10, batch(1)),
-        None if indexed_s is None else int((START_S + indexed_s) * NS_PER_S),
+        span(0, 10, batch(1)), None if indexed_s is None else int((START_S + indexed_s) * NS_PER_S)
     )
     assert "rates may be too low" in rates.window().problem
     rates.add(span(10, HALF_S), INDEXED)

@@ -56,11 +56,7 @@ def small(columns: SignalColumns, resource: Resource = ()) -> SmallRequest:
         DecodedRecords(columns=columns, resource=resource, timed=True, unreadable=0)
     )
     identity = request_identity(
-        principal="shop",
-        door="json",
-        kind="logs",
-        source="content",
-        value=form_digest(records),
+        principal="shop", door="json", kind="logs", source="content", value=form_digest(records)
     )
     return SmallRequest(records=records, identity=identity, size_bytes=combined_bytes(records))
 

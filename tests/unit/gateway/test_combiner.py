@@ -122,7 +122,7 @@ async def test_a_sender_that_goes_away_has_its_request_stored_and_delays_no_othe
         async with asyncio.timeout(10):
             assert await outcomes(one, request("b")) == [False]
             assert await outcomes(one, request("c")) == [False]  # the lane works on
-    assert sum(upload.identity.count for upload in world.frames) == 3
+    assert [upload.identity.count for upload in world.frames] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -247,13 +247,3 @@ async def test_enough_bytes_are_not_kept_waiting() -> None:
         async with asyncio.timeout(10):
             await one.accept(request("a"))
     assert len(world.frames) == 1
-
-
-async def test_a_client_that_goes_away_takes_nothing_out_of_a_frame() -> None:
-    world = World()
-    async with world.combiner() as one:
-        gone = asyncio.create_task(one.accept(request("a")))
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await outcomes(one, request("b")) == [False]
-    assert [upload.identity.count for upload in world.frames] == [2]

@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from support.gateway_journal import (
-    Failing,
-    MachineClock,
-    entry,
-    journals,
-    named,
-    registrations,
-)
+from support.gateway_journal import Failing, MachineClock, entry, journals, named, registrations
 from support.gc_world import MovedClock
 from support.memory_bucket import Crashed, Fault, MemoryBucket, open_memory_store
 

@@ -92,10 +92,7 @@ BREAKS = {
     "NoMultipartInto": ("no-multipart-into-accepted-or-blobs", "objectcreationoperation='false'"),
     "BlobVersionsByGcAlone": ("blob-versions-deleted-by-gc-alone", "raw-blobs/v1/"),
     "CreateOnlyJournals": ("journals-created-once", "gateways/v1/"),
-    "JournalsDeletedByReconcilerAlone": (
-        "journals-deleted-by-reconciler-alone",
-        "gateways/v1/",
-    ),
+    "JournalsDeletedByReconcilerAlone": ("journals-deleted-by-reconciler-alone", "gateways/v1/"),
     "TlsOnly": ("tls-only", "aws:securetransport='false'"),
     "NoOtherEncryption": ("encrypted-as-set", "s3:x-amz-server-side-encryption="),
     "NoOtherKey": ("encrypted-as-set", "aws-kms-key-id="),

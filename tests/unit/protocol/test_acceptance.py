@@ -82,16 +82,21 @@ def test_new_batch_takes_two_writes() -> None:
     ]
 
 
-def test_own_write_reported_as_exists_is_not_a_duplicate() -> None:
-    """After a lost response, a 412 over our own manifest is recognized by the attempt id."""
-    actions = run(applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me"))
-    assert actions[-1] == a.Accepted(duplicate=False, accepted_at_ns=UnixNs(6))
-
-
-def test_repeated_bytes_are_a_duplicate() -> None:
-    """A young blob and a manifest with the same sha256 are a duplicate."""
-    actions = run(exists(), blob(5, 20), exists(), manifest(MINE, 6))
-    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(6))
+@pytest.mark.parametrize(
+    ("observations", "duplicate", "at"),
+    [
+        ((applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me")), False, 6),
+        ((exists(), blob(5, 20), exists(), manifest(MINE, 6)), True, 6),
+        ((exists(), blob(0, 10_000), manifest(MINE, 50)), True, 50),
+    ],
+    ids=["own write after a lost response", "repeated bytes", "old blob with its proof"],
+)
+def test_the_same_bytes_are_accepted_as_a_duplicate_unless_this_attempt_wrote_them(
+    observations: tuple[a.Observation, ...], duplicate: bool, at: int
+) -> None:
+    """The attempt id shows an own write; a manifest in time is a proof at any age of its blob."""
+    actions = run(*observations)
+    assert actions[-1] == a.Accepted(duplicate=duplicate, accepted_at_ns=UnixNs(at))
 
 
 def test_other_bytes_are_quarantined_before_the_response() -> None:
@@ -112,12 +117,6 @@ def test_old_blob_is_written_again() -> None:
     """An orphan as old as the window is written again, and the new write is the proof."""
     observed = names(exists(), blob(0, WINDOW_NS), missing(), applied(WINDOW_NS + 1))
     assert observed == ["CreateBlob", "HeadBlob", "ReadManifest", "OverwriteBlob", "CreateManifest"]
-
-
-def test_old_blob_of_an_accepted_batch_needs_no_write() -> None:
-    """A manifest that appeared in time after its blob is a proof at any age."""
-    actions = run(exists(), blob(0, 10_000), manifest(MINE, 50))
-    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(50))
 
 
 @pytest.mark.parametrize("found", [manifest(MINE, 500), manifest(OTHER, 5)])

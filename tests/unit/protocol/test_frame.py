@@ -11,12 +11,7 @@ from sluice_protocol import compression
 from sluice_protocol.column_codings import decode_texts, load_column
 from sluice_protocol.columns import AttributeColumns, Columns
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_frame, decode_head, encode_frame
-from sluice_protocol.records import (
-    LogRecord,
-    MetricPoint,
-    logs_from_records,
-    metrics_from_records,
-)
+from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 
 
 @pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])

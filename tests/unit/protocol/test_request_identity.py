@@ -21,13 +21,7 @@ def derive(
     source: str = "content",
     value: bytes = b"v",
 ) -> RequestIdentity:
-    return request_identity(
-        principal=principal,
-        door=door,
-        kind=kind,
-        source=source,
-        value=value,
-    )
+    return request_identity(principal=principal, door=door, kind=kind, source=source, value=value)
 
 
 def test_form_is_pinned() -> None:

@@ -67,8 +67,7 @@ def test_whole_hours_and_minutes_come_from_rollups_and_the_edges_from_samples() 
 
 
 @pytest.mark.parametrize(
-    "conditions",
-    [{"step": 90 * 10**9}, {"step": 10**9}, {"attributes": (("host", "a"),)}],
+    "conditions", [{"step": 90 * 10**9}, {"step": 10**9}, {"attributes": (("host", "a"),)}]
 )
 def test_rollups_are_not_used_where_samples_answer_differently(conditions: dict[str, Any]) -> None:
     """Steps that are not whole minutes, and attributes, which may belong to a resource."""

@@ -68,10 +68,7 @@ async def test_damaged_register_is_kept_and_the_lane_rebuilt(
     broken = damage(store, LANE.key, change)
 
     seen = await status(store)
-    assert [seen[lane].condition for lane in (0, 1)] == [
-        LaneCondition.DAMAGED,
-        LaneCondition.SOUND,
-    ]
+    assert [seen[lane].condition for lane in (0, 1)] == [LaneCondition.DAMAGED, LaneCondition.SOUND]
     assert "sluice rebuild" in seen[0].problem
     found = [(one.key, one.wrong) async for one in rebuild(store).differences()]
     assert found == [(LANE.key, DifferenceKind.UNREADABLE)]
@@ -146,10 +143,7 @@ async def test_missing_register_is_reported_as_lost_lane(trace: str) -> None:
     if trace == "consumer":
         persisted = {LANE: 3}
     seen = {one.lane: one for one in await read_queue_status(store, LANES, "spark", persisted)}
-    assert [seen[lane].condition for lane in (0, 1)] == [
-        LaneCondition.LOST,
-        LaneCondition.SOUND,
-    ]
+    assert [seen[lane].condition for lane in (0, 1)] == [LaneCondition.LOST, LaneCondition.SOUND]
     assert "sluice rebuild" in seen[0].problem
 
 

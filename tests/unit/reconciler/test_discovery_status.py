@@ -17,10 +17,7 @@ from sluice_reconciler.discovery_status import (
 async def test_the_state_of_each_process_is_read_from_its_journal(store: SimStore) -> None:
     for name, closed in (("gw-1", False), ("gw-2", True)):
         writer = JournalWriter(
-            store,
-            store.clock.at_ns,
-            collector_id=name,
-            ulid=f"01J0000000000000000000000{closed:d}",
+            store, store.clock.at_ns, collector_id=name, ulid=f"01J0000000000000000000000{closed:d}"
         )
         await writer.register()
         await writer.append([], through_ns=store.clock.at_ns, closed=closed)

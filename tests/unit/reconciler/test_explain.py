@@ -9,13 +9,7 @@ from support.reconciler_world import make
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, UnsupportedVersion
 from sluice_protocol.frame import FRAME_VERSION
-from sluice_protocol.keys import (
-    WORK_LISTS,
-    accepted_by_blob_key,
-    accepted_key,
-    blob_key,
-    digest_of,
-)
+from sluice_protocol.keys import WORK_LISTS, accepted_by_blob_key, accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import encode_reference
 from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey

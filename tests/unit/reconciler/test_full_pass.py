@@ -129,21 +129,7 @@ async def test_each_queue_gets_every_batch(store: SimStore) -> None:
 
 async def test_shards_list_every_key_once() -> None:
     """For any number of shards, each batch and each foreign key is in exactly one span."""
-    agents = [
-        "0",
-        "9x",
-        "A",
-        "Zed",
-        "_",
-        "a",
-        "host-1",
-        "hostile",
-        "m",
-        "z",
-        "~",
-        "é",
-        "\u65e5",
-    ]
+    agents = ["0", "9x", "A", "Zed", "_", "a", "host-1", "hostile", "m", "z", "~", "é", "\u65e5"]
     for shards in (1, 2, 7, 40, 500):
         store = SimStore()
         for agent in agents:

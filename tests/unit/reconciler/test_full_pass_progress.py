@@ -162,8 +162,7 @@ async def test_a_process_that_sees_another_one_make_progress_waits(store: SimSto
 
 
 async def test_a_single_pass_packs_its_entries_however_long_it_takes(
-    store: SimStore,
-    monkeypatch: pytest.MonkeyPatch,
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stores no progress, so it does not process a chunk that is not full."""
     monkeypatch.setattr(PassProgress, "is_due", lambda self: True)

@@ -6,15 +6,7 @@ from structlog.testing import capture_logs
 from support.gateway_journal import JournalWriter
 from support.queue_store import SimStore
 from support.reconciler_seed import enqueued
-from support.reconciler_world import (
-    journaled,
-    make,
-    make_pass,
-    now,
-    pass_time,
-    record,
-    rounds,
-)
+from support.reconciler_world import journaled, make, make_pass, now, pass_time, record, rounds
 
 from sluice_protocol.errors import describe_version
 from sluice_protocol.journals import DISCOVERY, LATE_S, HoldReason, journal_key
@@ -203,8 +195,7 @@ async def test_a_duplicate_in_two_journals_is_enqueued_once(store: SimStore) -> 
 
 
 async def test_entries_with_many_parts_are_read_in_smaller_groups(
-    store: SimStore,
-    monkeypatch: pytest.MonkeyPatch,
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their parts need up to 32 KiB each."""
     monkeypatch.setattr(route, "WAITING_MAX", 40)

@@ -28,12 +28,7 @@ from sluice_reconciler.lanes.membership import (
     unread_ownership,
 )
 from sluice_reconciler.lanes.owner import LaneOwner
-from sluice_reconciler.lanes.state import (
-    LaneRecord,
-    OwnerClaim,
-    lane_key,
-    read_lane_state,
-)
+from sluice_reconciler.lanes.state import LaneRecord, OwnerClaim, lane_key, read_lane_state
 from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.service import Reconciler

@@ -90,8 +90,7 @@ def test_absent_records_make_a_view_of_the_whole_window_partial(absence: str) ->
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)),
-        max_size=40,
+        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)), max_size=40
     ),
     st.integers(1, 2000),
     st.integers(1, 2000),

@@ -172,8 +172,7 @@ async def test_live_records_are_partial_while_nothing_was_compared_for_a_minute(
 
 @pytest.mark.parametrize("starts", ["after the pass", "before the pass"])
 async def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_reconciler(
-    store: SimStore,
-    starts: str,
+    store: SimStore, starts: str
 ) -> None:
     """The other reconciler makes no pass: the next one is due in a day.
 

@@ -7,13 +7,7 @@ from support.reconciler_seed import accept, enqueued, index_keys
 from support.reconciler_world import make, runtime_of
 
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import (
-    ACCEPTED,
-    ACCEPTED_BY_TIME,
-    WORK_LISTS,
-    accepted_key,
-    lane_of,
-)
+from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, WORK_LISTS, accepted_key, lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.inspection import read_lane

@@ -49,8 +49,7 @@ async def test_objects_and_bytes_of_the_queue_are_measured_once_an_hour(store: S
 
 
 async def test_a_measurement_that_failed_is_due_in_the_next_round(
-    store: SimStore,
-    monkeypatch: pytest.MonkeyPatch,
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await accept(store, 0)
     reconciler = make(store, authority=ONE_LANE)

@@ -257,9 +257,7 @@ async def test_a_pass_that_another_process_began_counts_for_common_queues_only(
     place = Deployment(monkeypatch)
     service = place.reconciler("spark,other")
     resume = PassRecord(
-        began_unix_ns=place.clock.at_ns,
-        spans=(PassSpan(after="", up_to=None),),
-        queues=("spark",),
+        began_unix_ns=place.clock.at_ns, spans=(PassSpan(after="", up_to=None),), queues=("spark",)
     )
     options = PassOptions(resume=resume)
     report = await service._pass_loop._parts.full_pass.run(None, options)
@@ -271,10 +269,7 @@ async def test_a_held_batch_of_a_halted_lane_keeps_its_hold_record(store: SimSto
     """It is valid again but not enqueued: without the record it would be in neither place."""
     one = await accept(store)
     record = HoldRecord(
-        key=accepted_key(one.identity),
-        reason=HoldReason.BLOB_MISSING,
-        detail="",
-        seen_at_unix_ns=1,
+        key=accepted_key(one.identity), reason=HoldReason.BLOB_MISSING, detail="", seen_at_unix_ns=1
     )
     await store.create(hold_record_key(record.key), encode_record(record))
     await store.create(lane_key(LANE), b"damaged")

@@ -177,8 +177,7 @@ async def test_scanner_without_a_checkpoint_begins_a_day_back(store: SimStore) -
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_scanner_finds_an_entry_that_appears_behind_the_checkpoint_within_the_overlap(
-    store: SimStore,
-    restarted: bool,
+    store: SimStore, restarted: bool
 ) -> None:
     """A writer with a slow clock, or a late retry: up to the overlap, and not beyond it."""
     through_ns = store.clock.at_ns

@@ -1,7 +1,8 @@
-"""Writes that are retried until their outcome is known."""
+"""Writes that are retried until their outcome is known, and the replacement of an object."""
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
@@ -11,7 +12,9 @@ from support.queue_store import SimClock
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreUnavailable
 from sluice_protocol.outcomes import Applied, Exists, Found, NotFound
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.retry import (
     Backoff,
@@ -22,6 +25,7 @@ from sluice_store.retry import (
     create_known,
     create_once,
     overwrite_known,
+    replace_version,
 )
 
 KEY = ObjectKey("some/key")
@@ -56,22 +60,17 @@ async def stored(store: ObjectStore) -> bytes | None:
     return read.body if isinstance(read, Found) else None
 
 
-@pytest.mark.parametrize("fault", NOT_APPLIED, ids=str)
-async def test_create_is_retried_after_a_pause_when_the_first_try_was_not_applied(
-    fault: Fault,
+@pytest.mark.parametrize(
+    ("fault", "outcome"),
+    [*((one, Applied) for one in NOT_APPLIED), *((one, SameBytes) for one in APPLIED)],
+    ids=str,
+)
+async def test_create_is_retried_after_a_pause_and_reports_bytes_that_the_first_try_applied(
+    fault: Fault, outcome: type
 ) -> None:
     clock = PauseClock()
     store = store_with({0: fault}, clock)
-    assert isinstance(await create_once(store, KEY, b"body", backoff_of(clock)), Applied)
-    assert len(clock.pauses) == 1
-    assert await stored(store) == b"body"
-
-
-@pytest.mark.parametrize("fault", APPLIED, ids=str)
-async def test_create_whose_response_was_lost_reports_the_same_bytes(fault: Fault) -> None:
-    clock = PauseClock()
-    store = store_with({0: fault}, clock)
-    assert isinstance(await create_once(store, KEY, b"body", backoff_of(clock)), SameBytes)
+    assert isinstance(await create_once(store, KEY, b"body", backoff_of(clock)), outcome)
     assert len(clock.pauses) == 1
     assert await stored(store) == b"body"
 
@@ -219,3 +218,19 @@ def test_pauses_are_random_below_a_limit_that_doubles_up_to_a_maximum() -> None:
 def test_a_backoff_seeded_by_a_virtual_clock_replays() -> None:
     one, two = (Backoff.seeded_by(SimClock()) for _ in range(2))
     assert [one.rng.random() for _ in range(5)] == [two.rng.random() for _ in range(5)]
+
+
+JOURNAL = ObjectKey("landed/v1/journal.json")
+
+
+def test_a_replaced_object_leaves_no_older_version(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_local_store(tmp_path) as store:
+            for body in (b"one", b"two", b"three"):
+                await replace_version(store, JOURNAL, body, Backoff.seeded_by(SystemClock()))
+            found = await store.get(JOURNAL)
+            assert found.body == b"three"
+
+    asyncio.run(main())
+    kept = [one for one in tmp_path.rglob("*") if one.is_file() and one.stat().st_size in (3, 5)]
+    assert [one.read_bytes() for one in kept] == [b"three"]
