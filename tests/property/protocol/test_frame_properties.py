@@ -206,7 +206,6 @@ def test_ndjson_round_trip(columns: Columns) -> None:
 @given(data=st.binary(max_size=300))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
-    """Arbitrary bytes raise a typed error, with and without a valid magic."""
     for start in (b"", b"LMB1\x03\0", b"LMB1\x03\0" + struct.pack("<H", len(data)) + data):
         with pytest.raises(SluiceError):
             decode_frame(start + data)
@@ -251,9 +250,6 @@ def _hurt(seed: int, count: int, good: list[bytes] | None = None) -> tuple[int, 
 
 
 def test_damage_raises_only_typed_errors() -> None:
-    """Thousands of damaged frames: each raises a typed error, or is accepted with exactly one
-    encoding.
-    """
     taken, refused = _hurt(seed=1, count=4_000)
     assert refused > taken > 0
 

@@ -159,7 +159,6 @@ def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf8_are_shown_and_found_again(tmp_path: Path) -> None:
-    """Such a file is read, and found after a rename while no agent ran, as every other."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/logs-\xfc"))
     folder.mkdir()
     log = Path(os.fsdecode(os.fsencode(folder) + b"/app\xff.log"))
@@ -317,7 +316,6 @@ def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_block_of_many_short_lines_is_limited_by_cost(tmp_path: Path) -> None:
-    """A block of empty lines costs far more than its bytes; no block exceeds the limit."""
     (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})

@@ -102,6 +102,5 @@ def test_no_available_source_means_no_records() -> None:
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_source_yields_finite_values(source: object) -> None:
-    """Columns can be built from each source alone."""
     metrics = list(source())
     assert len(columns_from_metrics(metrics, now_ns=NOW)) == len(metrics)

@@ -78,7 +78,6 @@ def chain(length: int) -> list[bytes]:
 
 
 def test_chain_is_valid() -> None:
-    """A chain of certificates is valid without a store."""
     assert [one.audit_id for one in verify_chain(chain(3), TRUSTED)] == ["A0", "A1", "A2"]
 
 
@@ -96,7 +95,6 @@ def test_chain_is_valid() -> None:
     ids=["missing", "reordered", "altered", "respelled", "head cut", "foreign key", "relinked"],
 )
 def test_error_names_the_wrong_certificate(tamper: object, named: str) -> None:
-    """An altered, missing or reordered certificate is named."""
     with pytest.raises(CertificateInvalid) as wrong:
         verify_chain(tamper(chain(3)), TRUSTED)
     assert wrong.value.audit_id == named
@@ -116,7 +114,6 @@ def test_error_names_the_wrong_certificate(tamper: object, named: str) -> None:
     ],
 )
 def test_signed_certificate_without_full_coverage_is_refused(change: dict[str, object]) -> None:
-    """A correctly signed but incomplete certificate is refused."""
     body = sign_certificate(msgspec.structs.replace(certificate(), **change), AUDITOR_KEY)
     with pytest.raises(CertificateInvalid):
         verify_certificate("A0", body, TRUSTED)
@@ -141,7 +138,6 @@ def test_ranges_must_be_contiguous(ranges: list[KeyRange]) -> None:
 
 
 def test_coverage_does_not_depend_on_the_order_of_ranges() -> None:
-    """The coverage is the same for ranges in any order."""
     parts = [key_range("", "m"), key_range("m", "t"), key_range("t")]
     assert cover_prefix("p/", parts) == cover_prefix("p/", reversed(parts))
 
@@ -208,7 +204,6 @@ def test_bounds_never_split_an_agent() -> None:
 
 
 def test_sum_of_counts_is_the_sum_of_each_field() -> None:
-    """The sum of two counts is the sum of each field."""
     one = AuditCounts(accepted=1, gaps=2)
     assert one.plus(AuditCounts(accepted=3)) == AuditCounts(accepted=4, gaps=2)
 

@@ -134,7 +134,6 @@ def test_unsuitable_certificate_is_refused(changed: dict[str, object], rule: Ref
 def test_plan_of_another_certificate_is_refused(
     changed: dict[str, object], rule: RefusalRule
 ) -> None:
-    """A plan of another certificate, or older than its certificate, is refused."""
     sha256 = digest_of(b"certificate")
     assert refusal(check_plan_for, plan(**changed), certificate(), sha256) is rule
     check_plan_for(plan(), certificate(), sha256)
@@ -152,7 +151,6 @@ def test_edited_plan_is_refused() -> None:
 
 
 def test_plan_in_its_grace_period_is_refused() -> None:
-    """A plan younger than the grace period is refused."""
     hour = UnixNs(10 + 3600 * NS_PER_S)
     assert refusal(check_grace, plan(), hour, 86_400.0) is RefusalRule.GRACE
     check_grace(plan(), hour, 3600.0)

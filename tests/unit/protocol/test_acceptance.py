@@ -100,14 +100,12 @@ def test_the_same_bytes_are_accepted_as_a_duplicate_unless_this_attempt_wrote_th
 
 
 def test_other_bytes_are_quarantined_before_the_response() -> None:
-    """The conflict is reported only after its quarantine manifest exists."""
     actions = run(applied(5), exists(), manifest(OTHER, 4), UNKNOWN, applied(7))
     quarantine = a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(5))
     assert actions[3:] == [quarantine, quarantine, a.Conflict(accepted_digest=OTHER)]
 
 
 def test_existing_quarantine_has_its_own_date() -> None:
-    """The time of an existing quarantine manifest is its own Last-Modified."""
     observations = (applied(5), exists(), manifest(OTHER, 4), exists())
     assert names(*observations)[-1] == "HeadQuarantine"
     assert run(*observations, blob(3, 9))[-1] == a.Conflict(accepted_digest=OTHER)
@@ -152,12 +150,10 @@ def test_wrong_blob_is_replaced_and_reported() -> None:
 
 
 def test_blob_of_another_size_is_wrong_without_reading_it() -> None:
-    """A blob of another size is wrong without a hash."""
     assert names(exists(), blob(0, 1, sha256=None, size=9))[-1] == "OverwriteBlob"
 
 
 def test_blob_without_checksum_is_hashed() -> None:
-    """Without a stored checksum the whole blob is read."""
     observed = names(exists(), blob(0, 1, sha256=None), a.BlobHashed(info=blob(0, 2), digest=MINE))
     assert observed[-2:] == ["HashBlob", "CreateManifest"]
 
@@ -201,7 +197,6 @@ def test_retry_with_a_late_manifest_writes_the_blob_again() -> None:
 
 
 def test_retry_without_manifest_starts_with_the_blob() -> None:
-    """Without a manifest the upload continues as a new one."""
     assert names(missing(), sent_before=True)[-1] == "CreateBlob"
 
 

@@ -89,7 +89,6 @@ def test_each_kind_has_its_own_conditions() -> None:
 
 
 def test_a_delete_round_trips() -> None:
-    """A decoded delete equals the encoded one."""
     record = _record(attributes={"k": "v"}, from_unix_ns=1, to_unix_ns=2)
     assert decode_delete(delete_key(ID), encode_record(record)) == record
 
@@ -105,7 +104,6 @@ def test_a_delete_round_trips() -> None:
     ],
 )
 def test_deletes_without_a_possible_condition_are_rejected(changes: dict[str, object]) -> None:
-    """A delete needs a condition that its records can meet."""
     with pytest.raises(ValueError, match=r"delete|range|opaque"):
         _record(**changes)
 

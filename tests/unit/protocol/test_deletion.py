@@ -157,7 +157,6 @@ def test_missing_evidence_keeps() -> None:
 
 
 def test_missing_certificate_fails_two_clauses() -> None:
-    """Without a certificate neither its horizon nor the absence of names is proved."""
     found = [check(replace(ORPHAN, audit=None)) for check in DELETION_CLAUSES]
     assert [kept.clause for kept in found if kept] == [Clause.CERTIFICATE, Clause.AUDIT]
 

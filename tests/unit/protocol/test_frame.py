@@ -27,7 +27,6 @@ def test_frame_round_trip(columns: Columns, compress: bool) -> None:
 
 
 def test_frame_resource_order_does_not_matter() -> None:
-    """The same resource in another order results in the same bytes."""
     one = (("service.name", "web"), ("host", "h1"))
     first = encode_frame(identity=identity(3), columns=logs(), resource=one)
     second = encode_frame(identity=identity(3), columns=logs(), resource=one[::-1])

@@ -121,7 +121,6 @@ def test_signature_of_rfc_9421_b26() -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"Sluice_Retry": "1"}, {"Sluice_High_Water": "7"}])
 def test_signature_round_trip(extra: dict[str, str]) -> None:
-    """A request signed by the profile is accepted, and the claim contains the key id."""
     key = Ed25519PrivateKey.generate()
     claim = read_signature(signed(key, headers(**extra)), now_s=NOW_S + 299)
     verify_signature(claim, public_half(key))
@@ -140,7 +139,6 @@ def test_signature_without_body_covers_the_query() -> None:
 
 
 def test_signature_of_another_key_is_rejected() -> None:
-    """A claim verifies only with its own key."""
     claim = read_signature(signed(Ed25519PrivateKey.generate(), headers()), now_s=NOW_S)
     with pytest.raises(Unauthenticated):
         verify_signature(claim, public_half(Ed25519PrivateKey.generate()))
@@ -166,7 +164,6 @@ def test_signature_covers_the_request_line(field: str, value: str) -> None:
 
 @pytest.mark.parametrize("name", BODY_COMPONENTS[3:])
 def test_signature_covers_the_body_fields(name: str) -> None:
-    """A changed digest, length or type does not verify."""
     key = Ed25519PrivateKey.generate()
     view = with_field(signed(key, headers()), name, "other")
     with pytest.raises(Unauthenticated):
@@ -342,7 +339,6 @@ def test_content_digest_round_trip() -> None:
 
 @pytest.mark.parametrize("text", ["", "sha-512=:QUJD:", "sha-256=:QUJD:", "sha-256=abc", "x"])
 def test_content_digest_of_another_form_is_rejected(text: str) -> None:
-    """A digest that cannot be compared is rejected."""
     with pytest.raises(DigestMismatch):
         parse_content_digest(text)
 

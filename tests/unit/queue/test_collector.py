@@ -41,7 +41,6 @@ def segments(store: SimStore) -> int:
 
 
 async def test_acknowledged_lists_are_deleted_after_the_grace_period() -> None:
-    """A list that was seen and acknowledged is kept for the grace period, then deleted."""
     store, clock, runtime = world()
     await fill(store, runtime, 10)
     collector = Collector(store, retry_horizon_ns=7 * DAY_NS, grace_s=60, runtime=runtime)
@@ -70,7 +69,6 @@ async def test_unnamed_lists_are_deleted_after_the_horizon() -> None:
 
 
 async def test_acknowledged_segments_are_deleted() -> None:
-    """A segment whose last entry is acknowledged is deleted; a needed one is kept."""
     store, clock, runtime = world()
     await fill(store, runtime, 40, held=8)
     before = segments(store)

@@ -43,7 +43,6 @@ async def drain(consumer: Consumer) -> list[tuple[int, int]]:
 
 
 async def test_batches_are_consumed_in_order_on_the_local_store(tmp_path: Path) -> None:
-    """Batches pass from a producer to a consumer through the local store."""
     async with open_local_store(tmp_path) as store:
         settings = ProducerSettings(flush_interval_s=0.001)
         async with Producer.open(store, queue="spark", lane=0, settings=settings) as producer:
@@ -63,7 +62,6 @@ async def test_batches_are_consumed_in_order_on_the_local_store(tmp_path: Path) 
 
 
 async def test_segments_are_read_like_the_register() -> None:
-    """Entries in segments are read in order, between reads and acknowledgements."""
     store, runtime = sim()
     await put(store, runtime, *range(0, 300, 10), held=8)
     view = await read_lane(store, "spark", 0)
@@ -161,7 +159,6 @@ async def test_existing_lanes_are_listed() -> None:
 
 
 async def test_callers_during_a_swap_share_the_next_one() -> None:
-    """Callers that arrive during a swap share the next one."""
     store, runtime = sim()
     appender = await put(store, runtime, 0)
     draft = await write_work_list(appender.client, [manifest(1)], retry=ProducerSettings().retry)
@@ -172,9 +169,6 @@ async def test_callers_during_a_swap_share_the_next_one() -> None:
 
 
 async def test_producer_stops_if_its_register_is_missing_new_or_an_old_copy() -> None:
-    """A producer stops if its register is missing, new or an old copy; a new producer creates a
-    lane.
-    """
     key = Lane(queue="spark", lane=0).key
     for replaced in ("gone", "begun anew", "old copy"):
         store, runtime = sim()

@@ -47,7 +47,6 @@ async def test_every_accepted_batch_is_indexed_and_enqueued_once_on_the_local_st
 
 
 async def test_batches_with_missing_or_corrupt_blobs_are_held_until_repaired() -> None:
-    """A batch with a wrong blob is held and reported, and is enqueued when the blob is right."""
     store = SimStore()
     good, gone, bad = [await accept(store, seq) for seq in (0, 10, 20)]
     frame = store.held.pop(blob_key(gone.digest))
@@ -67,7 +66,6 @@ async def test_batches_with_missing_or_corrupt_blobs_are_held_until_repaired() -
 
 
 async def test_invalid_manifests_and_foreign_keys_are_held_and_stop_no_other_batch() -> None:
-    """An invalid object is held with its reason; the other batches are enqueued."""
     store = SimStore()
     before, after = await accept(store, 0), await accept(store, 50)
     other = await accept(store, 20)
@@ -94,7 +92,6 @@ async def test_invalid_manifests_and_foreign_keys_are_held_and_stop_no_other_bat
 
 
 async def test_overlapping_ranges_are_enqueued_once_each(store: SimStore) -> None:
-    """A batch that overlaps an enqueued sequence range is found by the seal and enqueued once."""
     for seq in range(0, 100, 10):
         await accept(store, seq)
     await make(store, 1).once()
@@ -108,7 +105,6 @@ async def test_overlapping_ranges_are_enqueued_once_each(store: SimStore) -> Non
 
 
 async def test_quarantine_manifests_get_their_reverse_reference(store: SimStore) -> None:
-    """The pass writes the reverse reference of a conflict if no gateway wrote it."""
     await accept(store, 0)
     await refuse(store, 0)
     assert (await make(store, 1).once()).quarantined == 1
@@ -117,7 +113,6 @@ async def test_quarantine_manifests_get_their_reverse_reference(store: SimStore)
 
 
 async def test_each_queue_gets_every_batch(store: SimStore) -> None:
-    """A second queue contains every batch, including those accepted before it was added."""
     await accept(store, 0)
     await make(store, 1).once()
     await accept(store, 10)
@@ -128,7 +123,6 @@ async def test_each_queue_gets_every_batch(store: SimStore) -> None:
 
 
 async def test_shards_list_every_key_once() -> None:
-    """For any number of shards, each batch and each foreign key is in exactly one span."""
     agents = ["0", "9x", "A", "Zed", "_", "a", "host-1", "hostile", "m", "z", "~", "é", "\u65e5"]
     for shards in (1, 2, 7, 40, 500):
         store = SimStore()

@@ -98,7 +98,6 @@ def test_absent_records_make_a_view_of_the_whole_window_partial(absence: str) ->
 def test_bytes_are_bounded_and_missing_records_are_reported(
     batches: list[tuple[str, list[bytes]]], bytes_max: int, agent_bytes_max: int
 ) -> None:
-    """The newest records are kept; a view with missing records reports it."""
     live = state(bytes_max=bytes_max, agent_bytes_max=agent_bytes_max)
     added: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
     for agent, lines in batches:

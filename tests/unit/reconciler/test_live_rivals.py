@@ -80,7 +80,6 @@ async def test_second_reconciler_reports_batches_that_only_the_first_one_read() 
 
 
 async def test_held_batch_is_reported_until_it_is_read(store: SimStore) -> None:
-    """A batch without its blob is in no view, and the views say so."""
     _, second = await two_reconcilers(store)
     at_ns = store.clock.at_ns
     batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)

@@ -55,7 +55,6 @@ def test_every_lane_is_assigned_and_the_shares_are_equal(lanes: int, count: int)
 
 
 def test_few_lanes_move_when_a_member_joins() -> None:
-    """The new member gets its share, and few other lanes move."""
     lanes = 64
     for count in range(1, 6):
         before = assign_lanes(NAMES[:count], lanes)

@@ -128,7 +128,6 @@ async def test_scanner_enqueues_what_another_process_packed(store: SimStore) -> 
 
 
 async def test_name_with_a_future_time_does_not_move_the_checkpoint(store: SimStore) -> None:
-    """An object with a future time does not move the checkpoint beyond the store's time."""
     store.clock.at_ns = BASE_NS
     await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
     reconciler = make(store)

@@ -60,7 +60,6 @@ async def test_tail_scan_finds_batches_behind_the_last_key_of_each_boot(store: S
 
 
 async def test_concurrent_routes_enqueue_each_batch_once(store: SimStore) -> None:
-    """Full pass, scanner and hints enqueue each of the same batches once."""
     batches = [await accept(store, seq) for seq in range(0, 200, 10)]
     for one in batches:
         await store.create(index_keys(one)[0], encode_record(one))
@@ -105,7 +104,6 @@ async def test_batches_of_a_route_that_failed_are_processed_by_the_route_that_wa
 
 
 async def test_tail_scan_finds_a_batch_accepted_out_of_order(store: SimStore) -> None:
-    """Two uploads of one boot are accepted out of order: the late one is found without a pass."""
     await accept(store, 0)
     reconciler = make(store)
     await reconciler.once()
@@ -120,7 +118,6 @@ async def test_tail_scan_finds_a_batch_accepted_out_of_order(store: SimStore) ->
 
 @given(st.binary(max_size=200))
 def test_invalid_event_bytes_raise_bad_usage(body: bytes) -> None:
-    """Any body is parsed or refused with BadUsage."""
     with contextlib.suppress(BadUsage):
         parse_events(body)
 

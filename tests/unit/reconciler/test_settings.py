@@ -19,7 +19,6 @@ from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
-    """The error names the setting."""
     with pytest.raises(BadUsage, match=name):
         ReconcilerSettings(**{name: value})
 

@@ -88,7 +88,6 @@ def test_a_group_of_refused_objects_is_not_synced(store: Store) -> None:
 
 
 def test_a_full_disk_refuses_one_object(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write of the second body fails; the first and the third are stored."""
     write, bodies = os.write, []
 
     def full(fd: int, data: bytes) -> int:

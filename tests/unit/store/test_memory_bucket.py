@@ -133,7 +133,6 @@ async def test_marker_frees_the_key_for_a_create() -> None:
 
 
 async def test_head_of_a_marker_is_missing() -> None:
-    """An exact HEAD of a delete marker finds no object."""
     store, transport = open_memory_store()
     await store.create(KEY, b"old")
     await store.delete_current(KEY)
@@ -250,8 +249,6 @@ async def test_crash_passes_every_handler(fault: Fault) -> None:
 
 
 def test_seed_replays() -> None:
-    """The same seed generates the same version ids, so that a run can be replayed."""
-
     def ids() -> list[str]:
         bucket = _bucket()
         return [bucket.put("k", b"x", {}).headers["x-amz-version-id"] for _ in range(5)]

@@ -60,7 +60,6 @@ async def test_as_many_calls_as_threads_run_at_the_same_time() -> None:
 
 
 async def test_one_call_after_the_other_uses_one_thread() -> None:
-    """A finished call leaves its thread to the next one."""
     async with opened() as threads:
         idents = {await threads.run(threading.get_ident) for _ in range(50)}
         assert len(idents) == 1

@@ -70,7 +70,6 @@ def test_a_range_of_timestamps_is_above_earlier_and_below_later_ones(tmp_path: P
 
 
 def test_timestamps_rise_across_two_processes(tmp_path: Path) -> None:
-    """Two processes with different clocks share one order."""
     fast, slow = _Clock(BASE_NS + 5 * NS_PER_S), _Clock(BASE_NS)
     with _opened(tmp_path / "clock", fast) as one, _opened(tmp_path / "clock", slow) as other:
         given = [one.next_ns(), other.next_ns(), one.next_ns(), other.next_ns()]
@@ -91,7 +90,6 @@ def test_timestamps_rise_after_a_lost_page_cache(tmp_path: Path) -> None:
 
 
 def test_no_timestamp_is_before_a_time_already_returned(tmp_path: Path) -> None:
-    """No later timestamp is before a time that a read returned: audits rely on it."""
     clock = _Clock(BASE_NS)
     with _opened(tmp_path / "clock", clock) as stamps:
         told = stamps.now_ns()
@@ -101,7 +99,6 @@ def test_no_timestamp_is_before_a_time_already_returned(tmp_path: Path) -> None:
 
 @given(steps=st.lists(st.integers(-(10**12), 10**12), min_size=1, max_size=30))
 def test_timestamps_rise_strictly(steps: list[int], tmp_path_factory: object) -> None:
-    """Whatever the clock does between them, timestamps rise strictly."""
     folder = tmp_path_factory.mktemp("stamps")
     clock, given_so_far = _Clock(BASE_NS), [0]
     with _opened(folder / "clock", clock) as stamps:

@@ -88,7 +88,6 @@ def test_the_bound_fits_into_every_margin() -> None:
 def test_a_stalled_create_reports_the_time_of_its_visibility(
     name: str, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer and every reader see a timestamp after the stall."""
     with folder.held(monkeypatch, name, BOUND_S + 1):
         before_ns = folder.stamps.now_ns()
         written = folder.files.create(KEY, b"body", None)

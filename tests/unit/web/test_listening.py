@@ -31,7 +31,6 @@ def test_parse_listen_returns_host_and_port(listen: str, found: tuple[str, int])
     "listen", ["8383", ":8383", "host:", "host:x", "host:65536", "[]:80", "host:٣", ""]
 )
 def test_parse_listen_refuses_other_forms(listen: str) -> None:
-    """The error states the form."""
     with pytest.raises(BadUsage, match="HOST:PORT"):
         parse_listen(listen)
 
