@@ -211,13 +211,6 @@ def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
             decode_frame(start + data)
 
 
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=500, deadline=None)
-def test_damaged_frames_raise_a_typed_error_or_have_one_encoding(seed: int) -> None:
-    """As below, with the seeds of hypothesis, which shrinks a failing one."""
-    _hurt(seed, 1)
-
-
 @pytest.mark.long
 @given(seed=st.integers(0, 2**64))
 @settings(max_examples=1_000, deadline=None)
