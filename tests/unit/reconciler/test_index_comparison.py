@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.queue_store import OneByOne, SimStore
+from support.queue_store import SimStore
 from support.reconciler_seed import accept, index_keys
 
 from sluice_protocol.authority import Authority
@@ -26,7 +26,6 @@ from sluice_store.local import open_local_store
 from sluice_store.port import ListedObject, ListPage
 
 BATCHES = 300
-LIMIT = RequestLimit(4)
 
 
 async def indexed(batches: int = BATCHES, **how: bool) -> tuple[SimStore, list[AcceptedManifest]]:
@@ -79,34 +78,23 @@ async def test_a_few_differences_cost_a_few_more_requests() -> None:
     assert store.counts["list"] <= 9
 
 
-class FailingStore(OneByOne):
-    """A store whose n-th request fails, and only that one."""
+def fail_once(store: SimStore, after: int) -> list[str]:
+    """Let one request of a store fail, after this many others; return the list of requests."""
+    made: list[str] = []
 
-    def __init__(self, inner: SimStore, at: int) -> None:
-        self._inner = inner
-        self._left = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def _count(self, verb: str, key: str) -> None:
-        self._left -= 1
-        if self._left == -1:
+    def count(verb: str, key: str) -> None:
+        made.append(verb)
+        if len(made) == after + 1:
             raise StoreUnavailable(verb, key, "connection refused")
 
-    async def get(self, key: ObjectKey) -> Any:
-        self._count("get", key)
-        return await self._inner.get(key)
-
-    async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
-        self._count("list", prefix)
-        async for page in self._inner.list(prefix, **bounds):
-            yield page
+    store.before = count
+    return made
 
 
 async def test_a_failed_request_is_always_an_error_and_never_an_empty_result() -> None:
     """Whichever request fails."""
     store, made = await indexed(3, pack_by_time=False)
+    plain = store.before
     for damaged in (False, True):
         if damaged:
             del store.held[index_keys(made[1])[0]]
@@ -115,18 +103,18 @@ async def test_a_failed_request_is_always_an_error_and_never_an_empty_result() -
         assert len(everything) == 2 * damaged
         at, done = 0, False
         while not done:
-            failing: Any = FailingStore(store, at)
-            found: list[DerivedDifference] = []
+            requests = fail_once(store, at)
             try:
-                found.extend([one async for one in IndexComparison(failing, LIMIT).run()])
+                found = await differences(store)
             except StoreUnavailable:
-                assert failing._left < 0
+                assert len(requests) > at
             else:
-                assert failing._left >= 0
+                assert len(requests) <= at
                 assert found == everything
                 done = True
             at += 1
         assert at > 18
+        store.before = plain
 
 
 class WritingStore:
@@ -224,9 +212,9 @@ async def test_the_temporary_file_is_removed_after_an_error(
 
     store, _ = await indexed(3)
     monkeypatch.setattr(tempfile, "TemporaryFile", remembered)
-    failing: Any = FailingStore(store, 8)
+    fail_once(store, 8)
     with pytest.raises(StoreUnavailable):
-        await differences(failing, lambda: EntryJoin(memory_bytes_max=1))
+        await differences(store, lambda: EntryJoin(memory_bytes_max=1))
     assert [one.closed for one in opened] == [True]
 
 

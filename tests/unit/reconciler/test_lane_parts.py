@@ -14,8 +14,6 @@ from support.reconciler_world import ONE_LANE, runtime_of
 from sluice_protocol.errors import StoreUnavailable, UnsupportedVersion
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import DeleteOutcome
-from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane
 from sluice_reconciler.differences import DifferenceKind
@@ -198,20 +196,18 @@ async def test_fenced_owner_deletes_no_part_of_the_next_owner(
         await fenced.close()
 
 
-class OneRefusal(SimStore):
-    """A store that refuses the first delete."""
+async def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call(
+    store: SimStore,
+) -> None:
+    deletes: list[str] = []
 
-    refused = False
+    def refuse_the_first(verb: str, key: str) -> None:
+        if verb == "delete":
+            deletes.append(key)
+            if len(deletes) == 1:
+                raise StoreUnavailable("delete", key, "slow down")
 
-    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        if not self.refused:
-            self.refused = True
-            raise StoreUnavailable("delete", key, "slow down")
-        return await super().delete(key, incarnation)
-
-
-async def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call() -> None:
-    store = OneRefusal()
+    store.before = refuse_the_first
     objects = lane_runs.OwnedObjects(store, "parts/", 1, runtime_of(store, 1))
     names = {await objects.create(bytes([number])) for number in range(3)}
     objects.swapped(set())
@@ -249,17 +245,13 @@ async def test_reader_reads_again_when_the_owner_merged_what_it_read(
 
 async def test_explain_reads_only_the_parts_of_one_life() -> None:
     store, _ = await in_parts()
-    gets: list[str] = []
-    real = store.get
-
-    async def get(key: str, **kwargs: int) -> object:
-        gets.append(key)
-        return await real(key, **kwargs)
-
-    store.get = get
+    read: set[str] = set()
+    store.before = lambda verb, key: read.add(key)
     life = ("host-1", "b1")
     ledger, _ = await read_ledger(store, LANE, of=life)
     assert ledger.boot(*life) is not None
+    parts = {part_key(LANE, name) for name in await named(store)}
+    assert 0 < len(parts & read) < len(parts)
     await create_authority(store, ONE_LANE)
     path = await explain(store, (await enqueued(store))[0].identity)
     assert [one.enqueued for one in path[0].queues] == [True]

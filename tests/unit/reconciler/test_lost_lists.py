@@ -80,17 +80,10 @@ async def test_several_lost_lists_are_written_from_one_reading_of_the_index() ->
     complete = await enqueued(store)
     for key in lists(store):
         del store.held[key]
-    reads: list[str] = []
-    get = store.get
-
-    async def recorded(key: ObjectKey, **span: int) -> object:
-        reads.append(key)
-        return await get(key, **span)
-
-    store.get = recorded
+    called: list[tuple[str, str]] = []
+    store.before = lambda verb, key: called.append((verb, key))
     await repair(store)
-    del store.get
-    indexed = [key for key in reads if key.startswith(ACCEPTED_BY_TIME)]
+    indexed = [key for verb, key in called if verb == "get" and key.startswith(ACCEPTED_BY_TIME)]
     assert len(indexed) == len(set(indexed)) == 4
     assert await enqueued(store) == complete
 
@@ -106,17 +99,10 @@ async def test_a_list_whose_batches_are_not_indexed_is_written_from_one_list_of_
         del store.held[key]
     for one in batches[1:3]:
         del store.held[index_keys(one)[0]]
-    listed: list[str] = []
-    list_ = store.list
-
-    def recorded(prefix: str, **bounds: str) -> object:
-        listed.append(prefix)
-        return list_(prefix, **bounds)
-
-    store.list = recorded
+    called: list[tuple[str, str]] = []
+    store.before = lambda verb, key: called.append((verb, key))
     await repair(store)
-    del store.list
-    assert listed.count(ACCEPTED) == 1
+    assert called.count(("list", ACCEPTED)) == 1
     assert await enqueued(store) == complete
 
 

@@ -1,7 +1,6 @@
 """What the reconciler measures: the queue, its requests, and the age of pending batches."""
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from support.queue_store import SimClock, SimStore
@@ -10,8 +9,7 @@ from support.reconciler_world import ONE_LANE, make
 
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS, WORK_LISTS
-from sluice_protocol.outcomes import CreateOutcome
-from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.upkeep import MEASURE_S
 from sluice_reconciler.metrics import Stage, StageBacklog, StoreClock
 from sluice_reconciler.service import Reconciler
@@ -48,24 +46,25 @@ async def test_objects_and_bytes_of_the_queue_are_measured_once_an_hour(store: S
     assert sizes("journals") == (2, 10)
 
 
-async def test_a_measurement_that_failed_is_due_in_the_next_round(
-    store: SimStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def refuses(refused: str, prefix: str) -> Callable[[str, str], None]:
+    """Return what refuses one verb of a store under a prefix."""
+
+    def refuse(verb: str, key: str) -> None:
+        if verb == refused and key.startswith(prefix):
+            raise StoreUnavailable(verb, key, "503")
+
+    return refuse
+
+
+async def test_a_measurement_that_failed_is_due_in_the_next_round(store: SimStore) -> None:
     await accept(store, 0)
     reconciler = make(store, authority=ONE_LANE)
     await reconciler.once()
     await store.create(ObjectKey(f"{GATEWAY_JOURNALS}p/1"), b"12345")
-    plain = store.list
-
-    def refuse(prefix: str, **options: Any) -> AsyncIterator[ListPage]:
-        if prefix == GATEWAY_JOURNALS:
-            raise StoreUnavailable("list", prefix, "503")
-        return plain(prefix, **options)
-
-    with monkeypatch.context() as broken:
-        broken.setattr(store, "list", refuse)
-        with pytest.raises(StoreUnavailable):
-            await reconciler._queue_upkeep.run()
+    plain, store.before = store.before, refuses("list", GATEWAY_JOURNALS)
+    with pytest.raises(StoreUnavailable):
+        await reconciler._queue_upkeep.run()
+    store.before = plain
     await reconciler._queue_upkeep.run()
     assert value(reconciler, "sluice_queue_bytes", part="journals") == 5
 
@@ -103,27 +102,16 @@ def test_age_is_that_of_the_oldest_pending_batch() -> None:
     assert backlog.oldest_s(Stage.INDEX) == 3
 
 
-class RefusingStore(SimStore):
-    """A store where work lists cannot be written while `unreachable` is set."""
-
-    unreachable = True
-
-    async def create(
-        self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
-    ) -> CreateOutcome:
-        if self.unreachable and key.startswith(WORK_LISTS):
-            raise StoreUnavailable("create", key, "unreachable")
-        return await super().create(key, body, sha256=sha256)
-
-
-async def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it() -> None:
+async def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it(
+    store: SimStore,
+) -> None:
     """It is pending at `enqueue` after the failure; a full pass that left no batch clears it."""
-    store = RefusingStore()
     await accept(store, 0)
+    plain, store.before = store.before, refuses("create", WORK_LISTS)
     reconciler = make(store)
     backlog = reconciler._backlog
     assert (await reconciler.once()).outcome.left == 1
     assert [len(keys) for keys in backlog.known().values()] == [0, 1]
-    store.unreachable = False
+    store.before = plain
     await reconciler.once()
     assert [len(keys) for keys in backlog.known().values()] == [0, 0]

@@ -184,19 +184,13 @@ async def test_a_new_life_costs_one_listing_and_its_later_batches_none(
     await place.retire_all()
     service = place.reconciler()
     await service._workers.refresh()
-    listed: list[str] = []
-    real = place.store.list
-
-    def counted(prefix: str, **bounds: str) -> object:
-        listed.append(prefix)
-        return real(prefix, **bounds)
-
-    place.store.list = counted
+    called: list[tuple[str, str]] = []
+    place.store.before = lambda verb, key: called.append((verb, key))
     for seq in (0, 10, 20):
         one = await accept(place.store, seq, agent="host-9", boot="new")
         done = await service.pipeline.process_new([accepted_key(one.identity)])
         assert done.enqueued == 1
-    boots = [prefix for prefix in listed if prefix.startswith("accepted/")]
+    boots = [key for verb, key in called if verb == "list" and key.startswith("accepted/")]
     # Once as a reader of the lane, once as its owner.
     assert len(boots) == 2
 
