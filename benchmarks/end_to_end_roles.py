@@ -29,7 +29,7 @@ from benchmarks.reconcile_world import LANES, Counting
 from sluice_protocol.identity import Identity
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.question.request import Query
+from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_queue.consumer import Consumer

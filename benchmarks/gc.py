@@ -32,11 +32,11 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.measure import Sample, interleave, ratio, report, timed
-from sluice_gc.audit.certificate import ShardFiles
-from sluice_gc.audit.eligible_versions import eligible_table, join_names
+from sluice_gc.certificate import ShardFiles
+from sluice_gc.eligible_versions import eligible_table, join_names
 from sluice_gc.evidence_files import BLOBS, NAMES, put_table
 from sluice_gc.key_ranges import DigestShard, split_shards
-from sluice_gc.plan.planner import TASKS_TOGETHER, PlanTask, PlanTotals, plan_shards, task_count
+from sluice_gc.planner import TASKS_TOGETHER, PlanRule, PlanTask, plan_shards, task_count
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import (
     LocalTaskEngine,
@@ -45,7 +45,7 @@ from sluice_gc.task_engine import (
     reuse_freed_memory,
 )
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import open_store
 from sluice_store.retry import Backoff
@@ -212,23 +212,20 @@ def _blobs(rng: np.random.Generator, digests: npt.NDArray[np.uint8]) -> pa.Table
 
 def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noqa: ANN401
     count = task_count(files, CORES if session else 1)
+    rule = PlanRule(
+        now_ns=UnixNs(NOW_NS),
+        retry_horizon_ns=HORIZON_NS,
+        versioning_enabled=True,
+        audit_id="A",
+        audit_started_at_ns=UnixNs(NOW_NS),
+    )
     tasks = [
-        PlanTask(
-            folder=f"plans/{os.urandom(8).hex()}/",
-            shards=tuple(files[at::count]),
-            now_ns=NOW_NS,
-            retry_horizon_ns=HORIZON_NS,
-            versioning_enabled=True,
-            audit_id="A",
-            audit_started_at_ns=NOW_NS,
-        )
+        PlanTask(folder=f"plans/{os.urandom(8).hex()}/", shards=tuple(files[at::count]), rule=rule)
         for at in range(count)
     ]
-    sums = PlanTotals()
-    for group in asyncio.run(_run(session, f"file://{folder}/store", tasks)):
-        for facts in group:
-            sums.add(facts)
-    _check(sums.summary().orphans.incarnations, blobs)
+    found = asyncio.run(_run(session, f"file://{folder}/store", tasks))
+    orphans = sum(one.summary.orphans.incarnations for group in found for one in group)
+    _check(orphans, blobs)
     return float(blobs)
 
 

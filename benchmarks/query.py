@@ -31,22 +31,22 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.result import QueryResult
-from sluice_query.answer.streaming import stream_search
-from sluice_query.compute.sql import returned_columns
-from sluice_query.question.filters import RecordField
-from sluice_query.question.request import (
+from sluice_query.request import (
     BUCKETS_DEFAULT,
     LIMIT_DEFAULT,
     LIMIT_MAX,
     Histogram,
     Query,
+    RecordField,
     TopValues,
     View,
     choose_width,
 )
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import returned_columns
+from sluice_query.streaming import stream_search
 from sluice_spark.commits import commit_files
 from sluice_spark.index import group_files, make_chunk
 from sluice_spark.written_files import (

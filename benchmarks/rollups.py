@@ -30,8 +30,8 @@ from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE, Table, accepted_da
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.result import SeriesPoint
-from sluice_query.question.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.result import SeriesPoint
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_spark.commits import add_action, commit_files

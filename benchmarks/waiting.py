@@ -25,12 +25,12 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.answer.result import QuerySummary
-from sluice_query.question.request import Query
+from sluice_query import search
+from sluice_query.pending import FetchedBatches
+from sluice_query.request import Query
+from sluice_query.result import QuerySummary
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.sources import reading
-from sluice_query.sources.pending import FetchedBatches
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import by_lane
 from sluice_store import StoreMode, create_authority, open_store
@@ -96,7 +96,7 @@ async def _fetch_alone(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    with patch.object(reading, "fetch_batches", _fetch_alone):
+    with patch.object(search, "fetch_batches", _fetch_alone):
         yield
 
 

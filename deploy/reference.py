@@ -28,7 +28,7 @@ from sluice_cli.shell.environment import variable_of
 from sluice_cli.shell.options import STORE_DEFAULT
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gc.metrics import GcMetrics
+from sluice_gc.cycle import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics

@@ -68,7 +68,7 @@ from sluice_queue.write_proofs import (
     decide_open,
     is_other_register,
 )
-from sluice_reconciler.leases import LaneLeases
+from sluice_reconciler.http_queue import LaneLeases
 
 Step = tuple[str, str, str]
 """A state, the event in it, and the next state."""

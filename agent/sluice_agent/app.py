@@ -18,7 +18,7 @@ from sluice_agent.errors import SpoolLocked
 from sluice_agent.inputs.line_readers import PipeInput
 from sluice_agent.memory import keep_freed_memory
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.sending.gateway_addresses import Gateways, SystemResolver
+from sluice_agent.sending.gateway_addresses import Gateways, resolve_name
 from sluice_agent.sending.parked_inquiry import ParkedInquiry
 from sluice_agent.sending.signing_key import read_key
 from sluice_agent.sending.transport import HttpTransport, client_tls, open_session
@@ -139,7 +139,7 @@ def _build(
     clock: Clock,
 ) -> Agent:
     rng = random.Random()  # noqa: S311 - jitter, not a secret
-    gateways = Gateways(settings.gateways, SystemResolver(), clock=clock, rng=rng)
+    gateways = Gateways(settings.gateways, resolve_name, clock=clock, rng=rng)
     batcher = Batcher(
         spool,
         settings.for_batching(),

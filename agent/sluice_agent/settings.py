@@ -6,34 +6,36 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Literal
 
-from sluice_agent.batch_limits import (
-    BATCH_BYTES_MAX,
-    FRESH_RECORDS_MAX,
-    BatchLimits,
-    BlockLimits,
-)
-from sluice_agent.listen_settings import (
-    DoorLimits,
-    DoorPortSettings,
-    DoorSettings,
-    SyslogSettings,
-    check_door_ports,
-    parse_doors,
-    parse_syslog_address,
-)
 from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import check_sender_id
 from sluice_protocol.settings_checks import check_effects, check_number, is_base_url
-from sluice_web.addresses import check_distinct
+from sluice_web.addresses import (
+    LOOPBACK_NAMES,
+    check_distinct,
+    is_loopback,
+    parse_allowed_hosts,
+    parse_listen,
+)
 
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+"""A larger batch of incompressible bytes could exceed the maximum size of a frame."""
+FRESH_RECORDS_MAX: Final = 300_000
+"""Records of a batch that is cut by freshness: about as many as empty lines fit into its bytes."""
+FRESHNESS_S_MAX: Final = 3600.0
+BLOCK_READ_BYTES_MIN: Final = 16 * 1024
+BLOCK_COST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""One block fills a batch of the default size: each costs a fixed time, and joining copies them."""
 SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
+DOORS_LISTEN: Final = "127.0.0.1:4318"
+
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
+SyslogTransport = Literal["tcp", "udp", "tls"]
 
 
 class Durability(StrEnum):
@@ -59,6 +61,57 @@ class WhenFull(StrEnum):
 SPOOL_DEFAULT: Final = Path(".sluice-agent/spool")
 ONCE_GIVE_UP_S: Final = 60.0
 """A run with `once` ends with an error after uploads, or the spool, have failed for this long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """The limits at which a batch is cut.
+
+    Attributes:
+        bytes_max: Approximate size before compression; at most 8 MiB.
+        freshness_s: Seconds since the first record, if every record may wait: see
+            `RecordBlock.may_wait`. 0 means `age_s_max`.
+
+    Raises:
+        BadUsage: A limit would produce frames that no gateway accepts.
+    """
+
+    bytes_max: int = 4 * 1024 * 1024
+    records_max: int = 100_000
+    age_s_max: float = 1.0
+    freshness_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bytes_max <= BATCH_BYTES_MAX:
+            raise BadUsage(
+                f"batch bytes must be 1 to {BATCH_BYTES_MAX}, batch_bytes=`{self.bytes_max}`"
+            )
+        if self.records_max < 1 or self.age_s_max < 0:
+            raise BadUsage("batch records must be at least 1 and batch age must not be negative")
+        if not 0 <= self.freshness_s <= FRESHNESS_S_MAX:
+            raise BadUsage(
+                f"freshness must be 0 to {FRESHNESS_S_MAX:g} s, freshness_s=`{self.freshness_s}`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLimits:
+    """How much of a file or pipe is read and parsed together. A block has at least one line."""
+
+    read_bytes: int = 256 * 1024
+    cost_bytes_max: int = BLOCK_COST_BYTES_MAX
+    records_max: int = 100_000
+
+    @classmethod
+    def of(cls, batch: BatchLimits) -> "BlockLimits":
+        """Return the limits of equal blocks that fill a batch without exceeding it."""
+        blocks = -(-batch.bytes_max // BLOCK_COST_BYTES_MAX)
+        cost_bytes_max = batch.bytes_max // blocks
+        return cls(
+            read_bytes=max(BLOCK_READ_BYTES_MIN, cost_bytes_max),
+            cost_bytes_max=cost_bytes_max,
+            records_max=batch.records_max,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +170,126 @@ class UploaderSettings:
     uploads_max: int = 4
     stop_when_refused: bool = False
     give_up_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    """Which requests of other clients are accepted, and where.
+
+    Attributes:
+        doors: The protocols; empty serves nothing.
+        listen: `HOST:PORT` of the listener that those over HTTP share.
+        otlp_grpc_listen: `HOST:PORT` of OTLP over gRPC; empty for none.
+        forward_listen: `HOST:PORT` of Fluent's forward protocol; empty for none.
+        forward_keys: The file of shared keys; None accepts every connection.
+        tokens: The senders, as in `AgentSettings.door_tokens`; empty accepts every request.
+        allowed_hosts: Names under which clients reach the listener.
+        tls_cert: The certificate chain of every listener of doors, PEM; None serves plain text.
+        tls_key: Its key; None is the certificate's file.
+        connections_max: For each port of doors.
+
+    Raises:
+        BadUsage: A port belongs to no open door, the door `forward` has none, or a port would be
+            open to other machines without proof of who sends.
+    """
+
+    doors: tuple[DoorName, ...]
+    listen: str
+    otlp_grpc_listen: str
+    forward_listen: str
+    forward_keys: Path | None
+    tokens: str
+    allowed_hosts: frozenset[str]
+    tls_cert: Path | None
+    tls_key: Path | None
+    body_bytes_max: int
+    connections_max: int
+
+    @property
+    def http_doors(self) -> tuple[DoorName, ...]:
+        """The protocols over HTTP."""
+        return tuple(door for door in self.doors if door != "forward")
+
+    def __post_init__(self) -> None:
+        if self.otlp_grpc_listen and "otlp" not in self.doors:
+            raise BadUsage("otlp_grpc_listen needs otlp in doors")
+        if self.forward_listen and "forward" not in self.doors:
+            raise BadUsage("forward_listen needs forward in doors")
+        if "forward" in self.doors and not self.forward_listen:
+            raise BadUsage(
+                "the door forward needs a port: set forward_listen, such as 127.0.0.1:24224"
+            )
+        if self.forward_keys is not None and not self.forward_listen:
+            raise BadUsage("forward_keys needs forward_listen")
+        if self.tls_key is not None and self.tls_cert is None:
+            raise BadUsage("door_tls_key needs door_tls_cert")
+        _check_reach("otlp_grpc_listen", self.otlp_grpc_listen, "door_tokens", self.tokens)
+        _check_reach("forward_listen", self.forward_listen, "forward_keys", self.forward_keys)
+
+
+def _check_reach(name: str, listen: str, proof: str, value: object) -> None:
+    """Refuse a port that other machines reach without proof of who sends."""
+    if listen and not _is_local(parse_listen(listen)[0]) and not value:
+        raise BadUsage(f"set {proof} to listen beyond this machine, {name}=`{listen}`")
+
+
+def _is_local(host: str) -> bool:
+    return host in LOOPBACK_NAMES or is_loopback(host)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogAddress:
+    """Where syslog is received; port 0 selects a free port."""
+
+    transport: SyslogTransport
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.transport}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyslogSettings:
+    """How syslog is received.
+
+    Attributes:
+        addresses: The sockets; empty receives nothing.
+        message_bytes_max: Longest message; the rest of a longer one follows as raw records.
+        zone: The zone of times that state none.
+        tls_cert: The certificate chain of TLS sockets, PEM.
+        tls_key: Its key; None is the certificate's file.
+        client_ca: Authorities of client certificates; None accepts every client.
+
+    Raises:
+        BadUsage: TLS has no certificate.
+    """
+
+    addresses: tuple[SyslogAddress, ...]
+    message_bytes_max: int
+    zone: tzinfo | None
+    tls_cert: Path | None
+    tls_key: Path | None
+    client_ca: Path | None
+
+    def __post_init__(self) -> None:
+        if self.tls_cert is None and any(one.transport == "tls" for one in self.addresses):
+            raise BadUsage("syslog over TLS needs a certificate: set syslog_tls_cert")
+
+
+def parse_syslog_address(text: str) -> SyslogAddress:
+    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`."""
+    transport, separator, address = text.partition("://")
+    match transport:
+        case "tcp" | "udp" | "tls" if separator:
+            host, port = parse_listen(address)
+            return SyslogAddress(transport=transport, host=host, port=port)
+        case _:
+            raise BadUsage(
+                f"syslog must be udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT,"
+                f" syslog=`{text[:80]}`"
+            )
 
 
 _BRACES: Final = re.compile(r"(?<!\[)\{[^{}]*(?:,|\.\.)[^{}]*\}")
@@ -282,29 +455,39 @@ class AgentSettings:
         )
 
     def for_doors(self) -> DoorSettings:
-        """Return the settings of the doors."""
-        return parse_doors(
-            doors=self.doors,
-            doors_listen=self.doors_listen,
-            otlp=self.otlp,
-            tokens=self.door_tokens,
-            allowed_hosts=self.allowed_hosts,
-            limits=DoorLimits(
-                body_bytes_max=self.door_body_bytes, connections_max=self.door_connections
-            ),
-        )
+        """Return the settings of the doors.
 
-    def for_door_ports(self) -> DoorPortSettings:
-        """Return the settings of the doors with a separate port."""
-        separate = DoorPortSettings(
+        Raises:
+            BadUsage: The addresses of `otlp` and `doors_listen` differ, doors would be open to
+                other machines without a token, or the settings of a port are wrong.
+        """
+        opened: dict[DoorName, None] = dict.fromkeys(self.doors)
+        if self.otlp:
+            opened["otlp"] = None
+        listen = self.doors_listen or self.otlp or DOORS_LISTEN
+        if self.otlp and self.otlp != listen:
+            raise BadUsage(
+                "otlp and the other doors share one address: leave otlp empty and add it to doors,"
+                f" otlp=`{self.otlp}`, doors_listen=`{listen}`"
+            )
+        host = parse_listen(listen)[0] if opened else ""
+        if self.doors and not self.door_tokens and not _is_local(host):
+            raise BadUsage(
+                f"set door_tokens to listen beyond this machine, doors_listen=`{listen}`"
+            )
+        return DoorSettings(
+            doors=tuple(opened),
+            listen=listen,
             otlp_grpc_listen=self.otlp_grpc_listen,
             forward_listen=self.forward_listen,
             forward_keys=self.forward_keys,
+            tokens=self.door_tokens,
+            allowed_hosts=parse_allowed_hosts(self.allowed_hosts),
             tls_cert=self.door_tls_cert,
             tls_key=self.door_tls_key,
+            body_bytes_max=self.door_body_bytes,
+            connections_max=self.door_connections,
         )
-        check_door_ports(separate, self.for_doors())
-        return separate
 
     def for_syslog(self) -> SyslogSettings:
         """Return the settings of syslog."""
@@ -383,12 +566,11 @@ def check_agent_settings(settings: AgentSettings) -> None:
     check_number("host_metrics_s", settings.host_metrics_s, 0)
     _check_effects(settings)
     doors = settings.for_doors()
-    separate = settings.for_door_ports()
     check_distinct(
         [
             ("doors_listen", doors.listen if doors.http_doors else ""),
-            ("otlp_grpc_listen", separate.otlp_grpc_listen),
-            ("forward_listen", separate.forward_listen),
+            ("otlp_grpc_listen", doors.otlp_grpc_listen),
+            ("forward_listen", doors.forward_listen),
             ("health", settings.health),
         ]
     )

@@ -17,10 +17,10 @@ from sluice_agent.inputs.line_readers import PipeInput
 from sluice_agent.memory import IdleRelease
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.parked_inquiry import ParkedInquiry
-from sluice_agent.sending.spool_retries import until_done
 from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool.batching import Batcher
+from sluice_agent.spool.retries import until_done
 from sluice_agent.spool.spool import Spool
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
@@ -134,10 +134,11 @@ async def _opened_syslog(agent: Agent) -> AsyncIterator["SyslogInput | None"]:
     if not settings.addresses:
         yield None
         return
-    from sluice_agent.doors.syslog import SyslogPorts, opened_syslog  # noqa: PLC0415 - rarely needed
+    from sluice_agent.doors.syslog import opened_syslog  # noqa: PLC0415 - rarely needed
 
-    ports = SyslogPorts(batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock)
-    async with opened_syslog(settings, ports) as syslog:
+    async with opened_syslog(
+        settings, batcher=agent.batcher, metrics=agent.metrics, clock=agent.clock
+    ) as syslog:
         yield syslog
 
 
@@ -154,7 +155,7 @@ async def _open_doors(agent: Agent) -> AsyncIterator[None]:
     ports = DoorPorts(
         batcher=agent.batcher, spool=agent.spool, metrics=agent.metrics, clock=agent.clock
     )
-    async with serve_doors(settings, agent.settings.for_door_ports(), ports):
+    async with serve_doors(settings, ports):
         yield
 
 

@@ -17,16 +17,18 @@ from sluice_cli.shell.options import (
     StoreUrl,
 )
 from sluice_cli.shell.output import emit, format_size, format_time
-from sluice_gc.audit.auditor import AuditEstimate, audit_store, estimate_audit
-from sluice_gc.audit.certificate import AuditReport, read_audit_report
-from sluice_gc.audit.certificate_chain import (
-    ChainReport,
-    read_certificate_or_newest,
-    verify_store,
+from sluice_gc.auditor import (
+    AuditEstimate,
+    AuditReport,
+    audit_store,
+    estimate_audit,
+    read_audit_report,
 )
-from sluice_gc.audit.evidence_retention import PruneReport, prune_evidence
+from sluice_gc.certificate import read_certificate_or_newest
+from sluice_gc.evidence_retention import PruneReport, prune_evidence
 from sluice_gc.settings import AuditSettings, EngineName
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
+from sluice_gc.store_verification import ChainReport, verify_store
 from sluice_gc.task_engine import open_engine
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size, format_time
-from sluice_maintain.lake_reader import make_lake_reader
+from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds
 from sluice_protocol.identity import format_identity

@@ -12,6 +12,7 @@ from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.settings import (
     CycleSettings,
     EngineName,
+    ExpirySettings,
     PlanSettings,
     RunSettings,
 )
@@ -20,16 +21,16 @@ from sluice_protocol.keys import parse_digest
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import Digest
 from sluice_store import StoreMode, open_deployment
-from sluice_store.version_expiry import ExpiryReport, ExpirySettings, expire_versions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_gc.plan.plan import Plan
-    from sluice_gc.run.blob_explanation import BlobExplanation
-    from sluice_gc.run.cycle import CycleReport
-    from sluice_gc.run.plan_runner import RunReport
-    from sluice_gc.run.trash import PurgeReport, RestoreReport
+    from sluice_gc.blob_explanation import BlobExplanation
+    from sluice_gc.cycle import CycleReport
+    from sluice_gc.plan import Plan
+    from sluice_gc.plan_runner import RunReport
+    from sluice_gc.trash import PurgeReport, RestoreReport
+    from sluice_gc.version_expiry import ExpiryReport
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)
@@ -139,15 +140,15 @@ def _parse(sha256: str) -> Digest:
 
 
 async def _undo(url: str, digest: Digest) -> "RestoreReport":
-    from sluice_gc.run.trash import restore_blob  # noqa: PLC0415 - quick help
+    from sluice_gc.trash import restore_blob  # noqa: PLC0415 - quick help
 
     async with open_deployment(url) as store:
         return await restore_blob(store, digest, SystemClock())
 
 
 async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> "PurgeReport":
-    from sluice_gc.run.trash import purge_trash  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
+    from sluice_gc.trash import purge_trash  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)
     async with open_deployment(url) as store:
@@ -192,12 +193,14 @@ def noncurrent(
     return int((ExitCode.FOUND_WRONG if wrong else ExitCode.DONE).value)
 
 
-async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> ExpiryReport:
+async def _noncurrent(url: str, settings: ExpirySettings, start_after: str) -> "ExpiryReport":
+    from sluice_gc.version_expiry import expire_versions  # noqa: PLC0415 - quick help
+
     async with open_deployment(url) as store:
         return await expire_versions(store, settings, start_after=start_after)
 
 
-def _draw_expiry(console: "Console", report: ExpiryReport, settings: ExpirySettings) -> None:
+def _draw_expiry(console: "Console", report: "ExpiryReport", settings: ExpirySettings) -> None:
     done = "to delete" if settings.dry_run else "deleted"
     total, size = sum(report.deleted.values()), format_size(report.deleted_bytes)
     console.print(f"{total} of {report.listed} versions {done} ({size})")
@@ -212,8 +215,7 @@ def _draw_expiry(console: "Console", report: ExpiryReport, settings: ExpirySetti
 
 
 async def _cycle(url: str, settings: CycleSettings, engine: EngineName) -> "CycleReport":
-    from sluice_gc.metrics import GcMetrics  # noqa: PLC0415 - quick help
-    from sluice_gc.run.cycle import CycleRunner  # noqa: PLC0415 - quick help
+    from sluice_gc.cycle import CycleRunner, GcMetrics  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
@@ -230,22 +232,25 @@ async def _plan(
     inventory: tuple[str, str],
     audit_id: str | None,
 ) -> "Plan":
-    from sluice_gc.plan.inventory_candidates import open_inventory  # noqa: PLC0415 - quick help
-    from sluice_gc.plan.planner import Planner  # noqa: PLC0415 - quick help
+    from sluice_gc.planner import Planner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
     async with open_engine(url, engine) as (store, tasks):
         planner = Planner(store, tasks, keys, SystemClock(), SystemIds())
-        candidates = await open_inventory(store, url, *inventory) if inventory[0] else None
+        candidates = None
+        if inventory[0]:
+            from sluice_gc.inventory_candidates import open_inventory  # noqa: PLC0415 - only here
+
+            candidates = await open_inventory(store, url, *inventory)
         return await planner.plan(settings, audit_id, candidates)
 
 
 async def _run(
     url: str, plan_id: str | None, settings: RunSettings, engine: EngineName
 ) -> "RunReport":
-    from sluice_gc.run.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
+    from sluice_gc.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
@@ -257,7 +262,7 @@ async def _run(
 async def _show(
     url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
 ) -> "BlobExplanation":
-    from sluice_gc.run.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
+    from sluice_gc.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file, trusted_keys)

@@ -10,13 +10,6 @@ from cyclopts import Parameter
 from sluice_cli.shell.operator import user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size, format_time, print_columns
-from sluice_gc.plan.candidate_views import (
-    CandidateDetail,
-    CandidatePage,
-    ClauseFinding,
-    PlanCandidate,
-    days_text,
-)
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval, PlanState
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.keys import parse_digest
@@ -28,7 +21,14 @@ from sluice_store.retry import Backoff
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sluice_gc.candidate_views import (
+        CandidateDetail,
+        CandidatePage,
+        ClauseFinding,
+        PlanCandidate,
+    )
     from sluice_reconciler.audit_summaries import PlanOverview, UnreadableRecord
+    from sluice_store.port import ObjectStore
 
 PLANS_MAX: Final = 100
 APPROVED: Final = "approved"
@@ -77,8 +77,8 @@ def plans(
 
 
 async def _read_plans(url: str, limit: int) -> tuple[ListedPlan, ...]:
-    from sluice_gc.audit.evidence_retention import OPEN_PLAN_NS  # noqa: PLC0415 - quick help
-    from sluice_gc.plan.plan_inputs import read_store_time  # noqa: PLC0415 - quick help
+    from sluice_gc.evidence_retention import OPEN_PLAN_NS  # noqa: PLC0415 - quick help
+    from sluice_gc.plan import read_store_time  # noqa: PLC0415 - quick help
     from sluice_reconciler.audit_summaries import list_newest_plans  # noqa: PLC0415 - quick help
 
     async with open_deployment(url, StoreMode.READ) as store:
@@ -141,9 +141,6 @@ def _draw_plans(console: "Console", found: tuple[ListedPlan, ...]) -> None:
     print_columns(console, rows)
 
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 CANDIDATES_MAX: Final = 500
 _DIGEST_DIGITS: Final = 64
 
@@ -168,6 +165,8 @@ def candidates(
     `--key-file` or `--trusted-keys` verify the signature of the plan. Exit with 1 if there is no
     such plan, or if the plan does not name the blob.
     """
+    from sluice_gc.candidate_views import CandidateDetail  # noqa: PLC0415 - quick help
+
     if not 1 <= limit <= CANDIDATES_MAX or after < 0:
         raise BadUsage(
             f"--limit must be 1 to {CANDIDATES_MAX} and --after at least 0, limit=`{limit}`"
@@ -187,9 +186,9 @@ async def _read_candidates(
     part: tuple[int, int],
     key_file: Path | None,
     trusted_keys: tuple[str, ...],
-) -> CandidatePage | CandidateDetail | None:
-    from sluice_gc.plan.plan_candidates import read_candidate, read_candidates  # noqa: PLC0415 - quick help
-    from sluice_gc.plan.plan_inputs import newest_plan_id  # noqa: PLC0415 - quick help
+) -> "CandidatePage | CandidateDetail | None":
+    from sluice_gc.plan import newest_plan_id  # noqa: PLC0415 - quick help
+    from sluice_gc.plan_candidates import read_candidate, read_candidates  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(key_file or Path(), trusted_keys) if key_file or trusted_keys else None
@@ -208,18 +207,19 @@ async def _read_candidates(
 
 
 def _draw_candidates(
-    console: "Console", found: CandidatePage | CandidateDetail | None, after: int
+    console: "Console", found: "CandidatePage | CandidateDetail | None", after: int
 ) -> None:
-    match found:
-        case None:
-            console.print("no such plan: it was removed or never made")
-        case CandidatePage():
-            _draw_page(console, found, after)
-        case CandidateDetail():
-            _draw_detail(console, found)
+    from sluice_gc.candidate_views import CandidatePage  # noqa: PLC0415 - quick help
+
+    if found is None:
+        console.print("no such plan: it was removed or never made")
+    elif isinstance(found, CandidatePage):
+        _draw_page(console, found, after)
+    else:
+        _draw_detail(console, found)
 
 
-def _draw_page(console: "Console", page: CandidatePage, after: int) -> None:
+def _draw_page(console: "Console", page: "CandidatePage", after: int) -> None:
     checked = "" if page.signature_checked else ", its signature is not verified (--key-file)"
     console.print(f"plan {page.plan_id}: {page.total} candidates{checked}")
     for one in page.candidates:
@@ -228,19 +228,21 @@ def _draw_page(console: "Console", page: CandidatePage, after: int) -> None:
         console.print(f"more: continue with --after {after + len(page.candidates)}")
 
 
-def _draw_candidate(console: "Console", one: PlanCandidate) -> None:
+def _draw_candidate(console: "Console", one: "PlanCandidate") -> None:
+    from sluice_gc.candidate_views import days_text  # noqa: PLC0415 - quick help
+
     kind = "superseded" if one.superseded else "orphan"
     size, age = format_size(one.size_bytes), days_text(one.age_s)
     console.print(f"{one.sha256}  {size}, {age} old, {kind}\n  {one.key}")
     _draw_clauses(console, one.clauses)
 
 
-def _draw_clauses(console: "Console", clauses: tuple[ClauseFinding, ...]) -> None:
+def _draw_clauses(console: "Console", clauses: "tuple[ClauseFinding, ...]") -> None:
     for one in clauses:
         console.print(f"    {one.clause:12} {one.state.replace('_', ' '):9} {one.found}")
 
 
-def _draw_detail(console: "Console", found: CandidateDetail) -> None:
+def _draw_detail(console: "Console", found: "CandidateDetail") -> None:
     console.print(f"blob {found.sha256} in plan {found.plan_id}, audit {found.audit_id}")
     for one in found.candidates:
         _draw_candidate(console, one)
@@ -255,9 +257,6 @@ def _draw_detail(console: "Console", found: CandidateDetail) -> None:
         console.print(f"  version {kept.incarnation} of {since}, {format_size(kept.size_bytes)}")
         _draw_clauses(console, (kept.finding,))
 
-
-if TYPE_CHECKING:
-    from sluice_store.port import ObjectStore
 
 REASON_CHARS_MAX = 1000
 
@@ -312,7 +311,7 @@ def stop(
 async def _approve(
     url: str, plan_id: str, note: str, sha256: str | None
 ) -> PlanApproval | ApprovalRuling:
-    from sluice_gc.plan.plan_inputs import approve_plan  # noqa: PLC0415 - quick help
+    from sluice_gc.plan import approve_plan  # noqa: PLC0415 - quick help
 
     _check_text("note", note)
     async with open_deployment(url) as store:
@@ -327,8 +326,7 @@ async def _approve(
 
 
 async def _stored_sha256(store: "ObjectStore", plan_id: str) -> Digest:
-    from sluice_gc.plan.plan import plan_key  # noqa: PLC0415 - quick help
-    from sluice_gc.plan.plan_inputs import check_plan_id  # noqa: PLC0415 - quick help
+    from sluice_gc.plan import check_plan_id, plan_key  # noqa: PLC0415 - quick help
     from sluice_protocol.keys import digest_of  # noqa: PLC0415 - quick help
     from sluice_protocol.outcomes import Found  # noqa: PLC0415 - quick help
 
@@ -338,7 +336,7 @@ async def _stored_sha256(store: "ObjectStore", plan_id: str) -> Digest:
 
 
 async def _stop(url: str, plan_id: str, reason: str) -> bool:
-    from sluice_gc.plan.plan_inputs import stop_plan  # noqa: PLC0415 - quick help
+    from sluice_gc.plan import stop_plan  # noqa: PLC0415 - quick help
 
     if not reason.strip():
         raise BadUsage("reason must not be empty")

@@ -69,9 +69,9 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     Returns:
         0, or 1 if a task failed, is halted or is overdue.
     """
-    from sluice_maintain.stored_status import read_status  # noqa: PLC0415 - quick help
+    from sluice_maintain.status import read_status_at  # noqa: PLC0415 - quick help
 
-    return _show(asyncio.run(read_status(store)), as_json=json)
+    return _show(asyncio.run(read_status_at(store)), as_json=json)
 
 
 @app.command

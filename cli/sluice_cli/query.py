@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
@@ -21,17 +21,16 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import printable_text
-from sluice_query.question.filters import parse_filter
-from sluice_query.question.parameters import FROM_DEFAULT, parse_instant, parse_query
-from sluice_query.question.request import LIMIT_DEFAULT, Aggregate, Query
+from sluice_query.parameters import FROM_DEFAULT, parse_instant, parse_query
+from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query, parse_filter
 from sluice_query.settings import QuerySettings, ServeSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_query.answer.result import QueryResult, QuerySummary, ViewResult
+    from sluice_query.dead_letters import DeadLetterList
+    from sluice_query.result import QueryResult, QuerySummary, ViewResult
     from sluice_query.search import Searcher
-    from sluice_query.sources.dead_letters import DeadLetterList
 
 app = App(name="query", help="Search records by time, text and agent.")
 
@@ -155,7 +154,7 @@ def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
     given.setdefault("from", [_default_from(options)])
     if not viewed:
         return parse_query(given, now_ns, flag_of)
-    from sluice_query.question.parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
 
     return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
 
@@ -256,7 +255,7 @@ def query(
 
     result, hints = asyncio.run(_with_searcher((store, spool), settings, search))
     if json:
-        from sluice_query.answer.result import result_lines  # noqa: PLC0415 - imports numpy
+        from sluice_query.result import result_lines  # noqa: PLC0415 - imports numpy
 
         for line in result_lines(result):
             sys.stdout.buffer.write(line)
@@ -268,8 +267,8 @@ def query(
 async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
     """Return a line for each name of a query without results that no record of its range has."""
     from sluice_cli.shell.settings_file import near_names  # noqa: PLC0415 - only without results
-    from sluice_query.compute.views import FieldListResult, TopValuesResult  # noqa: PLC0415
-    from sluice_query.question.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
+    from sluice_query.views import FieldListResult, TopValuesResult  # noqa: PLC0415
 
     kind = "metrics" if options.metric is not None else options.kind
     given = {"from": [options.since or _default_from(options)], "to": [options.until]}
@@ -349,7 +348,7 @@ def dead_letters(
     Returns:
         0 if there are none, 1 if there are some.
     """
-    from sluice_query.sources.dead_letters import list_dead_letters  # noqa: PLC0415 - imports DuckDB
+    from sluice_query.dead_letters import list_dead_letters  # noqa: PLC0415 - imports DuckDB
 
     found = asyncio.run(
         _with_searcher((store, None), _SETTINGS, lambda one: list_dead_letters(one, agent, limit))
@@ -361,16 +360,20 @@ def dead_letters(
 async def _follow(searcher: "Searcher", question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
         raise BadUsage("--tail follows records: omit --metric and --stats-only")
-    from sluice_query.answer.following import follow  # noqa: PLC0415 - imports numpy
+    from sluice_query.following import (  # noqa: PLC0415 - imports numpy
+        TIMEOUT_S,
+        LiveRecordsClient,
+        follow,
+        follow_live,
+    )
 
     if options.reconciler is None:
-        await _tell(follow(searcher, question), json)
+        polled = replace(searcher, lists_accepted=False)
+        await _tell(follow(polled.search, polled.clock, question), json)
         return
     if searcher.spool is not None:
         raise BadUsage("--reconciler does not cover a spool: omit one of them")
     import aiohttp  # noqa: PLC0415 - only for following a reconciler
-
-    from sluice_query.answer.live import TIMEOUT_S, LiveRecordsClient, follow_live  # noqa: PLC0415
 
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as session:
@@ -394,7 +397,7 @@ async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # n
 
 
 def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
-    from sluice_query.answer.result import record_json  # noqa: PLC0415 - imports numpy
+    from sluice_query.result import record_json  # noqa: PLC0415 - imports numpy
 
     return msgspec.json.encode(record_json(kind, row)).decode() if json else _line(kind, row)
 
@@ -404,9 +407,9 @@ async def _with_searcher(
     settings: QuerySettings,
     work: Callable[["Searcher"], Awaitable[_Result]],
 ) -> _Result:
-    from sluice_query.compute.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
+    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
     from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
-    from sluice_query.sources.spool import attach_spool  # noqa: PLC0415
+    from sluice_query.unqueued import attach_spool  # noqa: PLC0415
     from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
 
     keep_pandas_out()
@@ -426,7 +429,7 @@ async def _with_searcher(
 
 def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> None:
     if question.series is not None:
-        from sluice_query.answer.plot import draw_series  # noqa: PLC0415 - imports plotext
+        from sluice_query.plot import draw_series  # noqa: PLC0415 - imports plotext
 
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         sys.stdout.write(draw_series(question.series, result.points, width, result.summary))
@@ -445,8 +448,8 @@ def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> No
 
 
 def _print_view(view: "ViewResult") -> None:
-    from sluice_query.answer.plot import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
-    from sluice_query.compute.views import HistogramResult, TopValuesResult  # noqa: PLC0415 - the same
+    from sluice_query.plot import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
+    from sluice_query.views import HistogramResult, TopValuesResult  # noqa: PLC0415 - the same
 
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     if isinstance(view, HistogramResult):

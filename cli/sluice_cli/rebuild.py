@@ -10,7 +10,7 @@ from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, fail
 from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
-from sluice_reconciler.differences import DerivedDifference
+from sluice_reconciler.indexes import DerivedDifference
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.ingest.committed_positions import fence_ingestion, read_committed_positions

@@ -15,7 +15,7 @@ from sluice_reconciler.settings import ReconcilerOptions
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sluice_reconciler.discovery_status import DiscoveryStatus
+    from sluice_reconciler.discovery import DiscoveryStatus
     from sluice_reconciler.passes.full_pass import PassReport
     from sluice_reconciler.passes.scanners import InventoryScanResult
 
@@ -70,7 +70,7 @@ def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
         0, or 1 if a gateway process has lapsed or its journal is unreadable.
     """
     # The reader is imported here, so that the help is quick.
-    from sluice_reconciler.discovery_status import (  # noqa: PLC0415
+    from sluice_reconciler.discovery import (  # noqa: PLC0415
         ProcessState,
         read_discovery_status,
     )

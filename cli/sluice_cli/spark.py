@@ -16,7 +16,7 @@ from sluice_lake.errors import TableRefused
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 from sluice_spark.jvm import check_jvm, jvm_process, stop_session
 from sluice_spark.session import Session, SessionSettings, open_session
-from sluice_spark.settings import CompactSettings, IngestSettings, JobSettings
+from sluice_spark.settings import CompactSettings, IngestSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,6 @@ app = App(name="spark", help="Run the Spark jobs of the lake.")
 
 _INGEST = IngestSettings()
 _COMPACT = CompactSettings()
-_JOB = JobSettings()
 
 
 @contextmanager
@@ -38,11 +37,10 @@ def _refused_as_bad_usage() -> Iterator[None]:
 
 
 @contextmanager
-def _session(store: str, master: str, driver_memory: str) -> Iterator[Session]:
+def _session(store: str) -> Iterator[Session]:
     with _refused_as_bad_usage():
         check_tables(store)  # refuse before the JVM starts
-        settings = SessionSettings(master=master, driver_memory=driver_memory)
-        with _stopped_afterwards(open_session(settings, delta=False)) as session:
+        with _stopped_afterwards(open_session(SessionSettings(), delta=False)) as session:
             yield session
 
 
@@ -112,7 +110,7 @@ def compact(
     """
     from sluice_spark.compaction.job import run_compact  # noqa: PLC0415 - the import takes a second
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(store) as session:
         report = run_compact(session, store, settings)
 
     def human(console: "Console") -> None:
@@ -129,19 +127,14 @@ def compact(
 
 
 @app.command
-def index(
-    *,
-    store: StoreUrl = STORE_DEFAULT,
-    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
-    json: Json = False,
-) -> int:
+def index(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Write index chunks for new files of `logs`, with which text searches skip files.
 
     Chunks of files that no longer exist are removed.
     """
     from sluice_spark.index import run_index  # noqa: PLC0415 - the import takes a second
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(store) as session:
         report = run_index(session, store)
 
     def human(console: "Console") -> None:
@@ -155,16 +148,11 @@ def index(
 
 
 @app.command
-def rollup(
-    *,
-    store: StoreUrl = STORE_DEFAULT,
-    settings: Annotated[JobSettings, Parameter(name="*")] = _JOB,
-    json: Json = False,
-) -> int:
+def rollup(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Aggregate metrics per minute and per hour, each point once."""
     from sluice_spark.rollups.job import run_rollup  # noqa: PLC0415 - the import takes a second
 
-    with _session(store, settings.master, settings.driver_memory) as session:
+    with _session(store) as session:
         report = run_rollup(session, store)
 
     def human(console: "Console") -> None:

@@ -26,7 +26,7 @@ from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
 from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
 from sluice_console.site import ConsoleSite
-from sluice_maintain.lake_reader import make_lake_reader
+from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.clock import Clock
 from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage

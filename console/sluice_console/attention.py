@@ -32,7 +32,7 @@ from sluice_protocol.blob_deletion import PlanState
 from sluice_protocol.journals import HEARTBEAT_S
 from sluice_queue.inspection import LaneCondition, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
-from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState
+from sluice_reconciler.discovery import DiscoveryStatus, ProcessState
 from sluice_reconciler.lanes.membership import WORK_S, LiveMembers
 from sluice_reconciler.loop_health import NEEDED
 from sluice_store.doctor import DoctorResult, Need

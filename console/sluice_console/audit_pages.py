@@ -10,10 +10,9 @@ import structlog
 from aiohttp import web
 
 from sluice_console.access import check_operator
+from sluice_gc.candidate_views import CandidateDetail, CandidatePage
 from sluice_gc.errors import GcRefused
-from sluice_gc.plan.candidate_views import CandidateDetail, CandidatePage
-from sluice_maintain.status import MaintenanceStatus
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import MaintenanceStatus, read_stored_status
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval
 from sluice_protocol.clock import Clock
 from sluice_protocol.distribution import describe_missing_package
@@ -82,7 +81,7 @@ class CandidatePages:
         plan_id = request.match_info["id"]
         async with self._reading() as trusted:
             # The package of garbage collection imports pyarrow: only these requests need it.
-            from sluice_gc.plan.plan_candidates import read_candidates  # noqa: PLC0415
+            from sluice_gc.plan_candidates import read_candidates  # noqa: PLC0415
 
             page = await read_candidates(
                 self._store,
@@ -103,7 +102,7 @@ class CandidatePages:
                 f"a SHA-256 has 64 lower-case hex digits, sha256=`{text[:80]}`"
             ) from error
         async with self._reading() as trusted:
-            from sluice_gc.plan.plan_candidates import read_candidate  # noqa: PLC0415 - as above
+            from sluice_gc.plan_candidates import read_candidate  # noqa: PLC0415 - as above
 
             detail = await read_candidate(self._store, plan_id, digest, trusted=trusted)
         return json_response(_existing(detail, plan_id))
@@ -133,7 +132,7 @@ def _existing(found: _Found | None, plan_id: str) -> _Found:
 
 
 if TYPE_CHECKING:
-    from sluice_gc.audit.certificate_chain import ChainReport
+    from sluice_gc.store_verification import ChainReport
 
 _RECORDS_LIMIT: Final = IntegerParameter(name="limit", default=20, maximum=100)
 _REASON_CHARS_MAX: Final = 1000
@@ -274,9 +273,9 @@ class AuditPages:
 
     async def _verified(self) -> VerifiedChain:
         # The package of garbage collection imports pyarrow: only this request needs it.
-        from sluice_gc.audit.certificate_chain import verify_store  # noqa: PLC0415
         from sluice_gc.errors import CertificateInvalid  # noqa: PLC0415
         from sluice_gc.signing_keys import key_id_of, parse_public_key  # noqa: PLC0415
+        from sluice_gc.store_verification import verify_store  # noqa: PLC0415
 
         keys = [parse_public_key(text) for text in self._trusted_keys]
         try:
@@ -297,7 +296,7 @@ class AuditPages:
         return json_response(found)
 
     async def _stop(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan.plan_inputs import stop_plan  # noqa: PLC0415 - as above
+        from sluice_gc.plan import stop_plan  # noqa: PLC0415 - as above
 
         visitor = check_operator(request)
         check_json_type(request)
@@ -325,7 +324,7 @@ class AuditPages:
         return json_response(StoppedPlan(plan_id=plan_id))
 
     async def _approve(self, request: web.Request) -> web.Response:
-        from sluice_gc.plan.plan_inputs import approve_plan  # noqa: PLC0415 - as above
+        from sluice_gc.plan import approve_plan  # noqa: PLC0415 - as above
 
         visitor = check_operator(request)
         check_json_type(request)

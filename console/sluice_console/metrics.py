@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from sluice_console.attention import PolicyTotals, lanes_without_owner
 from sluice_queue.inspection import LaneStatus
-from sluice_reconciler.discovery_status import DiscoveryStatus
+from sluice_reconciler.discovery import DiscoveryStatus
 
 DENIALS: Final = "sluice_console_denials"
 

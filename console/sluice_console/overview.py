@@ -11,7 +11,7 @@ from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.costs import DailyCost
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.discovery_status import ProcessStatus
+from sluice_reconciler.discovery import ProcessStatus
 
 HISTORY_S: Final = 3600.0
 SAMPLES_MAX: Final = 720

@@ -12,10 +12,10 @@ from sluice_console.sampler import Sampler
 from sluice_protocol.journals import HoldRecord
 from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import LaneStatus
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.http_queue import ServedLane
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import read_live_members
-from sluice_reconciler.leases import ServedLane
 from sluice_reconciler.queue_api import ServedLanes
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority

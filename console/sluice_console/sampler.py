@@ -32,8 +32,7 @@ from sluice_console.policies import PolicyProofs
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
-from sluice_maintain.status import MaintenanceStatus
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import MaintenanceStatus, read_stored_status
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
@@ -49,7 +48,7 @@ from sluice_reconciler.audit_summaries import (
     read_newest_plan,
 )
 from sluice_reconciler.batch_lists import read_span
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority

@@ -11,7 +11,7 @@ from sluice_protocol.keys import (
     RAW_BLOBS_BY_TIME,
 )
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.discovery_status import DiscoveryStatus
+from sluice_reconciler.discovery import DiscoveryStatus
 from sluice_reconciler.passes.index_check import read_index_check
 from sluice_reconciler.verify import list_hold_records
 from sluice_store.conflicts import StoredConflicts

@@ -90,7 +90,7 @@ def logs_from_records(records: Sequence[LogRecord]) -> LogColumns:
         InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
     """
     bodies = [_bytes_of("body", record.body) for record in records]
-    body, attributes = _readable(bodies, [record.attributes for record in records])
+    body, attributes = readable_bodies(bodies, [record.attributes for record in records])
     return LogColumns(
         body=body,
         attributes=attribute_columns(attributes),
@@ -115,13 +115,13 @@ def logs_from_lines(
     Raises:
         InvalidFrame: An attribute cannot be encoded as UTF-8.
     """
-    body, own = _readable(lines, [attributes] * len(lines))
+    body, own = readable_bodies(lines, [attributes] * len(lines))
     shared = all(each is attributes for each in own)
     return LogColumns(
         ts=ts_ns,
         body=body,
         attributes=(
-            _shared_attributes(attributes, len(lines)) if shared else attribute_columns(own)
+            shared_attributes(attributes, len(lines)) if shared else attribute_columns(own)
         ),
     )
 
@@ -274,7 +274,8 @@ def string_column(name: str, values: Sequence[str]) -> TextColumn:
     return TextColumn(offsets=offsets.astype(np.int32), data=joined.encode())
 
 
-def _shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeColumns | None:
+def shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeColumns | None:
+    """Build the attributes of `count` records that all have the same ones."""
     one = attribute_columns([attributes])
     if one is None:
         return None
@@ -292,9 +293,10 @@ def _shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeCo
     )
 
 
-def _readable(
+def readable_bodies(
     bodies: Sequence[bytes], attributes: list[Mapping[str, str]]
 ) -> tuple[TextColumn, list[Mapping[str, str]]]:
+    """Return bodies as text, with the original of each that is not UTF-8 as `sluice.raw`."""
     # Nearly every batch is valid UTF-8, which one check of the whole shows.
     column = text_column("body", bodies)
     if column.data.isascii():

@@ -1,17 +1,4 @@
-"""Metrics of the queue.
-
-| name | type | labels | meaning |
-|---|---|---|---|
-| sluice_queue_swaps_total | counter | queue, role | register writes tried |
-| sluice_queue_conflicts_total | counter | queue, role | swaps that found another state |
-| sluice_queue_unknown_total | counter | queue, role | swaps without a known outcome |
-| sluice_queue_entries_total | counter | queue | entries appended |
-| sluice_queue_register_bytes_total | counter | queue | bytes of registers sent by producers |
-| sluice_queue_maybe_doubled_total | counter | queue | appends repeated after an eviction |
-| sluice_queue_segments_total | counter | queue | segments written |
-| sluice_queue_fenced_total | counter | queue | consumers that found a newer epoch |
-| sluice_queue_collected_total | counter | queue, kind | work lists and segments deleted |
-"""
+"""Metrics of the queue."""
 
 from typing import TYPE_CHECKING
 

@@ -1,1 +1,1 @@
-"""Audit, certificates, and deletion of orphan blobs with a proof."""
+"""Audits, certificates, plans and deletion: auditor, certificate, plan, plan_runner."""

@@ -147,3 +147,21 @@ class CycleSettings:
             undo=self.undo,
             require_approval=self.require_approval,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpirySettings:
+    """Settings of one run.
+
+    Attributes:
+        retention_s: How long a superseded version is kept.
+        dry_run: Whether nothing is deleted.
+    """
+
+    retention_s: int = 3 * 86_400
+    dry_run: bool = False
+    deletes_max: ClassVar[int] = 1_000_000
+    """Versions deleted in one run, approximately."""
+    listed_max: ClassVar[int] = 10_000_000
+    """Versions listed in one run, approximately; it ends between two keys. The report names the key
+    after which the next run continues."""

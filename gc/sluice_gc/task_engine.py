@@ -10,7 +10,7 @@ import asyncio
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
@@ -20,10 +20,6 @@ from sluice_store import open_store
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.url import absolute_url
-
-_SPARK_MASTER: Final = "local[2]"
-"""Unless `spark-submit` sets a master: two concurrent tasks. Evidence does not pass through the
-JVM, so its heap needs no setting."""
 
 _Task = TypeVar("_Task")
 
@@ -154,8 +150,7 @@ async def open_engine(
         # Imported only where it is used, because Spark needs a second and a JVM.
         from sluice_spark.session import SessionSettings, open_session  # noqa: PLC0415
 
-        wanted = SessionSettings(master=_SPARK_MASTER)
-        session = await asyncio.to_thread(open_session, wanted, delta=False)
+        session = await asyncio.to_thread(open_session, SessionSettings(), delta=False)
         try:
             yield store, SparkTaskEngine(session, absolute_url(url))
         finally:

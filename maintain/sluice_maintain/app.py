@@ -1,14 +1,18 @@
-"""Composition root: serve, run what is due once, show what would run, resume a task."""
+"""Composition root: serve, run what is due once, show what would run, resume a task.
+
+The HTTP interface has the status page, the same as JSON, metrics and health checks.
+"""
 
 import asyncio
 import random  # noqa: TID251 - the source of jitter is made here
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
+from aiohttp import web
 
-from sluice_maintain.api import StatusApi
 from sluice_maintain.lease_rules import resume
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.rights import MissingRights, check_rights
@@ -17,19 +21,95 @@ from sluice_maintain.scheduler import ScheduleDecision, decide
 from sluice_maintain.service import MaintenanceService, name_owner
 from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.status import MaintenanceStatus, show_situation
+from sluice_maintain.status_page import render_page, render_text
 from sluice_maintain.task_store import TaskStore
 from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import WorkerPool
+from sluice_protocol.errors import ErrorCode, Unauthenticated
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
 from sluice_store.mode import StoreMode
 from sluice_store.url import open_store
-from sluice_web.addresses import parse_listen
+from sluice_web.addresses import parse_allowed_hosts, parse_listen
+from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.bounded_listening import listening
+from sluice_web.endpoints import Endpoint
+from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
+from sluice_web.json_bodies import json_response
 from sluice_web.listening import stop_event
-from sluice_web.tokens import check_token_or_loopback
+from sluice_web.problems import HttpRefusal, Problem, problem_of
+from sluice_web.tokens import check_token_or_loopback, has_token
+
+_STUCK_S: Final = 300.0
+"""Time without a decision after which the supervisor should restart the process."""
 
 log = structlog.get_logger()
+
+
+class StatusApi:
+    """The HTTP interface of one process."""
+
+    def __init__(self, service: MaintenanceService) -> None:
+        self._service = service
+        self._settings = service.settings
+
+    def application(self) -> web.Application:
+        """Return the application."""
+        endpoints = [
+            Endpoint(
+                method="GET",
+                path="/",
+                handler=self._send_page,
+                summary="Return the state of every task as a page, or as text or JSON on request",
+                result_type="text/html",
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/status",
+                handler=self._send_status,
+                summary="Return the state of every task",
+                result=MaintenanceStatus,
+            ),
+            live_endpoint(self._liveness),
+            ready_endpoint(self._readiness),
+            metrics_endpoint(self._service.runner.metrics.registry),
+        ]
+        return make_application(
+            endpoints,
+            middlewares=guarded_middlewares(self._settings.api_token),
+            title="sluice maintain",
+            allowed_hosts=parse_allowed_hosts(self._settings.allowed_hosts),
+        )
+
+    async def _send_page(self, request: web.Request) -> web.Response:
+        # The token middleware guards `/v1/` only; this path has the same content.
+        if not has_token(request.headers.get("Authorization", ""), self._settings.api_token):
+            raise Unauthenticated("the request does not contain the token")
+        if "application/json" in request.headers.get("Accept", ""):
+            return json_response(self._status())
+        if request.headers.get("Accept", "").startswith("text/plain"):
+            return web.Response(text=render_text(self._status(), self._service.problem))
+        text = render_page(self._status(), self._service.problem)
+        return web.Response(text=text, content_type="text/html")
+
+    async def _send_status(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(self._status())
+
+    def _status(self) -> MaintenanceStatus:
+        if self._service.status is None:
+            raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, self._service.problem)
+        return self._service.status
+
+    def _liveness(self) -> Problem | None:
+        if self._service.is_stuck(_STUCK_S):
+            return problem_of(ErrorCode.INTERNAL, f"no decision for {_STUCK_S:.0f} s")
+        return None
+
+    def _readiness(self) -> Problem | None:
+        if self._service.problem:
+            return problem_of(ErrorCode.STORE_UNAVAILABLE, self._service.problem)
+        return None
 
 
 async def _report_rights(url: str, settings: MaintainSettings) -> None:
@@ -72,12 +152,13 @@ async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) ->
     """
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
-    async with _service(url, settings, command, stop_event()) as service:
-        api = StatusApi(service, settings, service.runner.metrics)
-        async with listening(api.application(), settings.listen) as urls:
-            log.info("maintenance_listening", urls=urls, owner=service.runner.tasks.owner)
-            await _report_rights(url, settings)
-            await service.run()
+    async with (
+        _service(url, settings, command, stop_event()) as service,
+        listening(StatusApi(service).application(), settings.listen) as urls,
+    ):
+        log.info("maintenance_listening", urls=urls, owner=service.runner.tasks.owner)
+        await _report_rights(url, settings)
+        await service.run()
 
 
 async def run_due(
@@ -117,4 +198,4 @@ async def resume_task(url: str, task: TaskName) -> bool:
     async with open_store(url) as store:
         ids = SystemIds()
         tasks = TaskStore(store, SystemClock(), ids, name_owner(ids))
-        return await tasks.change(task, lambda *seen: resume(seen[0], seen[2])) is not None
+        return await tasks.change(task, resume) is not None

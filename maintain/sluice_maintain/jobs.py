@@ -1,31 +1,35 @@
 """What each task does, and how its result or its error is reported. Runs in a worker process."""
 
 import dataclasses
+import hashlib
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 import structlog
+from ulid import ULID
 
-from sluice_gc.audit.auditor import audit_store
-from sluice_gc.audit.certificate_chain import prepare_key_file
-from sluice_gc.audit.evidence_retention import prune_evidence
+from sluice_gc.auditor import audit_store
+from sluice_gc.certificate import prepare_key_file
+from sluice_gc.cycle import CycleReport, CycleRunner, GcMetrics, execute_due_plan, plan_if_covered
 from sluice_gc.errors import CertificateInvalid, GcRefused
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.cycle import CycleReport, CycleRunner, execute_due_plan, plan_if_covered
-from sluice_gc.settings import RunSettings
+from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.planner import Planner
+from sluice_gc.settings import ExpirySettings, RunSettings
 from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.version_expiry import expire_versions
 from sluice_maintain.lease_rules import RunResult
-from sluice_maintain.retention import apply_retention
-from sluice_maintain.settings import GcOptions, MaintainSettings
+from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
+from sluice_protocol.fields import Kind
 from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import GRACE_S_DEFAULT, Collector
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import JobStopped
@@ -34,10 +38,13 @@ from sluice_spark.rollups.job import run_rollup
 from sluice_spark.session import Session
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
-from sluice_store.version_expiry import ExpirySettings, expire_versions
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import write_delete
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
 """Part of an error of delta-rs or the JVM if the store denied a request."""
+RETENTION_PRINCIPAL: Final = "maintain:retention"
+_DAY_NS: Final = 86_400 * NS_PER_S
 
 log = structlog.get_logger()
 
@@ -114,6 +121,37 @@ def run_spark_job(
     return RunResult(outcome=RunOutcome.DONE, figures=figures_of(report))
 
 
+def plan_retention(options: RetentionOptions, now_ns: int) -> Iterator[DeleteRecord]:
+    """Yield the deletes that the options require today, by the store's clock: one a kind and day.
+
+    Their keys and bytes are functions of kind, day and limit, so every process creates the same
+    objects, and a repeated run changes nothing. The deletes of a day cover those of all days
+    before. A batch that is accepted today and contains older records is covered tomorrow.
+    """
+    today_ns = now_ns // _DAY_NS * _DAY_NS
+    kinds: tuple[tuple[Kind, int], ...] = (
+        ("logs", options.logs_days),
+        ("metrics", options.metrics_days),
+        ("entries", options.entries_days),
+    )
+    for kind, days in kinds:
+        if days:
+            yield DeleteRecord(
+                delete_id=_delete_id(kind, days, today_ns),
+                kind=kind,
+                accepted_until_unix_ns=today_ns,
+                to_unix_ns=today_ns - days * _DAY_NS,
+                reason=f"retention of {days} days",
+                principal=RETENTION_PRINCIPAL,
+            )
+
+
+def _delete_id(kind: Kind, days: int, today_ns: int) -> str:
+    time_ms = (today_ns // 1_000_000).to_bytes(6, "big")
+    content = hashlib.sha256(f"{RETENTION_PRINCIPAL} {kind} {days} {today_ns}".encode()).digest()
+    return str(ULID(time_ms + content[:10]))
+
+
 class StoreJobs:
     """The tasks that need the store only. The collector remembers what earlier runs observed."""
 
@@ -136,7 +174,7 @@ class StoreJobs:
         """Run one task. It may be cancelled at any request, as if its process were killed."""
         match task:
             case TaskName.RETENTION:
-                figures = await apply_retention(self._store, settings.retention)
+                figures = await self._retain(settings.retention)
             case TaskName.QUEUE:
                 figures = await self._collect()
             case TaskName.NONCURRENT:
@@ -146,6 +184,15 @@ class StoreJobs:
             case _:
                 return await self._collect_garbage(settings.gc)
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
+
+    async def _retain(self, options: RetentionOptions) -> dict[str, float]:
+        """Create the deletes of today that do not exist; return how many were created."""
+        created = 0
+        date_ns = (await self._store.head(delete_key("0" * 26))).date_ns
+        for record in plan_retention(options, date_ns):
+            backoff = Backoff.seeded_by(self._clock)
+            created += (await write_delete(self._store, record, backoff, self._ids)).created
+        return {"deletes_created": created}
 
     async def _collect(self) -> dict[str, float]:
         if self._collector is None:

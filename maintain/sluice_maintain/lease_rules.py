@@ -1,5 +1,7 @@
 """How the record of a task changes: acquire, renew, end a run, resume. All functions are pure.
 
+A rule takes the current record, the time and the writer, and returns the new record or None.
+
 Times are of the store's clock. A lease prevents wasted work; it proves nothing. Every task is
 correct if two processes run it, because its own commits are conditional.
 """
@@ -72,7 +74,7 @@ def settle(record: TaskRecord | None, now_ns: int) -> TaskRecord | None:
 
 
 def acquire(
-    record: TaskRecord | None, task: str, writer: RecordWriter, now_ns: int, lease_s: float
+    record: TaskRecord | None, now_ns: int, writer: RecordWriter, *, task: str, lease_s: float
 ) -> TaskRecord | None:
     """Return the record with a new lease, or None if the task is leased or halted.
 
@@ -92,9 +94,10 @@ def acquire(
 
 def renew(
     record: TaskRecord | None,
-    lease: str,
-    writer: RecordWriter,
     now_ns: int,
+    writer: RecordWriter,
+    *,
+    lease: str,
     lease_s: float,
     state: JobState | None = None,
 ) -> TaskRecord | None:
@@ -116,7 +119,7 @@ def renew(
 
 
 def end_run(
-    record: TaskRecord | None, lease: str, writer: RecordWriter, now_ns: int, result: RunResult
+    record: TaskRecord | None, now_ns: int, writer: RecordWriter, *, lease: str, result: RunResult
 ) -> TaskRecord | None:
     """Return the record with the run recorded and without the lease; None if the lease is lost."""
     if record is None or record.lease is None or record.lease.nonce != lease:
@@ -135,18 +138,22 @@ def end_run(
     return ended
 
 
-def give_back(record: TaskRecord | None, lease: str, writer: RecordWriter) -> TaskRecord | None:
+def give_back(
+    record: TaskRecord | None, now_ns: int, writer: RecordWriter, *, lease: str
+) -> TaskRecord | None:
     """Return the record without the lease and without a run: nothing was started."""
+    del now_ns
     if record is None or record.lease is None or record.lease.nonce != lease:
         return None
     return _written(record, writer, lease=None)
 
 
-def resume(record: TaskRecord | None, writer: RecordWriter) -> TaskRecord | None:
+def resume(record: TaskRecord | None, now_ns: int, writer: RecordWriter) -> TaskRecord | None:
     """Return the record of a halted, failing or fenced task that may run now; None for others.
 
     Its failures are forgotten only by a success; the next run starts without a pause.
     """
+    del now_ns
     if record is None:
         return None
     last = record.last_run

@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -18,7 +19,7 @@ from sluice_maintain.lease_rules import (
 )
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_maintain.scheduler import next_start_at
-from sluice_maintain.settings import MaintainSettings, TaskPolicy
+from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.task_store import ChangedTask, TaskStore
 from sluice_maintain.tasks import TRAITS, TaskName, conflicting
 from sluice_maintain.worker_pool import PendingJob, WorkerPool
@@ -59,27 +60,19 @@ class TaskRunner:
         The other records are read after the lease was written. Of two processes that acquire
         conflicting tasks concurrently, at least one therefore sees the other and gives way.
         """
-        lease_s = self.settings.lease_s
-
-        def rule(record: TaskRecord | None, now_ns: int, writer: RecordWriter) -> TaskRecord | None:
-            return acquire(record, task, writer, now_ns, lease_s)
-
+        rule = partial(acquire, task=task, lease_s=self.settings.lease_s)
         change = await self.tasks.change(task, rule)
         if change is None:
             return None
         for other in conflicting(task):
             stored = await self.tasks.read(other)
             if is_leased(stored.record, stored.date_ns):
-                await self._give_back(task, _lease_of(change))
+                await self.tasks.change(task, partial(give_back, lease=_lease_of(change)))
                 return None
         return change
 
-    async def _give_back(self, task: TaskName, lease: str) -> None:
-        await self.tasks.change(task, lambda *seen: give_back(seen[0], lease, seen[2]))
-
     async def run(self, task: TaskName, change: ChangedTask) -> RunResult | None:
         """Run a task whose lease was acquired; None if the lease was lost before the end."""
-        policy: TaskPolicy = self.settings.policies()[task]
         log.info("maintenance_task_started", task=task.value)
         started_ns = self.clock.monotonic_ns()
         try:
@@ -90,17 +83,16 @@ class TaskRunner:
                 outcome=RunOutcome.FAILED, reason=reason, figures={}
             )
         else:
-            result = await self._wait(task, policy, change, job)
+            result = await self._wait(task, change, job)
         elapsed_s = (self.clock.monotonic_ns() - started_ns) / NS_PER_S
-        if result is not None and not await self._record(task, policy, change, result):
+        if result is not None and not await self._record(task, change, result):
             result = None
         self._report(task, result, elapsed_s)
         return result
 
-    async def _wait(
-        self, task: TaskName, policy: TaskPolicy, change: ChangedTask, job: PendingJob
-    ) -> RunResult | None:
+    async def _wait(self, task: TaskName, change: ChangedTask, job: PendingJob) -> RunResult | None:
         """Wait for the result; renew the lease, and stop the job if it must end."""
+        timeout_s = self.settings.policies()[task].timeout_s
         started_ns = self.clock.monotonic_ns()
         while True:
             ended = await self._pause(job)
@@ -109,8 +101,8 @@ class TaskRunner:
             if self.stop.is_set():
                 return await self._stop_job(task, job, RunOutcome.STOPPED, "the process ends")
             run_s = (self.clock.monotonic_ns() - started_ns) / NS_PER_S
-            if 0 < policy.timeout_s < run_s:
-                reason = f"the run was longer than timeout_s, timeout_s=`{policy.timeout_s:g}`"
+            if 0 < timeout_s < run_s:
+                reason = f"the run was longer than timeout_s, timeout_s=`{timeout_s:g}`"
                 return await self._stop_job(task, job, RunOutcome.FAILED, reason)
             try:
                 renewed = await self._renew(task, change, job)
@@ -157,10 +149,9 @@ class TaskRunner:
         self, task: TaskName, change: ChangedTask, job: PendingJob
     ) -> ChangedTask | None:
         """Renew the lease and record what the job reports; None if the lease is lost."""
-        lease, lease_s, state = _lease_of(change), self.settings.lease_s, job.state
-        return await self.tasks.change(
-            task, lambda *seen: renew(seen[0], lease, seen[2], seen[1], lease_s, state)
-        )
+        lease, lease_s = _lease_of(change), self.settings.lease_s
+        rule = partial(renew, lease=lease, lease_s=lease_s, state=job.state)
+        return await self.tasks.change(task, rule)
 
     async def _stop_job(
         self, task: TaskName, job: PendingJob, outcome: RunOutcome, reason: str
@@ -176,15 +167,13 @@ class TaskRunner:
             return result
         return RunResult(outcome=outcome, reason=reason, figures=result.figures)
 
-    async def _record(
-        self, task: TaskName, policy: TaskPolicy, change: ChangedTask, result: RunResult
-    ) -> bool:
+    async def _record(self, task: TaskName, change: ChangedTask, result: RunResult) -> bool:
         """Write the result and end the lease; return False if the lease was lost.
 
         A result that cannot be written now is kept for `record_late`.
         """
         try:
-            return await self._write_end(task, policy, change, result)
+            return await self._write_end(task, change, result)
         except _UNREACHABLE as error:
             log.warning("maintenance_result_not_recorded", task=task.value, reason=str(error))
             self._unrecorded[task] = (change, result)
@@ -193,16 +182,15 @@ class TaskRunner:
     async def record_late(self) -> None:
         """Write the results that could not be written: else their leases would have to expire."""
         for task, (change, result) in list(self._unrecorded.items()):
-            await self._write_end(task, self.settings.policies()[task], change, result)
+            await self._write_end(task, change, result)
             del self._unrecorded[task]
 
-    async def _write_end(
-        self, task: TaskName, policy: TaskPolicy, change: ChangedTask, result: RunResult
-    ) -> bool:
+    async def _write_end(self, task: TaskName, change: ChangedTask, result: RunResult) -> bool:
         lease, owner = _lease_of(change), self.tasks.owner
+        policy = self.settings.policies()[task]
 
         def rule(record: TaskRecord | None, now_ns: int, writer: RecordWriter) -> TaskRecord | None:
-            ended = end_run(record, lease, writer, now_ns, result)
+            ended = end_run(record, now_ns, writer, lease=lease, result=result)
             if ended is None:
                 return None
             next_ns, _ = next_start_at(policy, ended, owner, now_ns)

@@ -17,7 +17,6 @@ from sluice_maintain.status import MaintenanceStatus, show_situation
 from sluice_maintain.tasks import TaskName, WorkerKind
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, StoreError
-from sluice_protocol.maintenance import TaskRecord
 from sluice_protocol.units import NS_PER_S
 
 log = structlog.get_logger()
@@ -109,12 +108,9 @@ class MaintenanceService:
 
     async def read_situation(self) -> Situation:
         """Read every record."""
-        stored = await asyncio.gather(*(self.runner.tasks.read(task) for task in TaskName))
-        records: dict[TaskName, TaskRecord | None] = {
-            task: one.record for task, one in zip(TaskName, stored, strict=True)
-        }
+        records, now_ns = await self.runner.tasks.read_every()
         return Situation(
-            now_ns=max(one.date_ns for one in stored),
+            now_ns=now_ns,
             owner=self.runner.tasks.owner,
             policies=self.settings.policies(),
             records=records,

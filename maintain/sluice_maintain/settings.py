@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from sluice_gc.key_ranges import split_shards
-from sluice_gc.settings import AuditSettings, CycleSettings, PlanSettings, default_key_file
+from sluice_gc.settings import (
+    AuditSettings,
+    CycleSettings,
+    ExpirySettings,
+    PlanSettings,
+    default_key_file,
+)
 from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
-from sluice_store.version_expiry import ExpirySettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -226,8 +231,6 @@ class MaintainSettings:
         profile: AWS profile with the credentials of a task, by task.
         timeout_s: Longest run except of `ingest`, seconds; a longer one fails. 0 means no limit.
         stop_grace_s: Seconds that a stopped task has to reach a safe point.
-        master: Spark master URL.
-        driver_memory: Heap size of each JVM.
         ingest: Continuous ingestion.
         compact: Compaction of the tables.
         retention: Deletes of records by age.
@@ -244,8 +247,6 @@ class MaintainSettings:
     profile: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 6 * 3600.0
     stop_grace_s: float = 60.0
-    master: str = "local[2,4]"
-    driver_memory: str = "1g"
     ingest: IngestOptions = field(default_factory=IngestOptions)
     compact: CompactOptions = field(default_factory=CompactOptions)
     retention: RetentionOptions = field(default_factory=RetentionOptions)
@@ -308,13 +309,7 @@ class MaintainSettings:
 
     def ingest_job(self, *, once: bool) -> IngestSettings:
         """Return the settings of the ingest job."""
-        return _job_of(
-            IngestSettings,
-            self.ingest,
-            once=once,
-            master=self.master,
-            driver_memory=self.driver_memory,
-        )
+        return _job_of(IngestSettings, self.ingest, once=once)
 
 
 def _check_tasks(named: Mapping[str, object]) -> None:

@@ -7,10 +7,16 @@ import msgspec
 
 from sluice_maintain.lease_rules import TROUBLES, has_trouble, is_leased, settle
 from sluice_maintain.scheduler import ScheduleDecision, Situation, WaitReason
+from sluice_maintain.task_store import TaskStore
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.time_windows import describe_instant
 from sluice_protocol.maintenance import TaskRecord, TaskRun
-from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
+from sluice_store.authority import read_authority
+from sluice_store.mode import StoreMode
+from sluice_store.port import ObjectStore
+from sluice_store.url import open_store
 
 _OVERDUE_MIN_S: Final = 600.0
 """Time after which a task that is due and does not run is a problem, at least."""
@@ -79,7 +85,7 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
             return "it runs again since, without a success so far"
         if self.next_run_unix_ns is None:
             return now
-        return f"the next run is at {format_rfc3339(self.next_run_unix_ns)[:19]}Z; {now}"
+        return f"the next run is at {describe_instant(self.next_run_unix_ns)}; {now}"
 
 
 class MaintenanceStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,6 +142,19 @@ def show_records(records: Mapping[TaskName, TaskRecord | None], now_ns: int) -> 
         due_ns = record.due_at_unix_ns if record is not None else None
         tasks.append(_show_task(task, record, state, now_ns, next_ns=due_ns))
     return MaintenanceStatus(checked_at_unix_ns=now_ns, owner="", tasks=tuple(tasks))
+
+
+async def read_stored_status(store: ObjectStore) -> MaintenanceStatus:
+    """Return the state of every task from the records in a store, without a running process."""
+    tasks = TaskStore(store, SystemClock(), SystemIds(), "")
+    return show_records(*await tasks.read_every())
+
+
+async def read_status_at(url: str) -> MaintenanceStatus:
+    """Return the state of every task from the records in the store at a URL."""
+    async with open_store(url, StoreMode.READ) as store:
+        await read_authority(store)
+        return await read_stored_status(store)
 
 
 def _show_task(

@@ -1,11 +1,13 @@
 """The records of the tasks in the store: read them, and change one by compare-and-swap."""
 
+import asyncio
 import random  # noqa: TID251 - the type of the source of jitter inside the backoff
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from sluice_maintain.lease_rules import RecordWriter
+from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_record_key
 from sluice_protocol.manifests import encode_record
@@ -65,6 +67,12 @@ class TaskStore:
                 return StoredTask(
                     record=None, etag=None, date_ns=missing.date_ns, asked_ns=asked_ns
                 )
+
+    async def read_every(self) -> tuple[dict[TaskName, TaskRecord | None], UnixNs]:
+        """Read the record of each task; return also the latest time of the store's clock."""
+        stored = await asyncio.gather(*(self.read(task) for task in TaskName))
+        records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
+        return records, max(one.date_ns for one in stored)
 
     async def change(self, task: str, rule: RecordRule) -> ChangedTask | None:
         """Apply a rule to a record and write the result; return None if the rule returns None.

@@ -148,18 +148,14 @@ class Worker:
         return RunResult(outcome=RunOutcome.DONE, figures=figures_of(totals))
 
     def _spark(self, request: JobRequest, stop: threading.Event) -> RunResult:
-        session = self._open_session(request)
+        session = self._open_session()
         session.sparkContext.setLocalProperty("spark.scheduler.pool", request.task.value)
         return run_spark_job(request.task, session, request.store_url, request.settings, stop)
 
-    def _open_session(self, request: JobRequest) -> Session:
+    def _open_session(self) -> Session:
         with self._opening:
             if self._session is None:
-                wanted = SessionSettings(
-                    master=request.settings.master,
-                    driver_memory=request.settings.driver_memory,
-                    conf={"spark.scheduler.mode": "FAIR"},
-                )
+                wanted = SessionSettings(conf={"spark.scheduler.mode": "FAIR"})
                 self._session = open_session(wanted, delta=False)
             return self._session
 

@@ -32,12 +32,12 @@ from sluice_protocol.record_deletes import (
     is_retention,
 )
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_query.answer.result import MatchCount, QueryResult
-from sluice_query.compute.engine import LAKE, QueryEngine, open_engine
-from sluice_query.compute.sql import matches_sql, rollup_matches_sql
-from sluice_query.question.request import Query, query_of_delete
+from sluice_query.engine import LAKE, QueryEngine, open_engine
+from sluice_query.pruning import select_files, select_partitions
+from sluice_query.request import Query, query_of_delete
+from sluice_query.result import MatchCount, QueryResult
 from sluice_query.search import Searcher
-from sluice_query.sources.pruning import select_files, select_partitions
+from sluice_query.sql import matches_sql, rollup_matches_sql
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import plan_delete, read_active_deletes, submit_delete
 

@@ -24,7 +24,7 @@ from sluice_reconciler.audit_summaries import (
     list_plans,
 )
 from sluice_reconciler.completeness import BootList
-from sluice_reconciler.discovery_status import DiscoveryStatus, read_discovery_status
+from sluice_reconciler.discovery import DiscoveryStatus, read_discovery_status
 from sluice_reconciler.events import parse_counted_events
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import read_live_members

@@ -11,7 +11,7 @@ is the only evidence that records were lost.
 """
 
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -272,6 +272,8 @@ class BootTally:
         )
 
 
+REMOVED_MARKS_MAX: Final = 10_000
+"""Marks that one full pass removes, at most; the next pass removes further ones."""
 BOOTS_WEIGHT_MAX: Final = 1_000_000
 """Boots in the report of a store, with their gaps and further ranges; about 600 MB of memory."""
 
@@ -296,21 +298,21 @@ class StoreTally:
     """The reports of the boots that were listed so far.
 
     A store has more boots with each start of an agent, so not all of them can be remembered.
+    `covered_marks` has the key and the ETag of each high-water mark that shows nothing any more, at
+    most `REMOVED_MARKS_MAX`.
     """
 
     def __init__(
-        self,
-        marks: HighWaterMarks,
-        observe: Callable[[BootReport, UnixNs], None],
-        weight_max: int = BOOTS_WEIGHT_MAX,
+        self, marks: HighWaterMarks, quiet_ns: int, weight_max: int = BOOTS_WEIGHT_MAX
     ) -> None:
         """Begin a listing; `marks` are what agents reported, read before.
 
-        `observe` is called with the report of each boot and the store's clock. `weight_max` limits
-        the boots that are remembered, with their gaps and further ranges.
+        A mark is kept for `quiet_ns` after it was written, so that it is not written again.
+        `weight_max` limits the boots that are remembered, with their gaps and further ranges.
         """
         self._marks = marks
-        self._observe = observe
+        self._quiet_ns = quiet_ns
+        self.covered_marks: list[tuple[ObjectKey, ETag]] = []
         self._weight_max = weight_max
         self._weight = 0
         self._count = 0
@@ -321,7 +323,7 @@ class StoreTally:
     def add(self, tally: BootTally, now_ns: UnixNs) -> None:
         """Add a boot that was listed; drop the least important ones if there are too many."""
         boot = tally.report(now_ns, self._marks)
-        self._observe(boot, now_ns)
+        self._observe_mark(boot, now_ns)
         self._count += 1
         self._oldest_gap_s = max(self._oldest_gap_s, boot.oldest_gap_s)
         self._tail_missing += boot.tail_missing
@@ -330,6 +332,14 @@ class StoreTally:
         self._weight += _weight_of(boot)
         while self._weight > self._weight_max:
             self._weight -= _weight_of(heapq.heappop(self._kept)[-1])
+
+    def _observe_mark(self, boot: BootReport, now_ns: UnixNs) -> None:
+        mark = self._marks.get((boot.agent_id, boot.boot_id))
+        if mark is None or boot.tail_missing or mark.reported_at_ns + self._quiet_ns > now_ns:
+            return
+        if len(self.covered_marks) < REMOVED_MARKS_MAX:
+            key = high_water_key(boot.agent_id, boot.boot_id)
+            self.covered_marks.append((key, mark.etag))
 
     def report(self) -> StoreReport:
         """Return what was kept, and the totals."""
@@ -350,60 +360,24 @@ def _age_s(since_ns: int, now_ns: int) -> float:
     return max(0, now_ns - since_ns) / NS_PER_S
 
 
-REMOVED_MARKS_MAX: Final = 10_000
-"""Marks that one full pass removes, at most; the next pass removes further ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoveredMark:
-    """A mark to remove.
-
-    The ETag is that of the compared mark; a mark that was raised since is another one.
-    """
-
-    key: ObjectKey
-    etag: ETag
-
-
-class CoveredMarks:
-    """The marks that batches cover and that were not written for a time, in bounded number."""
-
-    def __init__(self, marks: HighWaterMarks, quiet_ns: int) -> None:
-        """Begin a listing of `accepted/`, which must begin after the marks were read.
-
-        A mark is kept for `quiet_ns` after it was written, so that it is not written again.
-        """
-        self._marks = marks
-        self._quiet_ns = quiet_ns
-        self.found: list[CoveredMark] = []
-
-    def observe(self, boot: BootReport, now_ns: UnixNs) -> None:
-        """Add the mark of a boot that was listed, if the mark shows nothing."""
-        mark = self._marks.get((boot.agent_id, boot.boot_id))
-        if mark is None or boot.tail_missing or mark.reported_at_ns + self._quiet_ns > now_ns:
-            return
-        if len(self.found) < REMOVED_MARKS_MAX:
-            key = high_water_key(boot.agent_id, boot.boot_id)
-            self.found.append(CoveredMark(key=key, etag=mark.etag))
-
-
 async def remove_marks(
-    store: ObjectStore, requests: RequestLimit, marks: Iterable[CoveredMark]
+    store: ObjectStore, requests: RequestLimit, marks: Iterable[tuple[ObjectKey, ETag]]
 ) -> int:
-    """Delete marks, each by the version that was compared; return how many were deleted.
+    """Delete marks, each by the ETag that was compared; return how many were deleted.
 
     A gateway may raise a mark at any moment. Only a version id excludes that the raised one is
     deleted, so a bucket without versioning keeps its marks. An error is logged, because no work
     depends on the removal; the next pass tries again.
     """
 
-    async def remove(mark: CoveredMark) -> bool:
-        found = await store.head(mark.key)
-        if not isinstance(found, ObjectInfo) or found.etag != mark.etag:
+    async def remove(mark: tuple[ObjectKey, ETag]) -> bool:
+        key, etag = mark
+        found = await store.head(key)
+        if not isinstance(found, ObjectInfo) or found.etag != etag:
             return False
         if found.incarnation in {None, NULL_VERSION}:
             return False
-        return isinstance(await store.delete(mark.key, found.incarnation), Deleted)
+        return isinstance(await store.delete(key, found.incarnation), Deleted)
 
     try:
         return sum(await requests.each(list(marks), remove))

@@ -1,39 +1,4 @@
-"""Metrics of the reconciler, and the backlog and clock that some of them are computed from.
-
-| name | type | labels | meaning |
-|---|---|---|---|
-| sluice_reconciler_passes_total | counter | outcome | full passes over `accepted/` |
-| sluice_reconciler_listed_total | counter | none | keys that full passes listed |
-| sluice_reconciler_enqueued_total | counter | queue | batches enqueued |
-| sluice_reconciler_maybe_doubled_total | counter | queue | batches that may be enqueued twice |
-| sluice_reconciler_repeated_parts_total | counter | queue | requests that repeat earlier ones |
-| sluice_reconciler_known_requests | gauge | none | requests that are remembered |
-| sluice_reconciler_held_batches | gauge | none | batches that are held |
-| sluice_reconciler_hints_dropped_total | counter | none | event keys left to the next full pass |
-| sluice_reconciler_event_messages_total | counter | outcome | messages of the event queue |
-| sluice_reconciler_events_total | counter | kind | events: accepted, foreign, invalid |
-| sluice_reconciler_lanes_lost_total | counter | queue | lanes that another reconciler took over |
-| sluice_reconciler_lanes | gauge | none | lanes that this process works on |
-| sluice_reconciler_lost_registers | gauge | none | lanes that are halted until a rebuild |
-| sluice_reconciler_oldest_gap_seconds | gauge | none | age of the oldest gap, 0 for none |
-| sluice_reconciler_tail_missing_records | gauge | none | reported records that are not accepted |
-| sluice_reconciler_lag_seconds | gauge | stage | age of the batch last `indexed`, `enqueued` |
-| sluice_reconciler_oldest_waiting_seconds | gauge | stage | oldest at `index`, `enqueue`, `ack` |
-| sluice_reconciler_waiting_entries | gauge | queue | entries that are not acknowledged |
-| sluice_reconciler_pass_seconds | gauge | none | duration of the last full pass |
-| sluice_reconciler_frontier_age_seconds | gauge | none | age of `complete_through_unix_ns` |
-| sluice_reconciler_journal_lag_seconds | gauge | gateway | age of the processed journal |
-| sluice_reconciler_journal_objects_total | counter | none | journal objects that were processed |
-| sluice_reconciler_journal_entries_waiting | gauge | none | entries that are not processed |
-| sluice_reconciler_journal_entries_absent_total | counter | none | entries without a manifest |
-| sluice_reconciler_missed_by_journals_total | counter | none | batches only a full pass found |
-| sluice_reconciler_unjournaled_gateways_total | counter | none | sightings without a registration |
-| sluice_reconciler_journals_removed_total | counter | none | journal objects removed |
-| sluice_reconciler_store_requests_total | counter | op | requests; a `list` is one page |
-| sluice_reconciler_index_entries_missing | gauge | index | of a sample of 100 batches |
-| sluice_queue_objects | gauge | part | objects of `queue`, `journals`, `dead_letters` |
-| sluice_queue_bytes | gauge | part | their size |
-"""
+"""Metrics of the reconciler, and the backlog and clock that some of them are computed from."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -57,172 +22,112 @@ class ReconcilerMetrics:
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         on = registry if registry is not None else CollectorRegistry()
-        self.registry = on
-        self._create_queue_metrics(on)
-        self._create_pass_metrics(on)
-        self._create_event_metrics(on)
-        self._create_lag_gauges(on)
-        self._create_journal_metrics(on)
-        self._create_store_metrics(on)
 
-    def _create_queue_metrics(self, on: CollectorRegistry) -> None:
-        self.enqueued = Counter(
-            "sluice_reconciler_enqueued", "batches enqueued", ["queue"], registry=on
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(name, text, labels, registry=on)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(name, text, labels, registry=on)
+
+        self.registry = on
+        self.enqueued = counter("sluice_reconciler_enqueued", "batches enqueued", "queue")
+        self.maybe_doubled = counter(
+            "sluice_reconciler_maybe_doubled", "batches that may be enqueued twice", "queue"
         )
-        self.maybe_doubled = Counter(
-            "sluice_reconciler_maybe_doubled",
-            "batches that may be enqueued twice",
-            ["queue"],
-            registry=on,
-        )
-        self.repeated_parts = Counter(
+        self.repeated_parts = counter(
             "sluice_reconciler_repeated_parts",
             "requests in combined batches that repeat earlier ones",
-            ["queue"],
-            registry=on,
+            "queue",
         )
-        self.known_requests = Gauge(
-            "sluice_reconciler_known_requests",
-            "requests of combined batches that are remembered",
-            registry=on,
+        self.known_requests = gauge(
+            "sluice_reconciler_known_requests", "requests of combined batches that are remembered"
         )
-        self.lanes_lost = Counter(
-            "sluice_reconciler_lanes_lost",
-            "lanes that another reconciler took over",
-            ["queue"],
-            registry=on,
+        self.lanes_lost = counter(
+            "sluice_reconciler_lanes_lost", "lanes that another reconciler took over", "queue"
         )
-        self.lanes_shared = Gauge(
-            "sluice_reconciler_lanes", "lanes that this process works on", registry=on
+        self.lanes_shared = gauge("sluice_reconciler_lanes", "lanes that this process works on")
+        self.registers_lost = gauge(
+            "sluice_reconciler_lost_registers", "lanes that are halted until a rebuild"
         )
-        self.registers_lost = Gauge(
-            "sluice_reconciler_lost_registers",
-            "lanes that are halted until a rebuild",
-            registry=on,
+        self.passes = counter("sluice_reconciler_passes", "full passes over accepted/", "outcome")
+        self.listed = counter("sluice_reconciler_listed", "keys that full passes listed")
+        self.held = gauge("sluice_reconciler_held_batches", "batches that are held")
+        self.oldest_gap = gauge(
+            "sluice_reconciler_oldest_gap_seconds", "age of the oldest gap, 0 for none"
         )
-
-    def _create_pass_metrics(self, on: CollectorRegistry) -> None:
-        self.passes = Counter(
-            "sluice_reconciler_passes", "full passes over accepted/", ["outcome"], registry=on
-        )
-        self.listed = Counter(
-            "sluice_reconciler_listed", "keys that full passes listed", registry=on
-        )
-        self.unhealthy = Gauge(
-            "sluice_reconciler_held_batches", "batches that are held", registry=on
-        )
-        self.oldest_gap = Gauge(
-            "sluice_reconciler_oldest_gap_seconds",
-            "age of the oldest gap, 0 for none",
-            registry=on,
-        )
-        self.tail_missing = Gauge(
+        self.tail_missing = gauge(
             "sluice_reconciler_tail_missing_records",
             "records reported by agents that are not accepted yet",
-            registry=on,
         )
-
-    def _create_event_metrics(self, on: CollectorRegistry) -> None:
-        self.hints_dropped = Counter(
-            "sluice_reconciler_hints_dropped",
-            "event keys left to the next full pass",
-            registry=on,
+        self.hints_dropped = counter(
+            "sluice_reconciler_hints_dropped", "event keys left to the next full pass"
         )
-        self.event_messages = Counter(
-            "sluice_reconciler_event_messages",
-            "messages of the event queue by outcome",
-            ["outcome"],
-            registry=on,
+        self.event_messages = counter(
+            "sluice_reconciler_event_messages", "messages of the event queue by outcome", "outcome"
         )
-        self.events = Counter(
-            "sluice_reconciler_events", "object events by kind", ["kind"], registry=on
+        self.events = counter("sluice_reconciler_events", "object events by kind", "kind")
+        self.lag = gauge(
+            "sluice_reconciler_lag_seconds", "age of the batch last indexed or enqueued", "stage"
         )
-
-    def _create_lag_gauges(self, on: CollectorRegistry) -> None:
-        self.lag = Gauge(
-            "sluice_reconciler_lag_seconds",
-            "age of the batch last indexed or enqueued",
-            ["stage"],
-            registry=on,
-        )
-        self.oldest_waiting = Gauge(
+        self.oldest_waiting = gauge(
             "sluice_reconciler_oldest_waiting_seconds",
             "age of the oldest batch pending at a stage, 0 for none",
-            ["stage"],
-            registry=on,
+            "stage",
         )
-        self.waiting = Gauge(
-            "sluice_reconciler_waiting_entries",
-            "entries that are not acknowledged",
-            ["queue"],
-            registry=on,
+        self.waiting = gauge(
+            "sluice_reconciler_waiting_entries", "entries that are not acknowledged", "queue"
         )
-        self.pass_seconds = Gauge(
-            "sluice_reconciler_pass_seconds", "duration of the last full pass", registry=on
+        self.pass_seconds = gauge(
+            "sluice_reconciler_pass_seconds", "duration of the last full pass"
         )
-
-    def _create_journal_metrics(self, on: CollectorRegistry) -> None:
-        self.frontier_age = Gauge(
+        self.frontier_age = gauge(
             "sluice_reconciler_frontier_age_seconds",
             "age of the time through which every acknowledged batch is enqueued or held",
-            registry=on,
         )
-        self.journal_lag = Gauge(
+        self.journal_lag = gauge(
             "sluice_reconciler_journal_lag_seconds",
             "age of the time through which a gateway's journal is processed",
-            ["gateway"],
-            registry=on,
+            "gateway",
         )
-        self.journal_objects = Counter(
-            "sluice_reconciler_journal_objects",
-            "journal objects that were processed",
-            registry=on,
+        self.journal_objects = counter(
+            "sluice_reconciler_journal_objects", "journal objects that were processed"
         )
-        self.journal_entries_waiting = Gauge(
+        self.journal_entries_waiting = gauge(
             "sluice_reconciler_journal_entries_waiting",
             "journal entries that were read and are not processed",
-            registry=on,
         )
-        self.journal_entries_absent = Counter(
+        self.journal_entries_absent = counter(
             "sluice_reconciler_journal_entries_absent",
             "journal entries whose manifest does not exist",
-            registry=on,
         )
-        self.missed_by_journals = Counter(
+        self.missed_by_journals = counter(
             "sluice_reconciler_missed_by_journals",
             "batches that a full pass found and a journal should have named",
-            registry=on,
         )
-        self.unjournaled_gateways = Counter(
+        self.unjournaled_gateways = counter(
             "sluice_reconciler_unjournaled_gateways",
             "gateways without a registration, each time a batch of one was met",
-            registry=on,
         )
-        self.journals_removed = Counter(
-            "sluice_reconciler_journals_removed", "journal objects removed", registry=on
+        self.journals_removed = counter(
+            "sluice_reconciler_journals_removed", "journal objects removed"
         )
-
-    def _create_store_metrics(self, on: CollectorRegistry) -> None:
-        self.store_requests = Counter(
-            "sluice_reconciler_store_requests", "requests to the store", ["op"], registry=on
+        self.store_requests = counter(
+            "sluice_reconciler_store_requests", "requests to the store", "op"
         )
-        self.index_entries_missing = Gauge(
+        self.index_entries_missing = gauge(
             "sluice_reconciler_index_entries_missing",
             "wrong or missing index entries of the batches in the last sample",
-            ["index"],
-            registry=on,
+            "index",
         )
-        self.queue_objects = Gauge(
+        self.queue_objects = gauge(
             "sluice_queue_objects",
             "objects of the registers, the journals and the dead letters",
-            ["part"],
-            registry=on,
+            "part",
         )
-        self.queue_bytes = Gauge(
+        self.queue_bytes = gauge(
             "sluice_queue_bytes",
             "bytes of the registers, the journals and the dead letters",
-            ["part"],
-            registry=on,
+            "part",
         )
 
 

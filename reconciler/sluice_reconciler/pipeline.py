@@ -5,7 +5,6 @@ same for any order and any number of repetitions: a batch is enqueued once, or h
 """
 
 import asyncio
-import random  # noqa: TID251 - as a type
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.journals import HoldReason, HoldRecord
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.indexes import (
     by_time_of,
     pack,
@@ -26,19 +25,14 @@ from sluice_reconciler.indexes import (
     references_of,
 )
 from sluice_reconciler.lanes.new_batches import ComparedRanges, RecentKeys
-from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
-from sluice_reconciler.live_reader import LiveReader
+from sluice_reconciler.lanes.worker import LaneWorker, Takeover
 from sluice_reconciler.loop_health import LOG_AGAIN_S
-from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
-from sluice_reconciler.settings import ReconcilerSettings
-from sluice_reconciler.verify import CheckedBatch, HoldRecords, VerifiedBatch, verify_batches
-from sluice_store.port import NewObject, ObjectStore
-from sluice_store.retry import Backoff
+from sluice_reconciler.metrics import Stage
+from sluice_reconciler.verify import CheckedBatch, VerifiedBatch, verify_batches
+from sluice_store.port import NewObject
 
 NamedManifests = Mapping[ObjectKey, AcceptedManifest]
 NONE_NAMED: NamedManifests = MappingProxyType({})
-
-"""What became of a key: None if it has no manifest."""
 
 RECENT_MAX: Final = 100_000
 """Completed keys that a process remembers."""
@@ -83,29 +77,16 @@ class PipelineResult:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineDependencies:
-    """What the stages of a pipeline use."""
-
-    store: ObjectStore
-    workers: LaneWorkers
-    holds: HoldRecords
-    requests: RequestLimit
-    live: LiveReader
-    clock: StoreClock
-    backlog: StageBacklog
-    backoff: Backoff
-    metrics: ReconcilerMetrics
-    rng: random.Random
-    on_verified: Callable[[Sequence[AcceptedManifest]], None]
-
-
 class BatchPipeline:
     """Verifies, indexes and enqueues accepted batches."""
 
-    def __init__(self, parts: PipelineDependencies, settings: ReconcilerSettings) -> None:
-        self._parts = parts
-        self._settings = settings
+    def __init__(
+        self,
+        context: ReconcilerContext,
+        on_verified: Callable[[Sequence[AcceptedManifest]], None],
+    ) -> None:
+        self._context = context
+        self._on_verified = on_verified
         self._in_progress: dict[ObjectKey, asyncio.Future[None]] = {}
         # Completed keys and their by-time objects: repeated hints of them cost no request.
         self._completed = RecentKeys(RECENT_MAX)
@@ -128,7 +109,7 @@ class BatchPipeline:
         every key failed; the keys may be retried.
         """
         if takeover is None:
-            elsewhere = frozenset(key for key in keys if not self._parts.workers.works_on(key))
+            elsewhere = frozenset(key for key in keys if not self._context.workers.works_on(key))
             if elsewhere:
                 here = [key for key in keys if key not in elsewhere]
                 left = PipelineResult(left=len(elsewhere), left_keys=elsewhere)
@@ -157,24 +138,24 @@ class BatchPipeline:
         `compared` is as in `new_batches`, the rest as in `process`.
         """
         unknown = [key for key in dict.fromkeys(keys) if key not in self._completed]
-        wanted = await self._parts.workers.new_keys(unknown, compared)
+        wanted = await self._context.workers.new_keys(unknown, compared)
         done = [key for key in unknown if key not in wanted]
         self._completed.add(done)
         for stage in Stage:
-            self._parts.backlog.end(stage, done)
+            self._context.backlog.end(stage, done)
         new = [key for key in unknown if key in wanted]
         return await self.process(new, named=named) if new else PipelineResult()
 
     async def process_new_in_steps(self, keys: Sequence[ObjectKey]) -> PipelineResult:
         """Call `process_new` with at most `list_batches_max` keys at a time."""
-        result, step = PipelineResult(), self._settings.list_batches_max
+        result, step = PipelineResult(), self._context.settings.list_batches_max
         for first in range(0, len(keys), step):
             result = result.plus(await self.process_new(keys[first : first + step]))
         return result
 
     def is_completed(self, key: ObjectKey) -> bool:
         """Return True if this process completed a batch and the ledgers still contain it."""
-        return key in self._completed and self._parts.workers.has_batch(key)
+        return key in self._completed and self._context.workers.has_batch(key)
 
     def has_indexed(self, entry: ObjectKey) -> bool:
         """Return True if this process wrote a by-time object lately and completed its batches."""
@@ -197,28 +178,28 @@ class BatchPipeline:
     async def _run_stages(
         self, keys: Sequence[ObjectKey], takeover: Takeover | None, named: NamedManifests
     ) -> PipelineResult:
-        parts = self._parts
+        context = self._context
         checked = await self._verify_all(keys, named)
         verified = [one for one in checked if isinstance(one, VerifiedBatch)]
         held = [one for one in checked if isinstance(one, HoldRecord)]
         unread = self._unread_keys(keys, checked)
         lost = sum(one.reason is HoldReason.MANIFEST_MISSING for one in held)
-        stored = await parts.requests.each(held, parts.holds.hold)
+        stored = await context.requests.each(held, context.holds.hold)
         left_keys = {
             ObjectKey(one.key) for one, is_stored in zip(held, stored, strict=True) if not is_stored
         }
         # Before the append: an enqueued batch is never indexed again.
         indexed, entries = await self._index(verified)
         manifests = tuple(one.manifest for one in verified)
-        parts.live.offer(manifests)
-        parts.on_verified(manifests)
+        context.live.offer(manifests)
+        self._on_verified(manifests)
         enqueued, left, not_appended = await self._enqueue(verified, takeover)
         batch_keys = [one.key for one in verified]
         # A batch that is not enqueued keeps its hold record: it must be in one or the other.
         appended = [key for key in batch_keys if key not in not_appended]
-        await parts.requests.each(parts.holds.held(appended), parts.holds.release)
+        await context.requests.each(context.holds.held(appended), context.holds.release)
         if not left:
-            parts.backlog.end(Stage.ENQUEUE, batch_keys)
+            context.backlog.end(Stage.ENQUEUE, batch_keys)
             self._set_lag("enqueued", verified)
             self._completed.add(batch_keys)
             self._indexed.add(entries)
@@ -243,7 +224,7 @@ class BatchPipeline:
         }
         if unread and len(unread) == len(keys):
             raise next(iter(unread.values()))
-        now_ns, last_ns = self._parts.backoff.clock.monotonic_ns(), self._unread_logged_ns
+        now_ns, last_ns = self._context.runtime.clock.monotonic_ns(), self._unread_logged_ns
         if unread and (last_ns is None or now_ns - last_ns >= LOG_AGAIN_S * NS_PER_S):
             self._unread_logged_ns = now_ns
             key, error = next(iter(unread.items()))
@@ -253,52 +234,48 @@ class BatchPipeline:
     async def _verify_all(
         self, keys: Sequence[ObjectKey], named: NamedManifests
     ) -> list[CheckedBatch]:
-        parts, share = self._parts, self._settings.full_read_share
-        full = {key for key in keys if parts.rng.random() < share} if share else set()
-        checked = await verify_batches(parts.store, keys, parts.requests, named=named, full=full)
+        context = self._context
+        checked = await verify_batches(context.store, keys, context.requests, named=named)
         for one in checked:
             if isinstance(one, VerifiedBatch):
-                self._observe(one)
+                context.clock.observe(one.date_ns)
+                context.backlog.begin(Stage.INDEX, one.key, one.manifest.accepted_at_ns)
         return checked
-
-    def _observe(self, one: VerifiedBatch) -> None:
-        self._parts.clock.observe(one.date_ns)
-        self._parts.backlog.begin(Stage.INDEX, one.key, one.manifest.accepted_at_ns)
 
     async def _index(self, verified: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
         """Write index entries; return how many did not exist, and the by-time objects."""
         by_time = [entry for one in verified for entry in by_time_of(one)]
-        if self._settings.pack_by_time:
+        if self._context.settings.pack_by_time:
             objects = pack(by_time)
         else:
             objects = [(one.key, one.body, 1) for one in by_time]
-        by_blob = references_of(verified, objects if self._settings.pack_references else ())
+        by_blob = references_of(verified, objects if self._context.settings.pack_references else ())
         written = await self._put_all([*objects, *by_blob])
-        self._parts.backlog.end(Stage.INDEX, [one.key for one in verified])
+        self._context.backlog.end(Stage.INDEX, [one.key for one in verified])
         for one in verified:
-            self._parts.backlog.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+            self._context.backlog.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
         self._set_lag("indexed", verified)
         return written, [key for key, _, _ in objects]
 
     async def _put_all(self, made: Sequence[tuple[ObjectKey, bytes, int]]) -> int:
         """Write derived objects; return how many entries did not exist."""
-        parts = self._parts
+        context = self._context
         new = [NewObject(key=key, body=body) for key, body, _ in made]
-        created = await put_all_derived(parts.store, new)
+        created = await put_all_derived(context.store, new)
         known = zip(made, created, strict=True)
         written = sum(entries for (_, _, entries), is_new in known if is_new)
         rest = [one for one, is_new in zip(made, created, strict=True) if is_new is None]
-        return written + sum(await parts.requests.each(rest, self._put))
+        return written + sum(await context.requests.each(rest, self._put))
 
     async def _put(self, made: tuple[ObjectKey, bytes, int]) -> int:
         key, body, entries = made
-        created = await put_derived(self._parts.store, key, body, self._parts.backoff)
+        created = await put_derived(self._context.store, key, body, self._context.backoff)
         return entries if created else 0
 
     def _set_lag(self, stage: str, verified: Sequence[VerifiedBatch]) -> None:
         oldest_ns = min((one.manifest.accepted_at_ns for one in verified), default=None)
-        age_s = 0.0 if oldest_ns is None else self._parts.clock.age_s(oldest_ns)
-        self._parts.metrics.lag.labels(stage).set(age_s)
+        age_s = 0.0 if oldest_ns is None else self._context.clock.age_s(oldest_ns)
+        self._context.metrics.lag.labels(stage).set(age_s)
 
     async def _enqueue(
         self, verified: Sequence[VerifiedBatch], takeover: Takeover | None
@@ -306,7 +283,7 @@ class BatchPipeline:
         """Append batches to every queue; return how many were and were not, and the latter."""
         by_worker: dict[LaneWorker, list[VerifiedBatch]] = {}
         for one in verified:
-            for worker in self._parts.workers.of_agent(one.manifest.agent_id):
+            for worker in self._context.workers.of_agent(one.manifest.agent_id):
                 by_worker.setdefault(worker, []).append(one)
 
         failed: dict[LaneWorker, SluiceError] = {}
@@ -321,8 +298,8 @@ class BatchPipeline:
                 log.warning("lane_not_written", lane=worker.lane.key, reason=str(error))
                 return None
 
-        workers = [worker for worker in self._parts.workers if worker in by_worker]
-        done = await self._parts.requests.each(workers, append)
+        workers = [worker for worker in self._context.workers if worker in by_worker]
+        done = await self._context.requests.each(workers, append)
         if failed and len(failed) == len(workers):
             raise next(iter(failed.values()))
         refused = [worker for worker, count in zip(workers, done, strict=True) if count is None]
@@ -331,9 +308,9 @@ class BatchPipeline:
         return sum(count for count in done if count is not None), left, left_keys
 
     def _takeover_by_age(self, batches: Sequence[VerifiedBatch]) -> Takeover:
-        if self._parts.workers.shared is not None:
+        if self._context.workers.shared is not None:
             return Takeover.ALWAYS  # the members have agreed on the lane
         oldest_ns = min(one.manifest.accepted_at_ns for one in batches)
         waited_ns = max(one.date_ns for one in batches) - oldest_ns
-        patience_ns = int(self._settings.takeover_after_s * NS_PER_S)
+        patience_ns = int(self._context.settings.takeover_after_s * NS_PER_S)
         return Takeover.ALWAYS if waited_ns > patience_ns else Takeover.IF_UNOWNED

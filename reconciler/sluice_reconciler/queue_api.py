@@ -27,8 +27,7 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue, LeaseLost
-from sluice_reconciler.leases import ServedLane
+from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue, LeaseLost, ServedLane
 from sluice_store.port import ObjectStore
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import decode_body, json_response

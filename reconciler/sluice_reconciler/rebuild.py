@@ -53,25 +53,23 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.differences import (
+from sluice_reconciler.indexes import (
     DerivedDifference,
     EntryComparison,
-    SourceManifest,
-    compare_object,
-    parse_source,
-    read_source,
-    unreadable,
-)
-from sluice_reconciler.indexes import (
     by_blob_of,
     by_time_of,
+    compare_object,
     implied_reference,
+    parse_source,
     put_derived,
     quarantine_entry,
+    read_source,
     reference_in,
     unpack,
+    unreadable,
 )
 from sluice_reconciler.lanes.rebuild import Fence, LaneRebuild
+from sluice_reconciler.verify import SourceManifest
 from sluice_store.port import ObjectStore
 from sluice_store.retry import WRITE_RETRY, delete_versions
 

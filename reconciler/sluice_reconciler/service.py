@@ -12,44 +12,34 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_queue.collector import Collector
 from sluice_queue.lane import Lane, Runtime
 from sluice_queue.metrics import QueueMetrics
-from sluice_reconciler.completeness import HighWaterReader
-from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.events import EventReceiver, HintQueue
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.journals.loop import HeldBatches, JournalLoop
-from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.journals.removal import REMOVAL_INTERVAL_S, JournalRemoval
-from sluice_reconciler.journals.route import JournalDependencies, JournalRoute
+from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.rebuild import Fence
 from sluice_reconciler.lanes.share import LaneShare
 from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep, QueueUpkeep
-from sluice_reconciler.lanes.worker import LaneWorkers, Takeover
-from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.live_window import LiveWindow
-from sluice_reconciler.loop_health import LATER_S, Loop, ReconcilerHealth
-from sluice_reconciler.metrics import CountedStore, ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.lanes.worker import Takeover
+from sluice_reconciler.loop_health import LATER_S, Loop
+from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
-from sluice_reconciler.passes.index_check import IndexCheck
-from sluice_reconciler.passes.loop import PassDependencies, PassLoop
+from sluice_reconciler.passes.held_batches import HeldBatches
+from sluice_reconciler.passes.loop import PassLoop
 from sluice_reconciler.passes.progress import PassProgress
-from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.passes.scanners import (
     BootTailScanner,
     InventoryScanResult,
     TimeIndexScanner,
     scan_inventory,
 )
-from sluice_reconciler.pipeline import BatchPipeline, PipelineDependencies, PipelineResult
+from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
 from sluice_reconciler.rebuild import Rebuild
-from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
-from sluice_reconciler.verify import HoldRecords
+from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_authority
-from sluice_store.port import ListPage, ObjectStore
-from sluice_store.retry import WRITE_RETRY
+from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
 
@@ -74,176 +64,52 @@ class Reconciler:
         metrics: ReconcilerMetrics | None = None,
     ) -> None:
         self.metrics = metrics if metrics is not None else ReconcilerMetrics()
-        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
-        store = CountedStore(store, runtime.clock, self.metrics.store_requests)
-        self.store = store
-        self.authority = authority
         self.settings = settings if settings is not None else ReconcilerSettings()
-        self.health = ReconcilerHealth(now_ns=runtime.clock.monotonic_ns)
+        runtime = runtime or Runtime(metrics=QueueMetrics(self.metrics.registry))
+        context = ReconcilerContext.of(store, authority, self.settings, runtime, self.metrics)
+        self._context = context
         self._runtime = runtime
-        self._requests = RequestLimit(self.settings.concurrency or CONCURRENCY)
-        self._workers = LaneWorkers(
-            store, authority.lanes, self.settings.queue_names, runtime, self.metrics
-        )
-        self.share = LaneShare(store, authority.lanes, self._workers, runtime, self.metrics)
-        self._clock = StoreClock(runtime.clock)
-        self._backlog = StageBacklog(self._clock)
-        self._backlog.export(self.metrics.oldest_waiting)
-        self.discovery = DiscoveryStore(store, authority.lanes, runtime)
+        self.store = context.store
+        self.authority = authority
+        self.health = context.health
+        self.discovery = context.discovery
+        self.live = context.live
+        self._workers = context.workers
+        self._registry = context.registry
+        self._clock = context.clock
+        self._requests = context.requests
+        context.backlog.export(self.metrics.oldest_waiting)
         self.metrics.frontier_age.set_function(self._frontier_age_s)
-        self._registry = GatewayRegistry(self.discovery, self.metrics)
-        self.live = LiveReader(
-            store, self._live_window(), self._clock, self.settings.round_interval_s
-        )
-        holds = HoldRecords(store)
-        of_lanes = (store, self._workers, holds, self.discovery, authority)
-        self.lane_upkeep = LaneUpkeep(*of_lanes, self.settings.door_window_s)
-        self.pipeline = self._make_pipeline(holds)
-        self._time_index = TimeIndexScanner(store, self.pipeline, self._requests)
-        self._boot_tails = BootTailScanner(store, self.pipeline)
+        self.share = LaneShare(self.store, authority.lanes, self._workers, runtime, self.metrics)
+        self.pipeline = BatchPipeline(context, self._observe_verified)
+        self._time_index = TimeIndexScanner(self.store, self.pipeline, self._requests)
+        self._boot_tails = BootTailScanner(self.store, self.pipeline)
         self._scanned_after: frozenset[str] = frozenset()
-        self.journals = self._make_journal_route()
-        self._journal_loop = self._make_journal_loop()
-        self._held = self._make_held_batches(holds)
-        self.progress = PassProgress(store, runtime)
-        self._pass_loop = self._make_pass_loop(holds)
-        self._queue_upkeep = self._make_queue_upkeep()
+        self.journals = JournalRoute(context, self.pipeline)
+        self._removal = JournalRemoval(context)
+        self._held = HeldBatches(context, self.pipeline)
+        self.progress = PassProgress(self.store, runtime)
+        full_pass = FullPass(context, self.pipeline, self._boot_tails.observe)
+        self._pass_loop = PassLoop(context, full_pass, self.progress, self.journals)
+        self.lane_upkeep = LaneUpkeep(context)
+        self._queue_upkeep = QueueUpkeep(context)
         self._hints = HintQueue(
             self.pipeline, self.metrics, runtime.clock, self.settings.list_batches_max
         )
-        self.http_queues = self._make_http_queues()
-
-    def _live_window(self) -> LiveWindow:
-        return LiveWindow(
-            process=self._runtime.ids.ulid(),
-            bytes_max=self.settings.live_bytes_max,
-            agent_bytes_max=self.settings.live_agent_bytes_max,
-        )
-
-    def _make_journal_loop(self) -> JournalLoop:
-        removal = JournalRemoval(
-            self.store,
-            self.discovery,
-            self._requests,
-            self._clock,
-            self.metrics,
-            horizon_ns=self.authority.retry_horizon_ns,
-        )
-        return JournalLoop(
-            self.journals,
-            self._registry,
-            removal,
-            health=self.health,
-            settings=self.settings,
-            runtime=self._runtime,
-        )
-
-    def _make_queue_upkeep(self) -> QueueUpkeep:
-        collector = Collector(
-            self.store,
-            retry_horizon_ns=self.authority.retry_horizon_ns,
-            grace_s=self.settings.collect_grace_s,
-            runtime=self._runtime,
-        )
-        queues = self.settings.queue_names
-        return QueueUpkeep(
-            self.store, self._workers, collector, self.metrics, queues, self._runtime.clock
-        )
-
-    def _make_http_queues(self) -> dict[str, HttpQueue]:
-        queues = {
-            name: HttpQueue(self.store, name, self._runtime, lease_s=self.settings.lease_s)
+        self.http_queues = {
+            name: HttpQueue(
+                self.store,
+                name,
+                runtime,
+                lease_s=self.settings.lease_s,
+                owner_url=self.share.owner_url,
+            )
             for name in self.settings.http_queue_names
         }
-        for queue in queues.values():
-            queue.owners = self.share
-        return queues
-
-    def _make_pipeline(self, holds: HoldRecords) -> BatchPipeline:
-        parts = PipelineDependencies(
-            store=self.store,
-            workers=self._workers,
-            holds=holds,
-            requests=self._requests,
-            live=self.live,
-            clock=self._clock,
-            backlog=self._backlog,
-            backoff=self._runtime.backoff(WRITE_RETRY),
-            metrics=self.metrics,
-            rng=self._runtime.rng,
-            on_verified=self._observe_verified,
-        )
-        return BatchPipeline(parts, self.settings)
-
-    def _make_journal_route(self) -> JournalRoute:
-        parts = JournalDependencies(
-            store=self.store,
-            lanes=self.authority.lanes,
-            pipeline=self.pipeline,
-            workers=self._workers,
-            discovery=self.discovery,
-            registry=self._registry,
-            backlog=self._backlog,
-            live=self.live,
-            requests=self._requests,
-            clock=self._clock,
-            runtime=self._runtime,
-            metrics=self.metrics,
-            settings=self.settings,
-        )
-        return JournalRoute(parts)
-
-    def _make_held_batches(self, holds: HoldRecords) -> HeldBatches:
-        backoff = self._runtime.backoff(WRITE_RETRY)
-        quarantine = QuarantineWalk(self.store, holds, self._requests, backoff)
-        return HeldBatches(self.store, holds, self.pipeline, quarantine, self.metrics)
-
-    def _make_pass_loop(self, holds: HoldRecords) -> PassLoop:
-        parts = PassDependencies(
-            full_pass=self._make_full_pass(holds),
-            lanes=self.authority.lanes,
-            progress=self.progress,
-            discovery=self.discovery,
-            registry=self._registry,
-            journals=self.journals,
-            live=self.live,
-            backlog=self._backlog,
-            clock=self._clock,
-            runtime=self._runtime,
-            metrics=self.metrics,
-            health=self.health,
-            settings=self.settings,
-        )
-        return PassLoop(parts)
 
     def _frontier_age_s(self) -> float:
         through_ns = self.discovery.record.complete_through_unix_ns
         return self._clock.age_s(through_ns) if through_ns else 0.0
-
-    def _make_full_pass(self, holds: HoldRecords) -> FullPass:
-        return FullPass(
-            store=self.store,
-            pipeline=self.pipeline,
-            workers=self._workers,
-            holds=holds,
-            requests=self._requests,
-            backoff=self._runtime.backoff(WRITE_RETRY),
-            high_water=HighWaterReader(self.store, self._requests),
-            shards=self.settings.shards,
-            chunk=self.settings.list_batches_max,
-            on_page=self._observe_page,
-            on_boot=self._boot_tails.observe,
-            clock=self._runtime.clock,
-            marks_quiet_ns=self.authority.retry_horizon_ns,
-            index_check=IndexCheck(
-                self.store,
-                self._requests,
-                holds,
-                self._runtime.clock,
-                self._runtime.rng,
-                self.metrics,
-            ),
-        )
 
     @classmethod
     async def of(
@@ -297,6 +163,10 @@ class Reconciler:
             await self.scan_boot_tails()
         self._scanned_after = late
 
+    async def remove_journals(self) -> int:
+        """Remove journals that are no longer needed; return how many objects were deleted."""
+        return await self._removal.run(self.journals.journals, self.journals.ended)
+
     async def scan_time_index(self) -> PipelineResult:
         """Process the new entries of the by-time index."""
         return await self._time_index.scan()
@@ -320,8 +190,8 @@ class Reconciler:
             async with asyncio.TaskGroup() as tasks:
                 if settings.share_lanes:
                     tasks.create_task(self.share.run(self.health))
-                tasks.create_task(self._journal_loop.run())
-                tasks.create_task(self._pass_loop.run(self._journal_loop.tried))
+                tasks.create_task(self.journals.run())
+                tasks.create_task(self._pass_loop.run())
                 self._create_scan_tasks(tasks)
                 tasks.create_task(
                     self._every(settings.collect_interval_s, Loop.COLLECTOR, self._queue_upkeep.run)
@@ -349,7 +219,7 @@ class Reconciler:
         with_journals: list[_Scan] = [
             (LATE_CHECK_S, Loop.BOOT_TAILS, self.scan_after_late_gateways),
             (settings.hold_interval_s, Loop.HELD_BATCHES, self._held.check),
-            (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self._journal_loop.remove),
+            (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self.remove_journals),
         ]
         retire = self.lane_upkeep.run
         tasks.create_task(self._every(RETIRE_INTERVAL_S, Loop.RETIRED_BOOTS, retire))
@@ -362,12 +232,6 @@ class Reconciler:
         self._registry.observe_batches(manifests)
         for one in manifests:
             self._boot_tails.observe(accepted_key(one.identity))
-
-    def _observe_page(self, page: ListPage) -> None:
-        self._clock.observe(page.date_ns)
-        self.live.watch()
-        self.live.observe_listing(page.objects)
-        self.metrics.listed.inc(len(page.objects))
 
     async def _every(
         self,

@@ -157,8 +157,6 @@ class ReconcilerSettings(ReconcilerOptions):
             at most ten messages.
         live_agent_bytes_max: Memory for the recent records of one agent: a busy one must not
             displace all others.
-        full_read_share: Share of blobs that are read in full although the store has their checksum.
-            Audits with `deep` read blobs.
     """
 
     pass_interval_s: float = 1.0
@@ -177,7 +175,6 @@ class ReconcilerSettings(ReconcilerOptions):
     collect_grace_s: float = 3600.0
     event_queue_polls: int = 4
     live_agent_bytes_max: int = 1024 * 1024
-    full_read_share: float = 0.0
 
     @property
     def round_interval_s(self) -> float:

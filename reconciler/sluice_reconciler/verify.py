@@ -5,7 +5,7 @@ batch and is never a reason to skip one: every pass verifies a held batch again.
 valid, it is enqueued and its hold record is deleted.
 """
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -116,12 +116,18 @@ class HoldRecords:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedBatch:
-    """A batch whose manifest is valid and whose blob exists with the right bytes."""
+class SourceManifest:
+    """An accepted manifest that agrees with its key, and its exact bytes; no blob was read."""
 
     key: ObjectKey
     manifest: AcceptedManifest
     body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedBatch(SourceManifest):
+    """A batch whose manifest is valid and whose blob exists with the right bytes."""
+
     date_ns: UnixNs
 
 
@@ -135,20 +141,18 @@ async def verify_batches(
     requests: RequestLimit,
     *,
     named: Mapping[ObjectKey, AcceptedManifest] = MappingProxyType({}),
-    full: Collection[ObjectKey] = (),
 ) -> list[CheckedBatch]:
     """Read manifests, and verify that their blobs exist with the right bytes.
 
     Every manifest is read before its blob. The store's own checksum proves a blob. If the store has
     none, the blob is read and hashed. `requests` bounds the blobs that are read concurrently.
     Manifests in `named` are hints from journals: if the store's checksum shows that the stored
-    manifest has the same bytes, they are not read again. Blobs of the batches in `full` are read
-    and hashed in any case. Return the result for each key, in order; None if there is no manifest
-    and none is named.
+    manifest has the same bytes, they are not read again. Return the result for each key, in order;
+    None if there is no manifest and none is named.
     """
     checked = await _compare_named(store, [key for key in keys if key in named], named)
     checked |= await _read_manifests(store, [key for key in keys if key not in checked], named)
-    await _check_blobs(store, checked, requests, full)
+    await _check_blobs(store, checked, requests)
     return [checked[key] for key in keys]
 
 
@@ -200,10 +204,7 @@ def _read_manifest(
 
 
 async def _check_blobs(
-    store: ObjectStore,
-    checked: dict[ObjectKey, CheckedBatch],
-    requests: RequestLimit,
-    full: Collection[ObjectKey],
+    store: ObjectStore, checked: dict[ObjectKey, CheckedBatch], requests: RequestLimit
 ) -> None:
     """Replace each batch whose blob is missing, wrong or unreadable by a hold record or error."""
     batches = [one for one in checked.values() if isinstance(one, VerifiedBatch)]
@@ -214,7 +215,7 @@ async def _check_blobs(
             checked[one.key] = info
         elif defect := _blob_defect(info, one.manifest):
             checked[one.key] = _hold_record(one.key, *defect, one.date_ns)
-        elif one.key in full or (isinstance(info, ObjectInfo) and info.sha256 is None):
+        elif isinstance(info, ObjectInfo) and info.sha256 is None:
             unproved.append(one)
 
     async def read(one: VerifiedBatch) -> None:

@@ -92,15 +92,16 @@ _HADOOP_JAR: Final = re.compile(r"hadoop-client-api-([0-9.]+)\.jar")
 class SessionSettings:
     """Settings of the Spark session.
 
+    Spark reads the heap size of the JVM, 1 GiB by default, from `SPARK_DRIVER_MEMORY`. Records do
+    not pass through the JVM.
+
     Attributes:
-        master: Spark master URL, unless `spark-submit` sets one. `local[n,m]` runs n tasks
-            concurrently on this machine, with m attempts each.
-        driver_memory: Heap size of the JVM in Spark's notation. Records do not pass through it.
+        master: Spark master URL, unless `spark-submit` sets one: that of Spark's variable `MASTER`.
+            `local[n,m]` runs n tasks concurrently on this machine, with m attempts each.
         conf: Further Spark settings; they take precedence over those of sluice.
     """
 
-    master: str = "local[2,4]"
-    driver_memory: str = "1g"
+    master: str = field(default_factory=lambda: os.environ.get("MASTER") or "local[2,4]")
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -176,7 +177,7 @@ def session_conf(
     """
     conf = dict(_BASE)
     if settings.master.startswith("local"):
-        conf |= _LOCAL | {"spark.driver.memory": settings.driver_memory}
+        conf |= _LOCAL
     packages = [DELTA_PACKAGE] if delta else []
     if delta:
         conf |= _DELTA

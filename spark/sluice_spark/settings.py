@@ -16,16 +16,12 @@ class IngestSettings:
         max_bytes_per_trigger: Maximum frame bytes of a micro-batch.
         checkpoint: Folder for streaming checkpoints; each query begins a new one. Default: in the
             user's cache folder.
-        master: Spark master URL; the settings of `spark-submit` take precedence.
-        driver_memory: Heap size of the driver's JVM.
     """
 
     once: bool = False
     trigger_s: float = 10.0
     max_bytes_per_trigger: int = 1024 * 1024 * 1024
     checkpoint: str | None = None
-    master: str = "local[2,4]"
-    driver_memory: str = "1g"
     max_batches_per_trigger: ClassVar[int] = 20_000
     """Accepted batches of a micro-batch: the driver has their entries in memory."""
     restarts_max: ClassVar[int] = 8
@@ -63,8 +59,6 @@ class CompactSettings:
         dedupe_metrics: Whether points of one series with the same time and value are stored once.
         dedupe_window_s: Seconds after the first record was accepted within which it is recognised.
         dry_run: Report only; change nothing.
-        master: Spark master URL; the settings of `spark-submit` take precedence.
-        driver_memory: Heap size of the driver's JVM.
     """
 
     target_bytes: int = 128 * 1024 * 1024
@@ -76,8 +70,6 @@ class CompactSettings:
     dedupe_metrics: bool = False
     dedupe_window_s: int = 24 * 3600
     dry_run: bool = False
-    master: str = "local[2,4]"
-    driver_memory: str = "1g"
     grace_s: ClassVar[int] = 3600
     """Time after the end of a date before its partition is rewritten: late batches of the date come
     in it, and `open_partitions` does not wait for it."""
@@ -88,16 +80,3 @@ class CompactSettings:
                 "cannot run compaction: dedupe_window_s must be at least 1 and no name in dedupe"
                 f" may be empty, dedupe_window_s=`{self.dedupe_window_s}`"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSettings:
-    """Settings of the jobs that have no settings except those of Spark.
-
-    Attributes:
-        master: Spark master URL; the settings of `spark-submit` take precedence.
-        driver_memory: Heap size of the driver's JVM.
-    """
-
-    master: str = "local[2,4]"
-    driver_memory: str = "1g"

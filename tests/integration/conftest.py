@@ -35,6 +35,6 @@ def spark(request: pytest.FixtureRequest) -> Iterator[Any]:
         if daily:
             patch.setattr(rollup, "TASKS", DAILY_ROLLUP_TASKS)
         conf = DAILY if daily else {}
-        session = open_session(SessionSettings(driver_memory="1g", conf=conf), delta=False)
+        session = open_session(SessionSettings(conf=conf), delta=False)
         yield session
         session.stop()

@@ -19,7 +19,6 @@ import pytest
 from support.agent_disk import Crash, SimDisk, Tripwire
 from support.simloop import SimClock, SimLoop
 
-from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.errors import SpoolBroken, SpoolUnwritable
 from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
@@ -33,7 +32,7 @@ from sluice_agent.sending.upload_decisions import (
     NoGatewayResponse,
 )
 from sluice_agent.sending.uploader import Uploader
-from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool.batching import Batcher, RecordBlock
 from sluice_agent.spool.spool import Spool
 from sluice_protocol.columns import LogColumns

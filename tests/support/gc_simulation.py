@@ -29,12 +29,12 @@ from support.simloop import SimClock, SimIds, SimLoop
 from sluice_gateway.process.worker import DECISIONS_INTERVAL_S
 from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
 from sluice_gateway.uploads.upload import Upload
-from sluice_gc.audit.auditor import Auditor
+from sluice_gc.auditor import Auditor
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.plan import Plan
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
-from sluice_gc.run.plan_runner import PlanRunner
+from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.acceptance import Accepted, Conflict

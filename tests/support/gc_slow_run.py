@@ -10,7 +10,7 @@ from pathlib import Path
 from support.constants import changed
 from support.gc_world import KEYS, RUN
 
-from sluice_gc.run.plan_runner import PlanRunner
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store

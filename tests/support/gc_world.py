@@ -20,16 +20,21 @@ from support.builders import accepted_manifest, conflict_manifest, make_identity
 from support.frames import logs
 from support.gc_store import VersionedStore
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.certificate import AUDITED_PREFIXES, AuditCounts, Certificate, merkle_root_of
-from sluice_gc.audit.certificate_chain import read_newest
+from sluice_gc.auditor import Auditor
+from sluice_gc.certificate import (
+    AUDITED_PREFIXES,
+    AuditCounts,
+    Certificate,
+    merkle_root_of,
+    read_newest,
+)
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
 from sluice_gc.key_ranges import KeyRange, cover_prefix
-from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
-from sluice_gc.run.plan_runner import PlanRunner, RunReport
+from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
+from sluice_gc.plan_runner import PlanRunner, RunReport
+from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine

@@ -91,7 +91,8 @@ class MaintenanceProcesses:
 
     def start(self) -> subprocess.Popen[bytes]:
         path = self.folder / f"output-{len(self.started)}"
-        environment = os.environ | {FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
+        spark = {"MASTER": "local[1]", "SPARK_DRIVER_MEMORY": "512m"}
+        environment = os.environ | spark | {FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
         with path.open("wb") as output:
             process = subprocess.Popen(
                 [*command_with_constants(*_QUICK), "maintain"],

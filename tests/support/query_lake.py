@@ -38,12 +38,12 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.answer.result import QueryResult
 from sluice_query.http.service import make_app
-from sluice_query.question.request import Query
+from sluice_query.request import Query
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_query.sources.spool import attach_spool
+from sluice_query.unqueued import attach_spool
 from sluice_store import StoreMode, open_store, read_authority
 from sluice_web.bounded_listening import listening
 

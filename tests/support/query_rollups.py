@@ -33,16 +33,16 @@ from sluice_protocol.record_deletes import (
     rollup_deletes,
 )
 from sluice_protocol.units import UnixNs
-from sluice_query.compute.series import SampleSource, SeriesSources, series_sql
-from sluice_query.question.request import Query, Series
-from sluice_query.sources.reading import applying_deletes
-from sluice_query.sources.rollups import (
+from sluice_query.request import Query, Series
+from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
     RollupCoverage,
     RollupPlan,
     plan_rollups,
 )
+from sluice_query.search import applying_deletes
+from sluice_query.series import SampleSource, SeriesSources, series_sql
 from sluice_store import open_store
 from sluice_store.stored_deletes import read_all_deletes
 

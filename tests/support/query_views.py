@@ -13,12 +13,11 @@ from support.query_lake import DAY0_NS
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
 from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import Row
-from sluice_query.compute.engine import QueryEngine, open_engine
-from sluice_query.compute.sql import RecordSources, records_sql, returned_columns
-from sluice_query.question.filters import FilterOperator, RecordField, RecordFilter
-from sluice_query.question.request import Query
+from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
+from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import RecordSources, records_sql, returned_columns
 
 SPAN_NS: Final = 4_000_000_000
 SOURCES: Final = RecordSources(names=("lake", "pending"))

@@ -150,7 +150,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
             metrics=metrics,
             clock=SystemClock(),
         )
-        opened = serve_doors(agent.for_doors(), agent.for_door_ports(), ports)
+        opened = serve_doors(agent.for_doors(), ports)
         (url,) = (await stack.enter_async_context(opened)).urls
         found.ports["agent-otlp"] = int(url.rpartition(":")[2])
         found.ports["agent-health"] = free_port()

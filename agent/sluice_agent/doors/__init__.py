@@ -1,5 +1,5 @@
 """What other programs send to the agent.
 
-In reading order: `service` (one request), `blocks` (its records), `servers` (the listeners),
-`senders` and `forward_keys` (who may send), `syslog`.
+In reading order: `service` (one request), `servers` (the listeners), `forward_keys` (who may send
+by Fluent's protocol), `syslog`.
 """

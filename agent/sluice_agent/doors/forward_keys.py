@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from sluice_agent.doors.senders import LOCAL_SENDER
+from sluice_agent.doors.service import LOCAL_SENDER
 from sluice_doors.forward.handshake import ForwardIdentity, SharedKey
 from sluice_protocol.errors import BadUsage
 

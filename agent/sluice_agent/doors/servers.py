@@ -15,9 +15,8 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.doors.senders import TokenSenders
-from sluice_agent.doors.service import AgentDoors, DoorPorts
-from sluice_agent.listen_settings import DoorPortSettings, DoorSettings
+from sluice_agent.doors.service import AgentDoors, DoorPorts, TokenSenders
+from sluice_agent.settings import DoorSettings
 from sluice_doors.api import DoorsApi
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
@@ -52,141 +51,126 @@ class OpenDoors:
 
 
 @asynccontextmanager
-async def serve_doors(
-    settings: DoorSettings, separate: DoorPortSettings, ports: DoorPorts
-) -> AsyncIterator[OpenDoors]:
+async def serve_doors(settings: DoorSettings, ports: DoorPorts) -> AsyncIterator[OpenDoors]:
     """Serve the open doors while the context is active."""
     if not settings.doors:
         yield OpenDoors()
         return
     senders = TokenSenders(parse_operators(settings.tokens))
-    doors = AgentDoors(ports, senders, body_bytes_max=settings.limits.body_bytes_max)
-    servers = _Servers(settings, separate, doors, ports)
+    doors = AgentDoors(ports, senders, body_bytes_max=settings.body_bytes_max)
     async with AsyncExitStack() as stack:
         stack.callback(doors.close)
-        enter = stack.enter_async_context
         urls: tuple[str, ...] = ()
+        grpc_port = forward_port = None
         if settings.http_doors:
-            urls = await enter(servers.http())
-        opened = OpenDoors(
-            urls=urls,
-            otlp_grpc_port=await enter(servers.grpc(senders))
-            if separate.otlp_grpc_listen
-            else None,
-            forward_port=await enter(servers.forward()) if separate.forward_listen else None,
-        )
+            urls = await stack.enter_async_context(_serve_http(settings, doors, ports))
+        if settings.otlp_grpc_listen:
+            grpc_port = await stack.enter_async_context(_serve_grpc(settings, doors, senders))
+        if settings.forward_listen:
+            forward_port = await stack.enter_async_context(_serve_forward(settings, doors, ports))
         stack.callback(doors.stop)  # the first step of the end
-        yield opened
+        yield OpenDoors(urls=urls, otlp_grpc_port=grpc_port, forward_port=forward_port)
 
 
-def _tls_files(separate: DoorPortSettings) -> TlsFiles | None:
-    if separate.tls_cert is None:
+def _tls_files(settings: DoorSettings) -> TlsFiles | None:
+    if settings.tls_cert is None:
         return None
-    return TlsFiles(certificate=separate.tls_cert, key=separate.tls_key or separate.tls_cert)
+    return TlsFiles(certificate=settings.tls_cert, key=settings.tls_key or settings.tls_cert)
 
 
-class _Servers:
-    def __init__(
-        self,
-        settings: DoorSettings,
-        separate: DoorPortSettings,
-        doors: AgentDoors,
-        ports: DoorPorts,
-    ) -> None:
-        self._settings = settings
-        self._separate = separate
-        self._doors = doors
-        self._ports = ports
-        self._tls = _tls_files(separate)
+def _serve_http(
+    settings: DoorSettings, doors: AgentDoors, ports: DoorPorts
+) -> AbstractAsyncContextManager[tuple[str, ...]]:
+    """Return the server of the doors over HTTP; it yields its URLs."""
+    # With tokens, each request contains something that a page of another origin cannot send.
+    api = DoorsApi(doors, settings.http_doors, open_host=bool(settings.tokens))
+    accepts = _bounded_accepts(settings, ports)
+    app = make_application(
+        list(api.endpoints()),
+        middlewares=[watch_connection, make_room(accepts), problem_middleware()],
+        title="sluice agent: doors",
+        allowed_hosts=settings.allowed_hosts,
+        body_bytes_max=settings.body_bytes_max,
+    )
+    server = BoundedServer(
+        accepts=accepts, limits=_limits(settings, ports, HTTP_IDLE_S), shutdown_s=SHUTDOWN_S
+    )
+    return listening_bounded(app, settings.listen, server, tls=server_tls(_tls_files(settings)))
 
-    def http(self) -> AbstractAsyncContextManager[tuple[str, ...]]:
-        """Return the server of the doors over HTTP; it yields its URLs."""
-        settings = self._settings
-        # With tokens, each request contains something that a page of another origin cannot send.
-        api = DoorsApi(self._doors, settings.http_doors, open_host=bool(settings.tokens))
-        accepts = _bounded_accepts(settings, self._ports)
-        app = make_application(
-            list(api.endpoints()),
-            middlewares=[watch_connection, make_room(accepts), problem_middleware()],
-            title="sluice agent: doors",
-            allowed_hosts=settings.allowed_hosts,
-            body_bytes_max=settings.limits.body_bytes_max,
-        )
-        server = BoundedServer(
-            accepts=accepts, limits=self._limits(HTTP_IDLE_S), shutdown_s=SHUTDOWN_S
-        )
-        return listening_bounded(app, settings.listen, server, tls=server_tls(self._tls))
 
-    def grpc(self, senders: TokenSenders) -> AbstractAsyncContextManager[int]:
-        """Return the server of OTLP over gRPC; it yields its port."""
-        from sluice_doors.otlp.grpc import (  # noqa: PLC0415 - an extra  # noqa: PLC0415
-            GrpcRules,
-            MessageReader,
-            OtlpMethods,
-            serving_otlp_grpc,
-            slow_max,
-        )
+def _serve_grpc(
+    settings: DoorSettings, doors: AgentDoors, senders: TokenSenders
+) -> AbstractAsyncContextManager[int]:
+    """Return the server of OTLP over gRPC; it yields its port."""
+    from sluice_doors.otlp.grpc import (  # noqa: PLC0415 - an extra
+        GrpcRules,
+        MessageReader,
+        OtlpMethods,
+        serving_otlp_grpc,
+        slow_max,
+    )
 
-        doors, listen = self._doors, self._separate.otlp_grpc_listen
-        if parse_listen(listen)[1]:  # gRPC does not tell why it cannot bind an address
-            bind_setting("otlp_grpc_listen", listen, is_shared=False).close()
-        messages = MessageReader(
-            doors.budget,
-            PACE,
-            message_bytes_max=doors.body_bytes_max,
-            slow_max=slow_max(doors.body_bytes_max, doors.budget.bytes_max),
-        )
-        rules = GrpcRules(
-            connections_max=port_connections_max(self._settings.limits.connections_max),
-            handshake_s=HANDSHAKE_S,
-            end_s=SHUTDOWN_S,
-        )
-        return serving_otlp_grpc(
-            OtlpMethods(doors, senders, messages), listen, rules, tls=self._tls
-        )
+    listen = settings.otlp_grpc_listen
+    if parse_listen(listen)[1]:  # gRPC does not tell why it cannot bind an address
+        bind_setting("otlp_grpc_listen", listen, is_shared=False).close()
+    messages = MessageReader(
+        doors.budget,
+        PACE,
+        message_bytes_max=doors.body_bytes_max,
+        slow_max=slow_max(doors.body_bytes_max, doors.budget.bytes_max),
+    )
+    rules = GrpcRules(
+        connections_max=port_connections_max(settings.connections_max),
+        handshake_s=HANDSHAKE_S,
+        end_s=SHUTDOWN_S,
+    )
+    methods = OtlpMethods(doors, senders, messages)
+    return serving_otlp_grpc(methods, listen, rules, tls=_tls_files(settings))
 
-    def forward(self) -> AbstractAsyncContextManager[int]:
-        """Return the server of Fluent's forward protocol; it yields its port."""
-        from sluice_agent.doors.forward_keys import (  # noqa: PLC0415 - an extra
-            KeySenders,
-            read_forward_keys,
-        )
-        from sluice_doors.forward.server import (  # noqa: PLC0415
-            ForwardRules,
-            ForwardServer,
-            serving_forward,
-        )
 
-        separate = self._separate
-        keys = () if separate.forward_keys is None else read_forward_keys(separate.forward_keys)
-        rules = ForwardRules(
-            hostname=HOSTNAME,
-            message_bytes_max=self._doors.body_bytes_max,
-            login_s=HANDSHAKE_S,
-            pace=PACE,
-            retry_s_max=math.inf,  # an agent drops nothing while its spool is full
-            end_s=SHUTDOWN_S,
-        )
-        server = ForwardServer(doors=self._doors, senders=KeySenders(keys), rules=rules)
-        return serving_forward(
-            server, separate.forward_listen, self._limits(FORWARD_IDLE_S), tls=self._tls
-        )
+def _serve_forward(
+    settings: DoorSettings, doors: AgentDoors, ports: DoorPorts
+) -> AbstractAsyncContextManager[int]:
+    """Return the server of Fluent's forward protocol; it yields its port."""
+    from sluice_agent.doors.forward_keys import (  # noqa: PLC0415 - an extra
+        KeySenders,
+        read_forward_keys,
+    )
+    from sluice_doors.forward.server import (  # noqa: PLC0415
+        ForwardRules,
+        ForwardServer,
+        serving_forward,
+    )
 
-    def _limits(self, idle_timeout_s: float) -> ConnectionLimits:
-        connections_max = port_connections_max(self._settings.limits.connections_max)
-        return ConnectionLimits(
-            connections_max=connections_max,
-            per_address_max=connections_max,
-            head_timeout_s=HANDSHAKE_S,
-            idle_timeout_s=idle_timeout_s,
-            opened=self._ports.metrics.door_connections,
-            closed=self._ports.metrics.door_connections_closed,
-        )
+    keys = () if settings.forward_keys is None else read_forward_keys(settings.forward_keys)
+    rules = ForwardRules(
+        hostname=HOSTNAME,
+        message_bytes_max=doors.body_bytes_max,
+        login_s=HANDSHAKE_S,
+        pace=PACE,
+        retry_s_max=math.inf,  # an agent drops nothing while its spool is full
+        end_s=SHUTDOWN_S,
+    )
+    server = ForwardServer(doors=doors, senders=KeySenders(keys), rules=rules)
+    limits = _limits(settings, ports, FORWARD_IDLE_S)
+    return serving_forward(server, settings.forward_listen, limits, tls=_tls_files(settings))
+
+
+def _limits(settings: DoorSettings, ports: DoorPorts, idle_timeout_s: float) -> ConnectionLimits:
+    connections_max = port_connections_max(settings.connections_max)
+    return ConnectionLimits(
+        connections_max=connections_max,
+        per_address_max=connections_max,
+        head_timeout_s=HANDSHAKE_S,
+        idle_timeout_s=idle_timeout_s,
+        opened=ports.metrics.door_connections,
+        closed=ports.metrics.door_connections_closed,
+    )
 
 
 def _bounded_accepts(settings: DoorSettings, ports: DoorPorts) -> BoundedAccepts:
     may_warn = RareWarnings(ports.clock).may_warn
-    connections_max = port_connections_max(settings.limits.connections_max)
+    connections_max = port_connections_max(settings.connections_max)
 
     def warn_full(_: socket.socket) -> None:
         if may_warn("full"):

@@ -5,11 +5,15 @@ blocked, the answer is "later" in the form of each protocol. A request that is r
 response is a duplicate as long as the spool knows it (`request_window`), also while the first one
 is not durable yet: both then wait for the same records.
 
+Records of many requests share a frame, so each has the pairs of its resource as attributes. A large
+request becomes several parts, cut at the same places in every retry: a crash may make only some of
+them durable, and the retry adds the others.
+
 Source: ADR 20, 17 and 5.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,24 +22,68 @@ from typing import Final
 
 from aiohttp import web
 
-from sluice_agent.doors.blocks import ReadRequest, read_request
-from sluice_agent.doors.senders import TokenSenders
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool.batching import Batcher, RecordBlock
+from sluice_agent.settings import BATCH_BYTES_MAX
+from sluice_agent.spool.batching import Batcher, RecordBlock, cost_bytes
+from sluice_agent.spool.request_window import part_digest
 from sluice_agent.spool.spool import Spool
-from sluice_doors.requests import DoorRequest, DoorResult, sent_token
+from sluice_doors.attributes import with_resource_in_records
+from sluice_doors.content_coding import decompress
+from sluice_doors.decoded import BodyTooLarge, DecodedRecords
+from sluice_doors.requests import (
+    DoorRequest,
+    DoorResult,
+    RequestOrigin,
+    canonical_records,
+    identity_of,
+    sent_token,
+)
 from sluice_doors.table import DoorName
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import ErrorCode, TooLarge
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import SignalColumns
+from sluice_protocol.errors import ErrorCode, TooLarge, Unauthenticated
+from sluice_protocol.identity import IdentitySource
 from sluice_protocol.units import UnixNs
 from sluice_web.application import send_continue
 from sluice_web.problems import HttpRefusal, Problem
 from sluice_web.refused_clients import RefusedClients
+from sluice_web.tokens import Operator, name_of_token
 
 BODIES_BYTES_MAX: Final = 64 * 1024 * 1024
 """Limit of all bodies that are in memory, as announced; more requests get "later"."""
 REQUESTS_MAX: Final = 256
 """Limit of requests that wait to become durable."""
+BODY_S_MAX: Final = 60.0
+INLINE_BYTES_MAX: Final = 16 * 1024
+"""Bodies up to this size are decoded on the event loop."""
+THREADS: Final = 2
+PART_BYTES_MAX: Final = BATCH_BYTES_MAX // 2
+"""A constant and no setting: parts of a request must not change between two runs."""
+LOCAL_SENDER: Final = "local"
+"""The sender of all requests to a listener that requires no proof."""
+
+
+class TokenSenders:
+    """The senders of requests over HTTP and of gRPC calls (`CallSenders`)."""
+
+    def __init__(self, tokens: Collection[Operator]) -> None:
+        """Bind the known tokens; without any, every request is accepted."""
+        self._tokens = tuple(tokens)
+
+    def of_token(self, token: str | None) -> str:
+        """Return the owner of a token."""
+        if not self._tokens:
+            return LOCAL_SENDER
+        name = name_of_token(token or "", self._tokens)
+        if name is None:
+            raise Unauthenticated("the request does not contain a known token")
+        return name
+
+    def of_call(self, token: str | None, spiffe: str | None) -> str:
+        """Return the owner of a token; an agent knows no client certificates."""
+        del spiffe
+        return self.of_token(token)
 
 
 class DoorBudget:
@@ -74,12 +122,6 @@ class DoorBudget:
                 self._requests -= 1
 
 
-BODY_S_MAX: Final = 60.0
-INLINE_BYTES_MAX: Final = 16 * 1024
-"""Bodies up to this size are decoded on the event loop."""
-THREADS: Final = 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoorPorts:
     """What the doors use of the agent."""
@@ -88,6 +130,21 @@ class DoorPorts:
     spool: Spool
     metrics: AgentMetrics
     clock: Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRequest:
+    """What the body of a request contains.
+
+    Attributes:
+        blocks: The records, each block with the digest of its part of the request.
+        unreadable: Records that were kept raw.
+    """
+
+    blocks: tuple[RecordBlock, ...]
+    records: int
+    unreadable: int
+    source: IdentitySource
 
 
 class AgentDoors:
@@ -225,3 +282,55 @@ class AgentDoors:
             report(durable=False)
             raise
         return sealed
+
+
+def read_request(
+    body: bytes, wanted: DoorRequest, *, sender: str, received_ns: UnixNs, bytes_max: int
+) -> ReadRequest:
+    """Return the blocks of a body.
+
+    Requests of two senders are different requests even if their bytes are equal. `bytes_max` limits
+    the body after decompression.
+
+    Raises:
+        BodyUnreadable: No record can be read.
+        BodyTooLarge: The limit after decompression is exceeded.
+    """
+    plain = decompress(body, wanted.coding, bytes_max=bytes_max)
+    origin = RequestOrigin(principal=sender, door=wanted.door, key=wanted.key, unique=b"")
+    blocks: list[RecordBlock] = []
+    source: IdentitySource = "none"
+    records = unreadable = 0
+    for found in canonical_records(plain, wanted, received_ns):
+        identity = identity_of(found.named, origin)
+        source = identity.source
+        request = b"" if source == "none" else identity.digest
+        blocks += _blocks(found.records, request)
+        records += len(found.records.columns)
+        unreadable += found.records.unreadable
+    return ReadRequest(blocks=tuple(blocks), records=records, unreadable=unreadable, source=source)
+
+
+def _blocks(records: DecodedRecords, request: bytes) -> Iterator[RecordBlock]:
+    columns = with_resource_in_records(records).columns
+    for start, part in _parts(columns, 0):
+        yield RecordBlock(
+            columns=part,
+            cost_bytes=cost_bytes(part),
+            request=part_digest(request, start, len(part)) if request else b"",
+        )
+
+
+def _parts(columns: SignalColumns, start: int) -> Iterator[tuple[int, SignalColumns]]:
+    """Yield the records with the number of the first, in halves where they are too large."""
+    cost, count = cost_bytes(columns), len(columns)
+    if cost <= PART_BYTES_MAX or (count == 1 and cost <= BATCH_BYTES_MAX):
+        yield start, columns
+        return
+    if count == 1:
+        raise BodyTooLarge(
+            f"record is too large: it has more than {BATCH_BYTES_MAX} bytes; send smaller records"
+        )
+    half = count // 2
+    yield from _parts(slice_columns(columns, 0, half), start)
+    yield from _parts(slice_columns(columns, half, count), start + half)

@@ -25,10 +25,9 @@ from typing import Final
 
 import structlog
 
-from sluice_agent.doors.blocks import cost_bytes
-from sluice_agent.listen_settings import SyslogAddress, SyslogSettings
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.spool.batching import Batcher, RecordBlock
+from sluice_agent.settings import SyslogAddress, SyslogSettings
+from sluice_agent.spool.batching import Batcher, RecordBlock, cost_bytes
 from sluice_doors.syslog import SyslogFrames, SyslogPiece, cut_pieces, decode_syslog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
@@ -180,35 +179,31 @@ _COUNTER: Final = struct.Struct("I")
 _WRAP: Final = 1 << 32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyslogPorts:
-    """What the input uses of the agent."""
-
-    batcher: Batcher
-    metrics: AgentMetrics
-    clock: Clock
-
-
 class SyslogInput:
     """Receives messages on bound sockets."""
 
     def __init__(
         self,
         settings: SyslogSettings,
-        ports: SyslogPorts,
         sockets: Sequence[tuple[SyslogAddress, socket.socket]],
+        *,
+        batcher: Batcher,
+        metrics: AgentMetrics,
+        clock: Clock,
     ) -> None:
         self.sockets = sockets
         self._settings = settings
-        self._ports = ports
-        self._may_warn = RareWarnings(ports.clock).may_warn
+        self._batcher = batcher
+        self._metrics = metrics
+        self._clock = clock
+        self._may_warn = RareWarnings(clock).may_warn
 
     async def run(self, stop: asyncio.Event) -> None:
         """Receive until `stop`, then pass on what was received."""
         connections = SyslogConnections(
             self._connection,
-            clock=self._ports.clock,
-            metrics=self._ports.metrics,
+            clock=self._clock,
+            metrics=self._metrics,
             may_warn=self._may_warn,
         )
         listeners = []
@@ -307,7 +302,7 @@ class SyslogInput:
         return pieces, dropped
 
     def _count_dropped(self, count: int) -> None:
-        self._ports.metrics.syslog_dropped.inc(count)
+        self._metrics.syslog_dropped.inc(count)
         if self._may_warn("dropped"):
             log.warning("syslog_datagrams_dropped", count=count)
 
@@ -317,15 +312,14 @@ class SyslogInput:
         """Pass messages on; wait while the spool is full."""
         if not pieces:
             return
-        now_ns = self._ports.clock.now_ns()
+        now_ns = self._clock.now_ns()
         found = decode_syslog(pieces, received_ns=now_ns, zone=self._settings.zone)
         if found is None:
             return
-        metrics = self._ports.metrics
-        metrics.syslog_messages.labels(transport).inc(sum(not piece.rest for piece in pieces))
-        metrics.syslog_unreadable.labels(transport).inc(found.unreadable)
+        self._metrics.syslog_messages.labels(transport).inc(sum(not piece.rest for piece in pieces))
+        self._metrics.syslog_unreadable.labels(transport).inc(found.unreadable)
         columns = found.columns
-        await self._ports.batcher.put(RecordBlock(columns=columns, cost_bytes=cost_bytes(columns)))
+        await self._batcher.put(RecordBlock(columns=columns, cost_bytes=cost_bytes(columns)))
 
 
 def _resolve(readable: "asyncio.Future[None]") -> None:
@@ -372,9 +366,9 @@ def _tls(settings: SyslogSettings) -> ssl.SSLContext | None:
 
 @asynccontextmanager
 async def opened_syslog(
-    settings: SyslogSettings, ports: SyslogPorts
-) -> AsyncIterator[SyslogInput | None]:
-    """Bind every address while the context is active; None without addresses."""
+    settings: SyslogSettings, *, batcher: Batcher, metrics: AgentMetrics, clock: Clock
+) -> AsyncIterator[SyslogInput]:
+    """Bind every address while the context is active."""
     if any(address.transport == "tls" for address in settings.addresses):
         _tls(settings)  # wrong files are reported before anything is bound
     with contextlib.ExitStack() as stack:
@@ -384,7 +378,7 @@ async def opened_syslog(
             stack.callback(sock.close)
             sockets.append((address, sock))
             log.info("syslog_listening", address=str(address), port=sock.getsockname()[1])
-        yield SyslogInput(settings, ports, sockets) if sockets else None
+        yield SyslogInput(settings, sockets, batcher=batcher, metrics=metrics, clock=clock)
 
 
 def _bound(address: SyslogAddress) -> socket.socket:

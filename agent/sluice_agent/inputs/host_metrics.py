@@ -13,10 +13,10 @@ import numpy as np
 import psutil
 import structlog
 
-from sluice_agent.inputs.columns import Pairs, attribute_columns
 from sluice_agent.inputs.file_names import shown_name
 from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_protocol.columns import MetricColumns, NameColumn
+from sluice_protocol.records import attribute_columns
 from sluice_protocol.units import UnixNs
 
 GAUGE: Final = 0
@@ -161,11 +161,10 @@ def columns_from_metrics(metrics: list[HostMetric], *, now_ns: UnixNs) -> Metric
     """Return the columns of metrics that were measured at one time."""
     names: dict[str, int] = {}
     index = [names.setdefault(metric.name, len(names)) for metric in metrics]
-    attributes: list[Pairs] = [list(metric.attributes) for metric in metrics]
     return MetricColumns(
         ts=np.full(len(metrics), now_ns, np.int64),
         name=NameColumn(names=tuple(names), indexes=np.array(index, np.uint32)),
         value=np.array([metric.value for metric in metrics], np.float64),
         type=np.array([metric.type for metric in metrics], np.uint8),
-        attributes=attribute_columns(attributes),
+        attributes=attribute_columns([dict(metric.attributes) for metric in metrics]),
     )

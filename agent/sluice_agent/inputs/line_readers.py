@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sluice_agent.batch_limits import BLOCK_READ_BYTES_MIN, BlockLimits
 from sluice_agent.inputs.columns import Newlines, find_newlines, logs_from_block
 from sluice_agent.inputs.file_identity import BLOCK_BYTES, PrefixDigest
 from sluice_agent.inputs.file_names import shown_name, stored_path
-from sluice_agent.settings import Zone
+from sluice_agent.settings import BLOCK_READ_BYTES_MIN, BlockLimits, Zone
 from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.units import UnixNs

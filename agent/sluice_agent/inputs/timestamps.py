@@ -9,27 +9,25 @@ that cannot be read, has its time of arrival: a wrong guess is worse than none.
 Source: RFC 3339 section 5.6, RFC 3164 section 4.1.2.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from sluice_agent.inputs.uniform_timestamps import (
-    YEARS,
-    Ints,
-    may_be_zone,
-    offset_of_zone,
-    parse_uniform,
-)
 from sluice_agent.settings import Zone
 from sluice_protocol.columns import TextColumn
-from sluice_protocol.times import SLACK_S, TIME_BYTES_MAX, scan_time
+from sluice_protocol.times import ABBREVIATIONS, SLACK_S, TIME_BYTES_MAX, scan_time
 from sluice_protocol.units import NS_PER_S, UnixNs
 
+Ints = npt.NDArray[np.int64]
+Bytes1D = npt.NDArray[np.uint8]
 Bytes2D = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 
+YEARS: Final = (1970, 2261)
+"""Years whose times fit into 64 bits of nanoseconds."""
 _HEAD_BYTES: Final = 36
 """19 bytes of date and time, 10 of the fraction, and 7 of the zone and its end."""
 _ISO_DIGITS: Final = (0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18)
@@ -40,29 +38,32 @@ _MONTHS: Final = {
         ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"), 1
     )
 }
+_PAIRS: Final = [
+    int.from_bytes(word, "big") & 0xDFDF for word in (b"AM", b"PM", b"A.", b"P.", b"UT")
+]
+_TRIPLES: Final = sorted(
+    {int.from_bytes(word.encode()[:3], "big") & 0xDFDFDF for word in ABBREVIATIONS if len(word) > 2}  # noqa: PLR2004
+)
 _HOUR_S: Final = 3600
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
-    """Return the time of each line, i64[n] Unix ns."""
-    if not len(lines):
-        return np.zeros(0, np.int64)
-    uniform = parse_uniform(lines, zone)
-    return parse_mixed(lines, arrived_ns=arrived_ns, zone=zone) if uniform is None else uniform
-
-
-def parse_mixed(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
-    """Return the time of each line; the forms may differ from line to line."""
+    """Return the time of each line, i64[n] Unix ns; the forms may differ from line to line."""
     ts = np.full(len(lines), arrived_ns, np.int64)
+    if not len(lines):
+        return ts
     head = _heads(lines)
     iso = _looks_iso(head)
     read = iso.copy()
     if iso.any():
         read[iso] = _fill(ts, iso, *_parse_iso(_rows(head, iso), zone))
-    old = ~iso & _looks_syslog(head)
-    if old.any():
-        read[old] = _fill(ts, old, *_parse_syslog(_rows(head, old), arrived_ns, zone))
-    for row in np.flatnonzero(~read & _may_be_time(head)).tolist():
+    if not iso.all():
+        old = ~iso & _looks_syslog(head)
+        if old.any():
+            read[old] = _fill(ts, old, *_parse_syslog(_rows(head, old), arrived_ns, zone))
+    left = np.flatnonzero(~read)
+    for row in left[_may_be_time(head[left])].tolist():
         start, end = int(lines.offsets[row]), int(lines.offsets[row + 1])
         text = lines.data[start : min(end, start + TIME_BYTES_MAX)].decode("latin-1")
         found = scan_time(text.removeprefix("["), zone=zone, received_ns=arrived_ns)
@@ -153,8 +154,9 @@ def _parse_iso(head: Bytes2D, zone: Zone) -> tuple[Ints, Bools]:
     fraction_ns, width = _fraction(head)
     after = _at(head, 19 + width)
     offset_s, named = _zone_offsets(after)
-    local = valid & ~named & _has_no_zone(after)
+    local = valid & ~named
     if local.any():
+        local &= _has_no_zone(after)
         offset_s[local] = _local_offsets(seconds[local], zone)
     ts = (seconds - offset_s) * NS_PER_S + fraction_ns
     return ts, valid & (named | local) & (ts >= 0)
@@ -215,6 +217,9 @@ def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
     width = np.zeros(len(head), np.int64)
     for place in range(20, 20 + _FRACTION_DIGITS):
         running &= _is_digit(head[:, place])
+        if not running.any():
+            value *= 10 ** (20 + _FRACTION_DIGITS - place)
+            break
         value = value * 10 + np.where(running, head[:, place] & 15, 0)
         width += running
     return value, np.where(width > 0, width + 1, 0)
@@ -241,11 +246,23 @@ def _ends(octets: Bytes2D) -> Bools:
     return found
 
 
+def _may_be_zone(first: Bytes1D, second: Bytes1D, third: Bytes1D) -> Bools:
+    """Return which words may be a zone, or AM or PM; each word is given by its first three bytes.
+
+    The reader of times (`sluice_protocol.times`) decides about these.
+    """
+    found: Bools = (first == ord("+")) | (first == ord("-")) | (first == ord("Z"))
+    two = ((first.astype(np.int64) << 8) | second) & 0xDFDF
+    found |= np.isin(two, _PAIRS)
+    found |= np.isin((two << 8) | (third & 0xDF), _TRIPLES)
+    return found
+
+
 def _has_no_zone(after: Bytes2D) -> Bools:
     """Return which rows certainly have no zone, because the time is followed by neither form."""
     spaced = after[:, 0] == ord(" ")
     found: Bools = _ends(after[:, 0]) & ~(
-        spaced & may_be_zone(after[:, 1], after[:, 2], after[:, 3])
+        spaced & _may_be_zone(after[:, 1], after[:, 2], after[:, 3])
     )
     return found
 
@@ -261,5 +278,14 @@ def _at(head: Bytes2D, at: Ints) -> Bytes2D:
 def _local_offsets(seconds: Ints, zone: Zone) -> Ints:
     """Return the zone's offset at each local time, computed once for each minute that occurs."""
     minutes, back = np.unique(seconds // 60, return_inverse=True)
-    offsets = np.array([offset_of_zone(int(one) * 60, zone) for one in minutes], np.int64)
+    offsets = np.array([_offset_of_zone(int(one) * 60, zone) for one in minutes], np.int64)
     return offsets[back]
+
+
+@lru_cache(maxsize=4096)
+def _offset_of_zone(seconds: int, zone: Zone) -> int:
+    """Return the zone's offset at a local time, seconds."""
+    naive = (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None)
+    aware = naive.replace(tzinfo=zone) if zone is not None else naive.astimezone()
+    offset = aware.utcoffset()
+    return offset // timedelta(seconds=1) if offset is not None else 0

@@ -7,8 +7,8 @@ a minute, and after every gateway has failed. If a name does not resolve, its la
 import asyncio
 import random  # noqa: TID251 - the type of the seeded argument
 import socket
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import structlog
 from yarl import URL
@@ -35,28 +35,24 @@ ADDRESSES_MAX: Final = 64
 _log: Final = structlog.get_logger("sluice.agent.gateways")
 
 
-class AddressResolver(Protocol):
-    """Resolves the name of a host."""
-
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Return the IP addresses of a host; empty if it does not resolve."""
-        ...
+ResolveName = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Returns the IP addresses of a host and port; none if the name does not resolve."""
 
 
-class SystemResolver:
-    """Resolves names with getaddrinfo, only to families for which this machine has an address."""
+async def resolve_name(host: str, port: int) -> Sequence[str]:
+    """Return the addresses of a host without repetition, sorted; none if it does not resolve.
 
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
-        """Return the addresses without repetition, sorted."""
-        loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-                found = await loop.getaddrinfo(
-                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
-                )
-        except (OSError, TimeoutError):
-            return ()
-        return sorted({str(place[0]) for *_, place in found if "%" not in str(place[0])})
+    Only families are returned for which this machine has an address.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(RESOLVE_TIMEOUT_S):
+            found = await loop.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG
+            )
+    except (OSError, TimeoutError):
+        return ()
+    return sorted({str(place[0]) for *_, place in found if "%" not in str(place[0])})
 
 
 class Gateways:
@@ -65,14 +61,14 @@ class Gateways:
     def __init__(
         self,
         urls: Sequence[str],
-        resolver: AddressResolver | None,
+        resolve: ResolveName | None,
         *,
         clock: Clock,
         rng: random.Random,
     ) -> None:
-        """Without a resolver each URL is one gateway."""
+        """Without `resolve` each URL is one gateway."""
         self._urls = tuple(urls)
-        self._resolver = resolver
+        self._resolve_name = resolve
         self._clock = clock
         self._rng = rng
         self._addresses: dict[str, tuple[str, ...]] = {}
@@ -114,7 +110,7 @@ class Gateways:
 
     async def _resolve(self) -> None:
         """Resolve all names; concurrent uploads wait for the first resolution only."""
-        if self._resolver is None or (self._resolving.locked() and self._addresses):
+        if self._resolve_name is None or (self._resolving.locked() and self._addresses):
             return
         async with self._resolving:
             now_s = self._now_s()
@@ -131,9 +127,9 @@ class Gateways:
     async def _targets(self, url: str) -> list[GatewayTarget]:
         parsed = URL(url)
         host, port = parsed.host or "", parsed.port or 0
-        if self._resolver is None or is_address(host):
+        if self._resolve_name is None or is_address(host):
             return [GatewayTarget(url=url)]
-        found = await self._resolver.resolve(host, port)
+        found = await self._resolve_name(host, port)
         if len(found) > ADDRESSES_MAX:
             found = self._rng.sample(list(found), ADDRESSES_MAX)
         if found:

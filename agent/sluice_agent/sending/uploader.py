@@ -27,7 +27,6 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.foreign_responses import ForeignResponses
 from sluice_agent.sending.gateway_addresses import Gateways
 from sluice_agent.sending.gateway_choice import GatewayTarget, SendAttempts
-from sluice_agent.sending.spool_retries import RetriedSpool
 from sluice_agent.sending.transport import UploadRequest, UploadResult, UploadTransport
 from sluice_agent.sending.upload_decisions import (
     NOT_A_GATEWAY,
@@ -42,6 +41,8 @@ from sluice_agent.sending.upload_decisions import (
     decide_reaction,
 )
 from sluice_agent.settings import UploaderSettings
+from sluice_agent.spool.format import ParkedReason
+from sluice_agent.spool.retries import RetriedSpool
 from sluice_agent.spool.spool import Spool, SpooledBatch
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode
@@ -231,6 +232,8 @@ class OutageLog:
 
 
 REFUSED_RETRY_S: Final = 60.0
+RESPONSE_CHARS_MAX: Final = 4096
+"""Text of a response that is kept with a parked batch."""
 
 
 class Uploader:
@@ -446,7 +449,7 @@ class Uploader:
             if self._settings.stop_when_refused:
                 self.foreign.check_route()
             if self._settings.uploads_max > 1 and refusals.is_final(self._now_s()):
-                await self._spooled.park(batch, NOT_A_GATEWAY, str(target), received)
+                await self._park(batch, NOT_A_GATEWAY, target, received)
                 self._end_one(batch)
                 return True
         else:
@@ -490,7 +493,7 @@ class Uploader:
                 await self._spooled.forget_accepted(batch)
                 return True
             case Park(reason=reason):
-                await self._spooled.park(batch, reason, str(target), received)
+                await self._park(batch, reason, target, received)
                 return True
             case DropResolved(reason=reason):
                 self._metrics.resolved.labels(reason).inc()
@@ -519,6 +522,19 @@ class Uploader:
             case StopSending():
                 await self._stop_sending(str(target), received)
                 return False
+
+    async def _park(
+        self, batch: SpooledBatch, reason: str, target: GatewayTarget, received: UploadResult
+    ) -> None:
+        response = received.response
+        parked = ParkedReason(
+            reason=reason,
+            gateway=str(target),
+            status=response.status if isinstance(response, GatewayResponse) else 0,
+            parked_at_unix_ns=self._clock.now_ns(),
+            answer=received.body.decode(errors="replace")[:RESPONSE_CHARS_MAX],
+        )
+        await self._spooled.park(batch, parked)
 
     def _record_success(
         self, target: GatewayTarget, received: UploadResult, latency_s: float

@@ -17,14 +17,13 @@ from typing import Final
 import msgspec
 import structlog
 
-from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.metrics import AgentMetrics
-from sluice_agent.sending.spool_retries import until_done
-from sluice_agent.settings import WhenFull
+from sluice_agent.settings import BatchLimits, WhenFull
 from sluice_agent.spool.format import FileCheckpoint
+from sluice_agent.spool.retries import until_done
 from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.clock import Clock
-from sluice_protocol.column_slices import join_columns
+from sluice_protocol.column_slices import join_columns, text_bytes
 from sluice_protocol.columns import Columns, SignalColumns, kind_of
 from sluice_protocol.fields import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -62,6 +61,12 @@ class RecordBlock:
 
 
 SealedCallback = Callable[[bool], None]
+
+
+def cost_bytes(columns: SignalColumns) -> int:
+    """Return the approximate size of records in a frame before compression, bytes."""
+    pairs = 0 if columns.attributes is None else len(columns.attributes.keys)
+    return text_bytes(columns) + 8 * pairs + RECORD_COST_BYTES * len(columns)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -82,7 +82,7 @@ class SpoolDirectory:
         """
         path = self.path("ready", name)
         try:
-            with naming_file(path):
+            with _naming_file(path):
                 return decode_entry(self._disk.read(path))[1]
         except FileNotFoundError as error:
             raise CorruptEntry("the file does not exist") from error
@@ -92,11 +92,8 @@ class SpoolDirectory:
 
     def read_header(self, folder: str, name: str, size_bytes: int) -> EntryHeader | None:
         """Return a batch's header; move a corrupt file to `corrupt/` and return None."""
-        path = self.path(folder, name)
         try:
-            with naming_file(path):
-                end = header_end(self._disk.read_head(path, PREFIX.size))
-                return decode_header(self._disk.read_head(path, end), file_bytes=size_bytes)
+            return read_entry_header(self._disk, self.path(folder, name), size_bytes)
         except CorruptEntry as error:
             self._move_to_corrupt(folder, name, error.reason)
             return None
@@ -127,7 +124,7 @@ class SpoolDirectory:
         """
         path = self._directory / STATE
         try:
-            with naming_file(path):
+            with _naming_file(path):
                 return decode_state(self._disk.read(path))
         except FileNotFoundError:
             return SpoolState()
@@ -157,8 +154,15 @@ class SpoolDirectory:
         self.corrupt_files.append((name, reason))
 
 
+def read_entry_header(disk: Disk, path: Path, size_bytes: int) -> EntryHeader:
+    """Return the header of an entry's file; raise `CorruptEntry` on damage."""
+    with _naming_file(path):
+        end = header_end(disk.read_head(path, PREFIX.size))
+        return decode_header(disk.read_head(path, end), file_bytes=size_bytes)
+
+
 @contextlib.contextmanager
-def naming_file(path: Path) -> Iterator[None]:
+def _naming_file(path: Path) -> Iterator[None]:
     """Add the path to `UnsupportedVersion`."""
     try:
         yield

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from sluice_agent.errors import CorruptEntry
-from sluice_agent.spool.directory import naming_file
+from sluice_agent.spool.directory import read_entry_header
 from sluice_agent.spool.disk import Disk, RealDisk
-from sluice_agent.spool.format import PREFIX, ParkedReason, decode_header, header_end, is_entry
+from sluice_agent.spool.format import ParkedReason, is_entry
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 
 
@@ -107,11 +107,7 @@ def _beside(one: ParkedBatch) -> Path:
 def _parked(disk: Disk, spool: Path, name: str, size_bytes: int) -> ParkedBatch:
     path = spool / "parked" / name
     try:
-        with naming_file(path):
-            header = decode_header(
-                disk.read_head(path, header_end(disk.read_head(path, PREFIX.size))),
-                file_bytes=size_bytes,
-            )
+        header = read_entry_header(disk, path, size_bytes)
     except CorruptEntry as error:
         raise BadUsage(f"parked batch is corrupt: {error.reason}, path=`{path}`") from error
     reason = read_reason(disk, path.with_name(f"{name}.json"))

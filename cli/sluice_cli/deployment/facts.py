@@ -20,14 +20,14 @@ from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
 from sluice_console.store_counts import count_held, count_open_conflicts, find_missing_indexes
 from sluice_maintain.lake_state import count_open_dead_letters, read_lake_problems
-from sluice_maintain.stored_status import read_stored_status
+from sluice_maintain.status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
-from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.discovery import read_discovery_status
 from sluice_reconciler.lanes.membership import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts

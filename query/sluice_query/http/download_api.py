@@ -17,17 +17,16 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.fields import Kind
-from sluice_query.answer.result import QuerySummary, Row, record_json
-from sluice_query.compute.sql import ordered_sql, returned_columns
-from sluice_query.errors import TooManyClients
 from sluice_query.http.read_api import NDJSON
 from sluice_query.http.responses import LateResponse, given_parameters, problem_line, read_endpoint
-from sluice_query.http.runner import QueryRunner
-from sluice_query.question.parameters import ORDERED, ParameterReader, check_given, parse_query
-from sluice_query.question.request import Query, plain_name
+from sluice_query.http.runner import QueryRunner, TooManyClients
+from sluice_query.parameters import ORDERED, ParameterReader, check_given, parse_query
+from sluice_query.pruning import newest_files
+from sluice_query.request import Query, plain_name
+from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.sources.pruning import newest_files
+from sluice_query.sql import ordered_sql, returned_columns
 from sluice_web.endpoints import Endpoint
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 

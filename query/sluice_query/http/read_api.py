@@ -8,12 +8,10 @@ from aiohttp import web
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import NeighboursResult, ViewResult, result_lines
-from sluice_query.answer.streaming import stream_lines, stream_search
-from sluice_query.compute.views import FieldListResult, HistogramResult, TopValuesResult
+from sluice_query.dead_letters import DeadLetterList, list_dead_letters
 from sluice_query.http.responses import LateResponse, given_parameters, problem_line, read_endpoint
 from sluice_query.http.runner import QueryRunner
-from sluice_query.question.parameters import (
+from sluice_query.parameters import (
     CONTEXT,
     FIELDS,
     HISTOGRAM,
@@ -27,8 +25,10 @@ from sluice_query.question.parameters import (
     parse_query,
     parse_values,
 )
-from sluice_query.question.request import Query
-from sluice_query.sources.dead_letters import DeadLetterList, list_dead_letters
+from sluice_query.request import Query
+from sluice_query.result import NeighboursResult, ViewResult, result_lines
+from sluice_query.streaming import stream_lines, stream_search
+from sluice_query.views import FieldListResult, HistogramResult, TopValuesResult
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.parameters import AgentParameter, IntegerParameter, Parameter, check_names

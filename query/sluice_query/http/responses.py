@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from sluice_protocol.errors import SluiceError
-from sluice_query.errors import QueryTimedOut
+from sluice_query.engine import QueryTimedOut
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
 from sluice_web.parameters import Parameter

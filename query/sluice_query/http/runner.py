@@ -15,8 +15,9 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from sluice_query.answer.result import QueryResult, QuerySummary
-from sluice_query.question.request import Query
+from sluice_protocol.errors import ErrorCode, SluiceError
+from sluice_query.request import Query
+from sluice_query.result import QueryResult, QuerySummary
 from sluice_query.search import Searcher
 
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60)
@@ -43,6 +44,20 @@ class QueryMetrics:
 
 QUERIES_MAX: Final = 4
 """Queries that run concurrently; further ones wait."""
+
+
+class TooManyClients(SluiceError):
+    """A request that is refused because as many others as possible are open."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, what: str, most: int) -> None:
+        super().__init__(what, most)
+        self.what = what
+        self.most = most
+
+    def __str__(self) -> str:
+        return f"too many {self.what} already: wait until one ends, most=`{self.most}`"
 
 
 class CountedQuery:

@@ -26,11 +26,9 @@ import structlog
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import journal_prefix, parse_journal_key, registration_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.journals.progress import BREAK_MARGIN_S, ProcessJournal
-from sluice_reconciler.metrics import ReconcilerMetrics, StoreClock
-from sluice_store.port import ListPage, ObjectStore
+from sluice_store.port import ListPage
 from sluice_store.retry import CurrentDeletion, delete_current_version
 
 log = structlog.get_logger()
@@ -86,22 +84,8 @@ def plan_objects(
 class JournalRemoval:
     """Removes a bounded number of objects per run."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        discovery: DiscoveryStore,
-        requests: RequestLimit,
-        clock: StoreClock,
-        metrics: ReconcilerMetrics,
-        *,
-        horizon_ns: int,
-    ) -> None:
-        self._store = store
-        self._discovery = discovery
-        self._requests = requests
-        self._clock = clock
-        self._metrics = metrics
-        self._horizon_ns = horizon_ns
+    def __init__(self, context: ReconcilerContext) -> None:
+        self._context = context
         self._is_unversioned = False
 
     async def run(self, journals: Iterable[ProcessJournal], ended: Collection[str]) -> int:
@@ -110,12 +94,12 @@ class JournalRemoval:
         `ended` are the processes whose journals no longer bound the published time. After an error,
         the next run continues.
         """
-        record = self._discovery.record
+        record = self._context.discovery.record
         began_ns = record.pass_began_unix_ns
         limits = RemovalLimits(
             pass_began_ns=None if began_ns is None else UnixNs(began_ns),
-            now_ns=self._clock.now_ns(),
-            horizon_ns=self._horizon_ns,
+            now_ns=self._context.clock.now_ns(),
+            horizon_ns=self._context.authority.retry_horizon_ns,
         )
         removed, self._is_unversioned = 0, False
         for journal in sorted(journals, key=lambda one: one.process):
@@ -127,7 +111,7 @@ class JournalRemoval:
                 removed += await self._remove_of(journal, limits, left, has_ended=has_ended)
         if removed:
             log.info("journals_removed", objects=removed)
-            self._metrics.journals_removed.inc(removed)
+            self._context.metrics.journals_removed.inc(removed)
         return removed
 
     async def _remove_of(
@@ -138,11 +122,11 @@ class JournalRemoval:
         *,
         has_ended: bool,
     ) -> int:
-        published = self._discovery.record.journals.get(journal.process, 0)
+        published = self._context.discovery.record.journals.get(journal.process, 0)
         through, keep = (math.inf, None) if has_ended else (published, published)
         planned: list[ObjectKey] = []
         is_empty = True
-        async for page in self._store.list(journal_prefix(journal.process)):
+        async for page in self._context.store.list(journal_prefix(journal.process)):
             of_page = plan_objects(page, limits, through=through, keep=keep)
             planned += of_page
             if len(of_page) < len(page.objects):
@@ -162,9 +146,9 @@ class JournalRemoval:
         The first one is deleted alone: it shows whether the store has versions.
         """
         step, deleted = _DELETED_TOGETHER, 0
-        delete = partial(delete_current_version, self._store)
+        delete = partial(delete_current_version, self._context.store)
         for part in (keys[:1], *(keys[at : at + step] for at in range(1, len(keys), step))):
-            outcomes = await self._requests.each(part, delete)
+            outcomes = await self._context.requests.each(part, delete)
             deleted += sum(one.is_gone for one in outcomes)
             self._is_unversioned = CurrentDeletion.UNVERSIONED in outcomes
             if not all(one.is_gone for one in outcomes):

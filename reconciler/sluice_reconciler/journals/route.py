@@ -16,9 +16,9 @@ of the lane. If lanes are shared, only the lane is remembered, and the object is
 lane is handed over. If not, the entries are kept and processed after `takeover_after_s`.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -35,12 +35,10 @@ from sluice_protocol.journals import (
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
-from sluice_reconciler.concurrency import RequestLimit
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.discovery import (
     IDLE_STEP_S,
     DiscoveryClaim,
-    DiscoveryStore,
     lane_times,
 )
 from sluice_reconciler.journals.progress import (
@@ -59,15 +57,17 @@ from sluice_reconciler.journals.reader import (
     entry_weight,
     is_cut_short,
 )
-from sluice_reconciler.journals.registry import GatewayRegistry
-from sluice_reconciler.lanes.worker import LaneWorkers
-from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.metrics import ReconcilerMetrics, Stage, StageBacklog, StoreClock
+from sluice_reconciler.loop_health import Loop
+from sluice_reconciler.metrics import Stage
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import read_history
-from sluice_store.port import ObjectStore
 
+log = structlog.get_logger()
+
+GATEWAYS_LABELLED: Final = 100
+"""Gateways with a separate label, at most."""
+OTHER_GATEWAYS: Final = "(other)"
+"""The label that the other gateways share."""
 LOOK_BACK_MAX: Final = 200_000
 """The largest store, in manifests, in which a pass begins as soon as a process is late. It lists
 200 pages at most; in a larger store only the pass that replaces the journal looks for its batches.
@@ -109,53 +109,27 @@ def _replaced_from_ns(
             yield UnixNs(one.written_ns + int(BREAK_MARGIN_S * NS_PER_S))
 
 
-def named_batches(journals: Iterable[ProcessJournal], ended: Collection[str]) -> "NamedBatches":
-    """Return what the journals name up to now; take it before the lanes are read."""
+def named_through(journals: Iterable[ProcessJournal], ended: Collection[str]) -> dict[str, float]:
+    """Return the time through which the journals of each gateway name what it accepted, Unix ns.
+
+    It is infinite if all processes of the gateway have ended, because nothing further is named.
+    Call it before the lanes are read.
+    """
     through: dict[str, float] = {}
     for journal in journals:
         name = journal.registration.collector_id
         is_over = journal.process in ended or journal.is_replaced()
         at_ns = float("inf") if is_over else journal.complete_through_ns
         through[name] = min(through.get(name, float("inf")), at_ns)
-    return NamedBatches(through)
+    return through
 
 
-class NamedBatches:
-    """What the journals of each gateway name, to count what they missed."""
-
-    def __init__(self, through_ns: Mapping[str, float]) -> None:
-        self._through_ns = through_ns
-
-    def count_unnamed(self, batches: Iterable[AcceptedManifest]) -> int:
-        """Return how many new batches a journal should have named.
-
-        A gateway names what it accepted before the time of its journal. If all of its processes
-        have ended, nothing further is named.
-        """
-        margin_ns = ACKNOWLEDGED_S * NS_PER_S
-        return sum(
-            one.accepted_at_unix_ns + margin_ns < self._through_ns.get(one.collector_id, 0)
-            for one in batches
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JournalDependencies:
-    """What the journal route uses."""
-
-    store: ObjectStore
-    lanes: int
-    pipeline: BatchPipeline
-    workers: LaneWorkers
-    discovery: DiscoveryStore
-    registry: GatewayRegistry
-    backlog: StageBacklog
-    live: LiveReader
-    requests: RequestLimit
-    clock: StoreClock
-    runtime: Runtime
-    metrics: ReconcilerMetrics
-    settings: ReconcilerSettings
+def count_unnamed(through_ns: Mapping[str, float], batches: Iterable[AcceptedManifest]) -> int:
+    """Return how many new batches a journal should have named, by `named_through`."""
+    margin_ns = ACKNOWLEDGED_S * NS_PER_S
+    return sum(
+        one.accepted_at_unix_ns + margin_ns < through_ns.get(one.collector_id, 0) for one in batches
+    )
 
 
 class NamedEntries:
@@ -200,57 +174,6 @@ class NamedEntries:
             self.manifests.pop(key, None)
 
 
-log = structlog.get_logger()
-
-GATEWAYS_LABELLED: Final = 100
-"""Gateways with a separate label, at most."""
-OTHER_GATEWAYS: Final = "(other)"
-"""The label that the other gateways share."""
-
-
-class JournalReport:
-    """Logs each lapsed process once, and sets the gauges of the journals."""
-
-    def __init__(self, metrics: ReconcilerMetrics, clock: StoreClock) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self._lapsed: set[str] = set()
-
-    def observe(self, journals: Mapping[str, ProcessJournal], ended: Collection[str]) -> None:
-        """Report the state after a listing.
-
-        Journals of `ended` processes no longer bound the frontier.
-        """
-        self._report_lapsed(journals, ended)
-        self._set_lags(journals, ended)
-
-    def _report_lapsed(
-        self, journals: Mapping[str, ProcessJournal], ended: Collection[str]
-    ) -> None:
-        lapsed = {process for process, one in journals.items() if one.is_replaced()}
-        for process in lapsed - self._lapsed - set(ended):
-            journal = journals[process]
-            log.warning(
-                "gateway_process_lapsed",
-                gateway=journal.registration.collector_id,
-                process=process,
-                complete_through_unix_ns=journal.complete_through_ns,
-            )
-        self._lapsed = lapsed
-
-    def _set_lags(self, journals: Mapping[str, ProcessJournal], ended: Collection[str]) -> None:
-        self._metrics.journal_entries_waiting.set(entries_waiting(journals.values()))
-        lags: defaultdict[str, float] = defaultdict(float)
-        for process, journal in journals.items():
-            if process not in ended:
-                name = journal.registration.collector_id
-                label = name if name in lags or len(lags) < GATEWAYS_LABELLED else OTHER_GATEWAYS
-                lags[label] = max(lags[label], self._clock.age_s(journal.complete_through_ns))
-        self._metrics.journal_lag.clear()
-        for label, lag_s in lags.items():
-            self._metrics.journal_lag.labels(label).set(lag_s)
-
-
 WAITING_MAX: Final = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with
 the parts of combined requests counts as several.
@@ -265,15 +188,19 @@ SWITCH_INTERVAL_S: Final = 60.0
 RETRY_S: Final = 1.0
 """Pause before entries that could not be processed are tried again, seconds."""
 
+UNREGISTERED_INTERVALS: Final = 5
+"""Pause between two rounds while no gateway is registered, in intervals of listing."""
+
 
 class JournalRoute:
-    """Reads, processes and publishes; call `round` repeatedly."""
+    """Reads, processes and publishes, each time that `round` is called."""
 
-    def __init__(self, parts: JournalDependencies) -> None:
-        self._parts = parts
-        self._registrations = RegistrationReader(parts.store, parts.requests)
-        self._reader = JournalReader(parts.store)
-        self._report = JournalReport(parts.metrics, parts.clock)
+    def __init__(self, context: ReconcilerContext, pipeline: BatchPipeline) -> None:
+        self._context = context
+        self._pipeline = pipeline
+        self._registrations = RegistrationReader(context.store, context.requests)
+        self._reader = JournalReader(context.store)
+        self._lapsed: set[str] = set()
         self._journals: dict[str, ProcessJournal] = {}
         self._ended: frozenset[str] = frozenset()
         self._listed_ns: UnixNs | None = None
@@ -282,7 +209,9 @@ class JournalRoute:
         self._published_at_ns: int | None = None
         self._spool_left_ns: UnixNs | None = None
         self._switch_read_at_ns: int | None = None
-        self._entries = NamedEntries(parts.lanes)
+        self._entries = NamedEntries(context.authority.lanes)
+        self.tried = asyncio.Event()
+        """Set when the first round has ended, with or without an error."""
         self.is_behind = False
         """Whether the last round left objects of a journal unread, so that another one is due."""
         self.frontier: Frontier | None = None
@@ -309,10 +238,38 @@ class JournalRoute:
         """Number of processes whose journals bound the frontier."""
         return len(self._journals) - len(self._ended)
 
+    async def run(self) -> None:
+        """Make rounds until cancelled; store errors are logged, and the round is repeated."""
+        health = self._context.health
+        while True:
+            try:
+                await self.round()
+            except SluiceError as error:
+                health.fail(Loop.JOURNALS, error)
+                pause_s = RETRY_S
+            else:
+                health.succeed(Loop.JOURNALS)
+                health.rounds += self._context.registry.is_journaled
+                pause_s = self.pause_s
+            self.tried.set()
+            await self._context.runtime.clock.sleep(pause_s)
+
+    @property
+    def pause_s(self) -> float:
+        """The pause after a round that succeeded, seconds."""
+        settings = self._context.settings
+        if self.is_behind:
+            return 0.0  # the round stopped at a limit, so the next one has work
+        if self.open_processes:
+            return settings.round_interval_s
+        if self._journals:
+            return settings.listing_interval_s
+        return UNREGISTERED_INTERVALS * settings.journal_interval_s
+
     async def round(self) -> PipelineResult:
         """Read what is new, process it, and publish the frontier; after an error, call it again."""
-        interval_ns = int(self._parts.settings.listing_interval_s * NS_PER_S)
-        now_ns = self._parts.runtime.clock.monotonic_ns()
+        interval_ns = int(self._context.settings.listing_interval_s * NS_PER_S)
+        now_ns = self._context.runtime.clock.monotonic_ns()
         if self._listed_ns is None or now_ns - self._listed_at_ns >= interval_ns:
             await self._list_processes()
             self._listed_at_ns = now_ns
@@ -322,7 +279,7 @@ class JournalRoute:
             result = await self._process()
         except SluiceError as error:
             failed = error  # what was done before is published: other reconcilers wait for it
-        if self._parts.registry.is_journaled:
+        if self._context.registry.is_journaled:
             self._cover_live()
         await self._publish()
         if failed is not None:
@@ -336,7 +293,7 @@ class JournalRoute:
         this process does not make that pass, for example because it started later, the window
         relies on the pass of another process, whose batches it reports as missing.
         """
-        live, began_ns = self._parts.live, self._pass_began_ns()
+        live, began_ns = self._context.live, self._pass_began_ns()
         live.watch()
         own_ns, progress = live.passed_ns, self._progress()
         if began_ns is not None and (own_ns is None or began_ns > own_ns):
@@ -348,12 +305,12 @@ class JournalRoute:
     # --- reading ---------------------------------------------------------------------------------
 
     async def _list_processes(self) -> None:
-        discovery = self._parts.discovery
+        discovery = self._context.discovery
         date_ns = await discovery.read()
-        self._parts.clock.observe(date_ns)
+        self._context.clock.observe(date_ns)
         if not self._lanes_read:
             await self._read_lanes()
-        self._parts.registry.begin_listing()
+        self._context.registry.begin_listing()
         registered = await self._registrations.read()
         for process, (registration, written_ns) in registered.items():
             if process not in self._journals:
@@ -369,10 +326,37 @@ class JournalRoute:
             journal.heal(pass_began_ns)
         await self._read_spool_switch()
         self._ended = ended_processes(self._progress(), pass_began_ns, self._spool_left_ns)
-        self._report.observe(self._journals, self._ended)
-        await self._parts.registry.observe_registrations(
+        self._report_lapsed()
+        self._set_lags()
+        await self._context.registry.observe_registrations(
             [one.registration for one in self._journals.values()]
         )
+
+    def _report_lapsed(self) -> None:
+        """Log each lapsed process once."""
+        lapsed = {process for process, one in self._journals.items() if one.is_replaced()}
+        for process in lapsed - self._lapsed - self._ended:
+            journal = self._journals[process]
+            log.warning(
+                "gateway_process_lapsed",
+                gateway=journal.registration.collector_id,
+                process=process,
+                complete_through_unix_ns=journal.complete_through_ns,
+            )
+        self._lapsed = lapsed
+
+    def _set_lags(self) -> None:
+        metrics, clock = self._context.metrics, self._context.clock
+        metrics.journal_entries_waiting.set(entries_waiting(self.journals))
+        lags: defaultdict[str, float] = defaultdict(float)
+        for process, journal in self._journals.items():
+            if process not in self._ended:
+                name = journal.registration.collector_id
+                label = name if name in lags or len(lags) < GATEWAYS_LABELLED else OTHER_GATEWAYS
+                lags[label] = max(lags[label], clock.age_s(journal.complete_through_ns))
+        metrics.journal_lag.clear()
+        for label, lag_s in lags.items():
+            metrics.journal_lag.labels(label).set(lag_s)
 
     async def _read_lanes(self) -> None:
         """Read what the lanes were given; one that cannot be read stops no other.
@@ -380,7 +364,7 @@ class JournalRoute:
         Its batches are left: nothing is appended to a lane before its state is read.
         """
         try:
-            await self._parts.workers.refresh()
+            await self._context.workers.refresh()
         except StoreError as error:
             log.warning("lane_not_written", reason=str(error))
         else:
@@ -397,21 +381,21 @@ class JournalRoute:
     async def _read_spool_switch(self) -> None:
         """Read when the authority left `local_spool`, now and then while a spool is registered."""
         spools = (one for one in self._progress() if one.acceptance == "local_spool")
-        now_ns = self._parts.runtime.clock.monotonic_ns()
+        now_ns = self._context.runtime.clock.monotonic_ns()
         last_ns = self._switch_read_at_ns
         due = last_ns is None or now_ns - last_ns >= SWITCH_INTERVAL_S * NS_PER_S
         if due and any(spools):
-            self._spool_left_ns = (await read_history(self._parts.store)).spool_left_ns
+            self._spool_left_ns = (await read_history(self._context.store)).spool_left_ns
             self._switch_read_at_ns = now_ns
 
     def _pass_began_ns(self) -> UnixNs | None:
-        began_ns = self._parts.discovery.record.pass_began_unix_ns
+        began_ns = self._context.discovery.record.pass_began_unix_ns
         return None if began_ns is None else UnixNs(began_ns)
 
     def _cover(self) -> None:
         """Drop waiting entries that another reconciler published as processed."""
-        published = self._parts.discovery.record.journals
-        elsewhere = lane_times(self._parts.discovery.record, self._parts.workers.of_members)
+        published = self._context.discovery.record.journals
+        elsewhere = lane_times(self._context.discovery.record, self._context.workers.of_members)
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):
@@ -419,10 +403,10 @@ class JournalRoute:
             for one in journal.waiting:
                 covered += one.cover_lanes(elsewhere, self._pass_began_ns() or 0)
         found = self._entries.find(covered)
-        self._parts.live.observe_elsewhere(found)
+        self._context.live.observe_elsewhere(found)
         self._entries.forget(covered)
         for stage in Stage:
-            self._parts.backlog.end(stage, covered)
+            self._context.backlog.end(stage, covered)
 
     def _has_too_many_objects(self) -> bool:
         return sum(len(journal.waiting) for journal in self.journals) >= OBJECTS_WAITING_MAX
@@ -453,16 +437,16 @@ class JournalRoute:
         async def read(journal: ProcessJournal) -> list[JournalObject]:
             return await self._reader.read_next(journal, space)
 
-        found = await self._parts.requests.each(unread, read)
+        found = await self._context.requests.each(unread, read)
         self.is_behind |= any(is_cut_short(objects, space) for objects in found)
         for journal, objects in zip(unread, found, strict=True):
             for one in objects:
-                self._parts.clock.observe(one.date_ns)
+                self._context.clock.observe(one.date_ns)
                 journal.read(self._waiting(journal, one), one.written_ns)
 
     async def _read_again(self, space: int) -> int:
         """Read objects with entries of lanes that were handed over; return the entries' weight."""
-        elsewhere, weight = self._parts.workers.of_members, 0
+        elsewhere, weight = self._context.workers.of_members, 0
         gained = [
             (journal, one, one.elsewhere - elsewhere)
             for journal in self.journals
@@ -479,23 +463,23 @@ class JournalRoute:
                 continue
             mine, _ = self._entries.divide(manifests, lanes)
             weight += sum(entry_weight(self._entries.manifests[key]) for key in mine)
-            one.regain(mine, lanes, self._parts.runtime.clock.monotonic_ns())
+            one.regain(mine, lanes, self._context.runtime.clock.monotonic_ns())
         return weight
 
     def _waiting(self, journal: ProcessJournal, one: JournalObject) -> WaitingObject:
         """Return the entries of an object that this process has to care for."""
-        published = self._parts.discovery.record.journals.get(journal.process, 0)
+        published = self._context.discovery.record.journals.get(journal.process, 0)
         is_new = one.number > published
-        lanes = frozenset(range(self._parts.lanes)) - self._parts.workers.of_members
+        lanes = frozenset(range(self._context.authority.lanes)) - self._context.workers.of_members
         left, others = self._entries.divide(one.manifests, lanes if is_new else frozenset())
-        self._parts.live.observe_elsewhere(others)
+        self._context.live.observe_elsewhere(others)
         elsewhere = self._entries.lanes_of(others) if is_new else frozenset[int]()
         return WaitingObject(
             number=one.number,
             complete_through_ns=one.complete_through_ns,
             closed=one.journal.header.closed,
             left=left,
-            due_ns=self._parts.runtime.clock.monotonic_ns(),
+            due_ns=self._context.runtime.clock.monotonic_ns(),
             written_ns=one.written_ns,
             attempted=not left,
             elsewhere=elsewhere,
@@ -505,7 +489,7 @@ class JournalRoute:
 
     async def _process(self) -> PipelineResult:
         """Process what is due, in chunks that many journals share."""
-        now_ns = self._parts.runtime.clock.monotonic_ns()
+        now_ns = self._context.runtime.clock.monotonic_ns()
         due = [
             one
             for journal in self._journals.values()
@@ -521,49 +505,49 @@ class JournalRoute:
             for journal in self._journals.values():
                 journal.settle()
             after = sum(len(journal.waiting) for journal in self._journals.values())
-            self._parts.metrics.journal_objects.inc(before - after)
+            self._context.metrics.journal_objects.inc(before - after)
         return result
 
     async def _process_objects(self, due: Sequence[WaitingObject]) -> PipelineResult:
-        shared = self._parts.workers.shared
+        shared = self._context.workers.shared
         if shared is None and any(one.attempted for one in due):
             # Their lanes were another reconciler's: it may have enqueued them since.
-            await self._parts.workers.refresh()
-        elsewhere = self._parts.workers.elsewhere
+            await self._context.workers.refresh()
+        elsewhere = self._context.workers.elsewhere
         keys = {
             key: None
             for one in due
             for key, lane in one.left.items()
             if lane not in elsewhere or (one.attempted and shared is None)
         }
-        result, step = PipelineResult(), self._parts.settings.list_batches_max
+        result, step = PipelineResult(), self._context.settings.list_batches_max
         ordered, finished = list(keys), set[ObjectKey]()
         try:
             for first in range(0, len(ordered), step):
                 chunk = ordered[first : first + step]
-                done = await self._parts.pipeline.process_new(chunk, named=self._entries.manifests)
+                done = await self._pipeline.process_new(chunk, named=self._entries.manifests)
                 result = result.plus(done)
                 self._count_absent(done, chunk)
                 finished.update(key for key in chunk if key not in done.left_keys)
         finally:  # also if a later chunk failed
             for one in due:
                 one.finish(finished)
-            self._parts.live.observe_elsewhere(self._entries.find(finished))
+            self._context.live.observe_elsewhere(self._entries.find(finished))
             self._entries.forget(finished)
         self._schedule(due)
         return result
 
     def _count_absent(self, done: PipelineResult, chunk: Sequence[ObjectKey]) -> None:
         if done.absent:
-            self._parts.metrics.journal_entries_absent.inc(done.absent)
+            self._context.metrics.journal_entries_absent.inc(done.absent)
             log.error("journal_entries_absent", entries=done.absent, first_key=chunk[0])
 
     def _schedule(self, due: Sequence[WaitingObject]) -> None:
         """Set when what is left is tried again; a rival has `takeover_after_s` for its lanes."""
         patience_s = RETRY_S
-        if self._parts.workers.shared is None:
-            patience_s = max(RETRY_S, self._parts.settings.takeover_after_s)
-        now_ns = self._parts.runtime.clock.monotonic_ns()
+        if self._context.workers.shared is None:
+            patience_s = max(RETRY_S, self._context.settings.takeover_after_s)
+        now_ns = self._context.runtime.clock.monotonic_ns()
         for one in due:
             pause_s = RETRY_S if one.attempted else patience_s
             one.attempted = True
@@ -573,15 +557,15 @@ class JournalRoute:
 
     def wanted_pass_ns(self) -> UnixNs | None:
         """Return when a full pass must begin to replace a journal; None if none is needed now."""
-        manifests = self._parts.discovery.record.listed
-        return wanted_pass_ns(self.journals, self._ended, self._parts.clock.now_ns(), manifests)
+        manifests = self._context.discovery.record.listed
+        return wanted_pass_ns(self.journals, self._ended, self._context.clock.now_ns(), manifests)
 
-    def named_batches(self) -> NamedBatches:
-        """Return what the journals name up to now; take it before the lanes are read."""
-        return named_batches(self.journals, self._ended)
+    def named_through(self) -> dict[str, float]:
+        """Return what the journals name up to now, as `named_through`."""
+        return named_through(self.journals, self._ended)
 
     def _progress(self, lane: int | None = None) -> list[ProcessProgress]:
-        date_ns = self._parts.clock.now_ns()
+        date_ns = self._context.clock.now_ns()
         return [journal.progress(date_ns, lane) for journal in self._journals.values()]
 
     def decide(self, began_ns: UnixNs | None) -> dict[int, Frontier]:
@@ -596,26 +580,26 @@ class JournalRoute:
             return decide_frontier(listed_ns, progress, began_ns, self._spool_left_ns)
 
         clean = decide(None)
-        lanes = range(self._parts.lanes)
+        lanes = range(self._context.authority.lanes)
         return {lane: decide(lane) if lane in behind else clean for lane in lanes}
 
     async def _publish(self) -> None:
         """Merge what this process has shown into the discovery record, at most once a second."""
-        now_ns = self._parts.runtime.clock.monotonic_ns()
+        now_ns = self._context.runtime.clock.monotonic_ns()
         last_ns = self._published_at_ns
         if last_ns is not None and now_ns - last_ns < int(RETRY_S * NS_PER_S):
             return
         frontiers = self.decide(self._pass_began_ns())
-        if not frontiers or not (self._journals or self._parts.discovery.record.journals):
+        if not frontiers or not (self._journals or self._context.discovery.record.journals):
             return
         self.frontier = min(frontiers.values(), key=lambda one: one.complete_through_ns)
         numbers = {process: one.processed for process, one in self._journals.items()}
         claim = DiscoveryClaim(journals=numbers)
-        if self._parts.registry.is_journaled:
+        if self._context.registry.is_journaled:
             claim = DiscoveryClaim(
                 lanes={lane: one.complete_through_ns for lane, one in frontiers.items()},
                 held_by=describe(self.frontier.held_by),
                 journals=numbers,
             )
-        if await self._parts.discovery.claim(claim, step_s=IDLE_STEP_S):
+        if await self._context.discovery.claim(claim, step_s=IDLE_STEP_S):
             self._published_at_ns = now_ns

@@ -20,7 +20,6 @@ from sluice_protocol.keys import accepted_key, parse_accepted_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.parts import Boot
-from sluice_reconciler.lanes.retirement import restore_ranges
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     EnqueueStatus,
@@ -29,6 +28,7 @@ from sluice_reconciler.lanes.sequence_ranges import (
     SequenceRange,
     compare_range,
 )
+from sluice_reconciler.lanes.state import restore_ranges
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

@@ -34,6 +34,7 @@ from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch, in_order
 from sluice_reconciler.lanes.part_log import (
+    RECENT_MAX,
     LaneLog,
     PartCache,
     PartMissing,
@@ -41,17 +42,18 @@ from sluice_reconciler.lanes.part_log import (
     read_ledger,
     refuse_if_current,
 )
-from sluice_reconciler.lanes.request_log import SpilledRequests
-from sluice_reconciler.lanes.retirement import ShownPass, is_rewrite_due, settled_time_s
-from sluice_reconciler.lanes.runs import RECENT_MAX
+from sluice_reconciler.lanes.request_log import RequestLog, SpilledRequests
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
     LaneRecord,
     OwnerClaim,
+    ShownPass,
     StoredLaneState,
     encode_lane,
+    is_rewrite_due,
     lane_key,
     read_lane_state,
+    settled_time_s,
 )
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
@@ -91,6 +93,8 @@ class LaneOwner:
         self._runtime = runtime
         self._retry = SWAP_RETRY
         self._log = log
+        term = stored.record.owner_term
+        self._requests = RequestLog(store, self._lane, term, runtime)
         self.repeated_parts = 0
         """Parts of enqueued batches that repeat other batches of the lane."""
         self.ledger = ledger
@@ -144,11 +148,12 @@ class LaneOwner:
         if taken.writes > record.writes:
             for batch in record.pending:
                 ledger.add(batch)
-        await log.requests.load(record, ledger.recent)
         owner = cls(store, stored, taken.appender, runtime, ledger, log)
+        await owner._requests.load(record, ledger.recent)
         owner.forgotten = taken.forgotten and bool(record.pending)
         await owner._write(writes=max(taken.writes, record.writes), pending=())
         await log.collect(owner._stored.record)
+        await owner._requests.collect(owner._stored.record)
         return owner
 
     async def enqueue(self, batches: Sequence[AcceptedManifest]) -> int:
@@ -164,7 +169,7 @@ class LaneOwner:
         new = [one for who, one in by_identity.items() if self._is_new(who)]
         if not new:
             return 0
-        judged = self._log.requests.window.judge(new)
+        judged = self._requests.window.judge(new)
         draft = await write_work_list(self._appender.client, judged.batches, retry=self._retry)
         pending = tuple(_pending(one.identity) for one in new)
         writes = self._stored.record.writes
@@ -176,7 +181,7 @@ class LaneOwner:
             raise LaneTakenOver(lane_key(self._lane), self._stored.record.owner_term) from error
         for batch in pending:
             self.ledger.add(batch)
-        self._log.requests.window.add(judged)
+        self._requests.window.add(judged)
         self.repeated_parts += judged.repeated
         record = replace(self._stored.record, writes=writes + 1, pending=())
         self._stored = dataclasses.replace(self._stored, record=record)
@@ -207,7 +212,7 @@ class LaneOwner:
         old, ledger = self._stored.record, self.ledger
         before = ledger.count_boots(settled_s).total
         written = await self._log.rewrite(ledger, old.runs, self._now_s, settled_s)
-        requests = await self._log.requests.spill()
+        requests = await self._requests.spill()
         record = replace(
             old,
             nonce=self._runtime.id_bytes().hex(),
@@ -238,13 +243,13 @@ class LaneOwner:
     ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, ledger, delta = self._stored.record, self.ledger, None
-        runs, requests = old.runs, self._log.requests.unchanged()
+        runs, requests = old.runs, self._requests.unchanged()
         if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
             written = await self._log.spill(ledger, runs, self._now_s)
             runs, delta = written.runs, written.delta
-        if delta is not None or self._log.requests.window.must_spill:
+        if delta is not None or self._requests.window.must_spill:
             # Before recent batches are named no more: a new owner reads their requests.
-            requests = await self._log.requests.spill()
+            requests = await self._requests.spill()
         record = replace(
             old,
             nonce=self._runtime.id_bytes().hex(),
@@ -263,18 +268,17 @@ class LaneOwner:
 
     def forget_requests(self, before_s: int) -> None:
         """Forget requests that were accepted before a time, with the next run that is written."""
-        log = self._log.requests
-        log.forgets_before_s = max(log.forgets_before_s, before_s)
+        self._requests.forgets_before_s = max(self._requests.forgets_before_s, before_s)
 
     @property
     def requests(self) -> int:
         """How many requests of combined batches the lane remembers."""
-        return len(self._log.requests.window)
+        return len(self._requests.window)
 
     async def _swap_in(self, record: LaneRecord, requests: SpilledRequests) -> None:
         self._stored = await _swap(self._store, self._lane, self._stored, record, self._runtime)
         self._log.swapped(record)
-        self._log.requests.swapped(requests)
+        self._requests.swapped(requests)
 
 
 def _pending(who: Identity) -> IntendedBatch:

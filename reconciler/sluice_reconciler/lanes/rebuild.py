@@ -58,14 +58,16 @@ from sluice_queue.register import Register, encode_register, open_epoch
 from sluice_queue.worklists import read_work_list
 from sluice_queue.write_proofs import RegisterRead
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.differences import (
+from sluice_reconciler.indexes import (
     DerivedDifference,
     DifferenceKind,
     compare_object,
+    decode_by_time,
+    first_instant,
     parse_source,
+    put_derived,
     read_source,
 )
-from sluice_reconciler.indexes import decode_by_time, first_instant, put_derived
 from sluice_reconciler.lanes.defects import DefectKind, LaneDefect, describe, find_defect
 from sluice_reconciler.lanes.new_batches import identity_of
 from sluice_reconciler.lanes.state import (

@@ -55,7 +55,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
-from sluice_reconciler.lanes.runs import OwnedObjects
+from sluice_reconciler.lanes.part_log import OwnedObjects
 from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference
 from sluice_store.port import ObjectStore, read_bodies
 

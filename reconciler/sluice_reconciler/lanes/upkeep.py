@@ -10,21 +10,16 @@ from typing import Final
 
 import structlog
 
-from sluice_protocol.authority import Authority
-from sluice_protocol.clock import Clock
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DiscoveryRecord
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS, QUEUE
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.inspection import read_status
-from sluice_reconciler.discovery import DiscoveryStore
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.new_batches import identity_of
-from sluice_reconciler.lanes.retirement import CLOCK_MARGIN_S, ShownPass
-from sluice_reconciler.lanes.worker import LaneWorkers
-from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.verify import HoldRecords, list_hold_records
-from sluice_store.port import ObjectStore
+from sluice_reconciler.lanes.state import CLOCK_MARGIN_S, ShownPass
+from sluice_reconciler.verify import list_hold_records
 
 log = structlog.get_logger()
 
@@ -53,33 +48,23 @@ def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
 class LaneUpkeep:
     """Retires boots after each full pass that left no batch behind, and forgets old requests."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        workers: LaneWorkers,
-        holds: HoldRecords,
-        discovery: DiscoveryStore,
-        authority: Authority,
-        door_window_s: float = 3600.0,
-    ) -> None:
-        self._store = store
-        self._holds = holds
-        self._workers = workers
-        self._discovery = discovery
-        self._door_window_s = door_window_s
-        self._quiet_s = authority.retry_horizon_s + authority.margin_s
+    def __init__(self, context: ReconcilerContext) -> None:
+        self._context = context
 
     async def run(self) -> int:
         """Retire the idle boots of each owned lane in which they are many; return their number."""
-        await self._discovery.read()
-        record, total = self._discovery.record, 0
-        for worker in self._workers:
-            worker.forget_requests(forget_before_s(record, worker.lane.lane, self._door_window_s))
+        context, total = self._context, 0
+        await context.discovery.read()
+        record = context.discovery.record
+        for worker in context.workers:
+            window_s = context.settings.door_window_s
+            worker.forget_requests(forget_before_s(record, worker.lane.lane, window_s))
         if record.pass_began_unix_ns is None:
             return 0
         shown = ShownPass(began_ns=record.pass_began_unix_ns, queues=record.pass_queues)
-        for worker in self._workers:
-            retired = await worker.retire(shown, self._quiet_s, self._held)
+        quiet_s = context.authority.retry_horizon_s + context.authority.margin_s
+        for worker in context.workers:
+            retired = await worker.retire(shown, quiet_s, self._held)
             if retired:
                 lane = worker.lane
                 log.info("lives_retired", queue=lane.queue, lane=lane.lane, lives=retired)
@@ -89,9 +74,9 @@ class LaneUpkeep:
     async def _held(self) -> Sequence[Identity] | None:
         """Return every batch that is held back; None if a record of them cannot be read."""
         damaged: set[ObjectKey] = set()
-        keys = [one.key async for one in list_hold_records(self._store, damaged)]
+        keys = [one.key async for one in list_hold_records(self._context.store, damaged)]
         if damaged:
-            self._holds.damaged |= damaged
+            self._context.holds.damaged |= damaged
             log.warning("hold_record_unreadable", key=min(damaged), records=len(damaged))
             return None
         return [who for key in keys if (who := identity_of(ObjectKey(key))) is not None]
@@ -100,55 +85,48 @@ class LaneUpkeep:
 class QueueUpkeep:
     """Checks the registers, sets the gauges of the backlog, and runs the collector."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        workers: LaneWorkers,
-        collector: Collector,
-        metrics: ReconcilerMetrics,
-        queues: Sequence[str],
-        clock: Clock,
-    ) -> None:
-        self._store = store
-        self._workers = workers
-        self._collector = collector
-        self._metrics = metrics
-        self._queues = queues
-        self._clock = clock
+    def __init__(self, context: ReconcilerContext) -> None:
+        self._context = context
+        self._collector = Collector(
+            context.store,
+            retry_horizon_ns=context.authority.retry_horizon_ns,
+            grace_s=context.settings.collect_grace_s,
+            runtime=context.runtime,
+        )
         self._measured_at_ns: int | None = None
 
     async def run(self) -> None:
         """Make one round."""
         await self.check_registers()
-        lanes = await read_status(self._store)
-        self._metrics.oldest_waiting.labels("ack").set(
+        lanes = await read_status(self._context.store)
+        self._context.metrics.oldest_waiting.labels("ack").set(
             max((one.oldest_waiting_s or 0 for one in lanes), default=0)
         )
-        for queue in self._queues:
+        for queue in self._context.settings.queue_names:
             pending = sum(one.waiting for one in lanes if one.queue == queue)
-            self._metrics.waiting.labels(queue).set(pending)
+            self._context.metrics.waiting.labels(queue).set(pending)
         await self._measure_if_due()
         # Last, because it deletes nothing while a lane cannot be read.
         await self._collector.run()
 
     async def _measure_if_due(self) -> None:
-        now_ns, last_ns = self._clock.monotonic_ns(), self._measured_at_ns
+        now_ns, last_ns = self._context.runtime.clock.monotonic_ns(), self._measured_at_ns
         if last_ns is not None and now_ns - last_ns < MEASURE_S * NS_PER_S:
             return
         for part, prefix in MEASURED.items():
             objects = size_bytes = 0
-            async for page in self._store.list(prefix):
+            async for page in self._context.store.list(prefix):
                 objects += len(page.objects)
                 size_bytes += sum(one.size_bytes for one in page.objects)
-            self._metrics.queue_objects.labels(part).set(objects)
-            self._metrics.queue_bytes.labels(part).set(size_bytes)
+            self._context.metrics.queue_objects.labels(part).set(objects)
+            self._context.metrics.queue_bytes.labels(part).set(size_bytes)
         self._measured_at_ns = now_ns  # a measurement that failed is due in the next round
 
     async def check_registers(self) -> tuple[ObjectKey, ...]:
         """Return the registers and lane states that are lost or damaged; log each."""
-        found = [await worker.find_defect() for worker in self._workers]
+        found = [await worker.find_defect() for worker in self._context.workers]
         defects = [one for one in found if one is not None]
-        self._metrics.registers_lost.set(len(defects))
+        self._context.metrics.registers_lost.set(len(defects))
         for one in defects:
             log.error("register_lost", register=one.key, defect=one.kind, reason=one.detail)
         return tuple(one.key for one in defects)

@@ -24,9 +24,8 @@ from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of, new_batches
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import PartCache, read_ledger
-from sluice_reconciler.lanes.retirement import UNSETTLED_MAX, ShownPass
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
-from sluice_reconciler.lanes.state import LaneStateDamaged, OwnerClaim
+from sluice_reconciler.lanes.state import UNSETTLED_MAX, LaneStateDamaged, OwnerClaim, ShownPass
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.port import ObjectStore
 

@@ -13,30 +13,37 @@ pass cuts by the alphabet.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Literal
 
+import msgspec
 import structlog
 from msgspec import structs
 
-from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import HoldReason, HoldRecord
-from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, accepted_key, parse_accepted_key
+from sluice_protocol.keys import (
+    ACCEPTED,
+    AUTHORITY_SETTINGS,
+    RECONCILER,
+    accepted_key,
+    parse_accepted_key,
+)
+from sluice_protocol.manifests import decode_record, encode_record
+from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.completeness import (
     BootTally,
-    CoveredMarks,
     HighWaterReader,
     StoreReport,
     StoreTally,
     remove_marks,
 )
-from sluice_reconciler.concurrency import RequestLimit, run_all
+from sluice_reconciler.concurrency import run_all
+from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
-from sluice_reconciler.lanes.retirement import is_settled
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     BootRanges,
@@ -44,24 +51,22 @@ from sluice_reconciler.lanes.sequence_ranges import (
     ListedBatch,
     seal_of,
 )
-from sluice_reconciler.lanes.worker import LaneWorker, LaneWorkers, Takeover
-from sluice_reconciler.passes.hand_over import LEFT_MAX, HandOver
+from sluice_reconciler.lanes.state import is_settled
+from sluice_reconciler.lanes.worker import LaneWorker, Takeover
+from sluice_reconciler.passes.held_batches import QuarantinePass
 from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
-from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_reconciler.verify import HoldRecords
-from sluice_store.port import ListPage, ObjectStore
-from sluice_store.retry import Backoff
+from sluice_store.port import ListPage
 
 CUTS_MAX: Final = 63
 """Cuts that one pass stores for the next."""
 MARKS_MAX: Final = 512
-"""Beginnings of boots that one walk remembers, at most."""
+"""Beginnings of boots that one span remembers, at most."""
 
 
 class BootSample:
-    """Beginnings of boots in one walk, at about equal distances by number of keys."""
+    """Beginnings of boots in one span, at about equal distances by number of keys."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[int, str]] = []
@@ -223,56 +228,120 @@ class PassReport:
     queues: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FullPass:
-    """Full passes over one store.
+LEFT: Final = ObjectKey(f"{RECONCILER}full-pass-left.json")
+LEFT_MAX: Final = 10_000
+"""Keys of one hand-over, and keys that one span collects before it hands them over."""
+LEFT_TRIES: Final = 5
+LEFT_PAUSE_S: Final = 2.0
 
-    Attributes:
-        chunk: The most keys that are passed to the pipeline together.
-        marks_quiet_ns: How long a high-water mark that batches cover is kept.
+
+class LeftBatches(msgspec.Struct, frozen=True, kw_only=True):
+    """The accepted keys that a full pass hands over."""
+
+    schema: Literal["sluice.reconciler_pass_left.v1"] = "sluice.reconciler_pass_left.v1"
+    keys: tuple[str, ...]
+
+
+class HandOver:
+    """The hand-over of batches in lanes of other reconcilers, as both sides see it.
+
+    A pass enqueues the batches of the lanes that its process works on. What it finds in other lanes
+    is named in `reconciler/v1/full-pass-left.json`, and the progress of the pass shows that the
+    object has changed. The owners process what it names, and the pass reads their lanes until all
+    of it is done. So one pass is enough, however many reconcilers share the lanes.
+
+    The object is a hint, replaced with each hand-over. If it is lost, the pass leaves these batches
+    behind and is repeated.
     """
 
-    store: ObjectStore
-    pipeline: BatchPipeline
-    workers: LaneWorkers
-    holds: HoldRecords
-    requests: RequestLimit
-    backoff: Backoff
-    high_water: HighWaterReader
-    shards: int
-    chunk: int
-    on_page: Callable[[ListPage], None]
-    on_boot: Callable[[ObjectKey], None]
-    clock: Clock
-    marks_quiet_ns: int
-    index_check: IndexCheck
+    def __init__(self, context: ReconcilerContext, pipeline: BatchPipeline) -> None:
+        self._context = context
+        self._pipeline = pipeline
 
-    @property
-    def hand_over(self) -> HandOver:
-        """The hand-over of batches in lanes of other reconcilers."""
-        return HandOver(self.store, self.pipeline, self.workers, self.clock)
+    async def give(
+        self, keys: Sequence[ObjectKey], announce: Callable[[], Awaitable[None]]
+    ) -> PipelineResult:
+        """Name batches for their owners, and wait a bounded time until these have enqueued them.
+
+        At most `LEFT_MAX` keys; `announce` stores that the object has changed. Return what this
+        process enqueued itself, with `left_keys` that no process enqueued.
+        """
+        context = self._context
+        if context.workers.shared is not None:
+            await context.store.overwrite(LEFT, encode_record(LeftBatches(keys=tuple(keys))))
+            await announce()
+        total, rest = PipelineResult(), list(keys)
+        for _ in range(LEFT_TRIES):
+            await context.runtime.clock.sleep(LEFT_PAUSE_S)
+            await context.workers.refresh()
+            try:
+                done = await self._pipeline.process_new_in_steps(rest)
+            except StoreError:
+                # None of them can be read, but the lanes could: the batches are left.
+                done = PipelineResult(left_keys=frozenset(rest))
+            rest = sorted(done.left_keys)
+            total = PipelineResult(
+                enqueued=total.enqueued + done.enqueued,
+                left=len(rest),
+                left_keys=done.left_keys,
+            )
+            if not rest:
+                break
+        return total
+
+    async def take(self) -> PipelineResult:
+        """Process what another reconciler named, in the lanes of this process."""
+        read = await self._context.store.get(LEFT)
+        if not isinstance(read, Found):
+            return PipelineResult()
+        try:
+            named = decode_record(LEFT, read.body, LeftBatches)
+        except InvalidRecord as error:
+            log.warning("pass_record_unreadable", key=LEFT, reason=error.reason)
+            return PipelineResult()
+        keys = [ObjectKey(key) for key in named.keys]
+        mine = [key for key in keys if self._context.workers.works_on(key)]
+        return await self._pipeline.process_new_in_steps(mine)
+
+
+class FullPass:
+    """Full passes over one store; `on_boot` is called with the last key of each listed boot."""
+
+    def __init__(
+        self,
+        context: ReconcilerContext,
+        pipeline: BatchPipeline,
+        on_boot: Callable[[ObjectKey], None],
+    ) -> None:
+        self.context = context
+        self.pipeline = pipeline
+        self.on_boot = on_boot
+        self.hand_over = HandOver(context, pipeline)
+        self.index_check = IndexCheck(context)
+        self._high_water = HighWaterReader(context.store, context.requests)
 
     async def run(
         self, takeover: Takeover | None = None, options: PassOptions | None = None
     ) -> PassReport:
         """Make one pass, or continue one; what was done before an error is kept."""
         how = options if options is not None else PassOptions()
-        began_ns = await self.holds.refresh()
+        context = self.context
+        began_ns = await context.holds.refresh()
         if how.resume is not None:
             began_ns = UnixNs(how.resume.began_unix_ns)
-        marks = await self.high_water.read()
-        covered = CoveredMarks(marks, self.marks_quiet_ns)
+        marks = await self._high_water.read()
+        boots = StoreTally(marks, context.authority.retry_horizon_ns)
         self.index_check.begin(began_ns)
-        run = PassRun(self, began_ns, how, takeover, StoreTally(marks, covered.observe))
-        await self.workers.refresh()
-        await run_all([walk.run() for walk in run.walks])
+        run = PassRun(self, began_ns, how, takeover, boots)
+        await context.workers.refresh()
+        await run_all([span.run() for span in run.spans])
         if how.retry_left:
-            for walk in run.walks:
-                await run.hand_over(walk)
-        quarantine = QuarantineWalk(self.store, self.holds, self.requests, self.backoff)
+            for span in run.spans:
+                await run.hand_over(span)
+        quarantine = QuarantinePass(context.store, context.holds, context.requests, context.backoff)
         await quarantine.run()
         outcome = run.outcome().plus(PipelineResult(held_back=quarantine.held))
-        await remove_marks(self.store, self.requests, covered.found)
+        await remove_marks(context.store, context.requests, boots.covered_marks)
         await self.index_check.run(began_ns)
         return PassReport(
             listed=run.listed(),
@@ -280,7 +349,7 @@ class FullPass:
             complete_through_ns=None if run.has_left() else began_ns,
             outcome=outcome,
             quarantined=quarantine.written,
-            held_back=len(self.holds),
+            held_back=len(context.holds),
             boots=run.boots.report(),
             missed=run.missed(),
             is_whole=how.resume is None,
@@ -290,7 +359,7 @@ class FullPass:
 
 
 class PassRun:
-    """One pass while it runs: its walks, and its progress as it is stored."""
+    """One pass while it runs: its spans, and its progress as it is stored."""
 
     def __init__(
         self,
@@ -301,61 +370,64 @@ class PassRun:
         boots: StoreTally,
     ) -> None:
         self._pass = full_pass
+        self._context = full_pass.context
         self._began_ns = began_ns
         self.how = how
         self.takeover = takeover
         self.boots = boots
         self._before = how.resume.missed if how.resume is not None else 0
-        known = full_pass.workers.queues
+        known = full_pass.context.workers.queues
         if how.resume is not None:
             # Another process, which may have other queues, compared the first part.
             known &= set(how.resume.queues)
         self.queues = tuple(sorted(known))
         stored = how.progress.record if how.progress is not None else None
         self._cuts = stored.cuts if stored is not None else ()
-        spans = (
-            how.resume.spans if how.resume is not None else spans_of(full_pass.shards, self._cuts)
+        parts = (
+            how.resume.spans
+            if how.resume is not None
+            else spans_of(full_pass.context.settings.shards, self._cuts)
         )
         self._handed_over = 0
         self._handing = asyncio.Lock()
-        self.walks = [_SpanWalk(full_pass, self, span) for span in spans]
+        self.spans = [_SpanPass(full_pass, self, part) for part in parts]
 
     def outcome(self) -> PipelineResult:
-        """Return the sum of the walks' results."""
+        """Return the sum of the spans' results."""
         total = PipelineResult()
-        for walk in self.walks:
-            total = total.plus(walk.outcome)
-        left = sum(len(walk.left) + walk.overflow for walk in self.walks)
+        for span in self.spans:
+            total = total.plus(span.outcome)
+        left = sum(len(span.left) + span.overflow for span in self.spans)
         return replace(total, left=left)
 
     def listed(self) -> int:
         """Return the number of listed keys, with those before an interruption."""
-        return sum(walk.listed for walk in self.walks)
+        return sum(span.listed for span in self.spans)
 
     def missed(self) -> int:
         """Return the number of batches that journals missed."""
-        return self._before + sum(walk.missed for walk in self.walks)
+        return self._before + sum(span.missed for span in self.spans)
 
     def cuts(self) -> tuple[str, ...]:
         """Return where the next pass cuts `accepted/`."""
         if self.how.resume is not None and self._cuts:
             return self._cuts  # another process listed the first part
-        return cuts_of(walk.sample for walk in self.walks)
+        return cuts_of(span.sample for span in self.spans)
 
     def has_left(self) -> bool:
         """Return True if a batch is neither enqueued nor held."""
-        return self.outcome().left > 0 or self._pass.holds.unstored > 0
+        return self.outcome().left > 0 or self._context.holds.unstored > 0
 
-    async def hand_over(self, walk: "_SpanWalk") -> None:
-        """Hand what a walk left over to the owners of its lanes."""
+    async def hand_over(self, span: "_SpanPass") -> None:
+        """Hand what a span left over to the owners of its lanes."""
         async with self._handing:
-            keys = list(walk.left)  # they stay left: the progress stored meanwhile must show that
+            keys = list(span.left)  # they stay left: the progress stored meanwhile must show that
             if not keys:
                 return
             self._handed_over += 1
             done = await self._pass.hand_over.give(keys, self._announce)
-            walk.left = sorted(done.left_keys)
-            walk.outcome = walk.outcome.plus(PipelineResult(enqueued=done.enqueued))
+            span.left = sorted(done.left_keys)
+            span.outcome = span.outcome.plus(PipelineResult(enqueued=done.enqueued))
 
     async def _announce(self) -> None:
         if self.how.progress is not None:
@@ -365,7 +437,7 @@ class PassRun:
         """Return the progress as it is stored."""
         return PassRecord(
             began_unix_ns=self._began_ns,
-            spans=tuple(walk.span for walk in self.walks),
+            spans=tuple(span.progress for span in self.spans),
             left=self.has_left(),
             ended=ended,
             missed=self.missed(),
@@ -375,13 +447,14 @@ class PassRun:
         )
 
 
-class _SpanWalk:
-    """The walk over one span of `accepted/`, key by key; several run concurrently."""
+class _SpanPass:
+    """The pass over one span of `accepted/`, key by key; several run concurrently."""
 
-    def __init__(self, full_pass: FullPass, run: PassRun, span: PassSpan) -> None:
+    def __init__(self, full_pass: FullPass, run: PassRun, progress: PassSpan) -> None:
         self._pass = full_pass
+        self._context = full_pass.context
         self._run = run
-        self.span = span
+        self.progress = progress
         self._chunk: list[ObjectKey] = []
         self._new_listed = 0
         self.outcome = PipelineResult()
@@ -394,10 +467,10 @@ class _SpanWalk:
     @property
     def listed(self) -> int:
         """Number of listed keys, with those before an interruption."""
-        return self.span.listed + self._new_listed
+        return self.progress.listed + self._new_listed
 
     async def run(self) -> None:
-        if self.span.done:
+        if self.progress.done:
             return
         tally: BootTally | None = None
         comparisons: list[BootComparison] = []
@@ -407,7 +480,7 @@ class _SpanWalk:
                 await self._finish_boot(tally, comparisons, last)
                 await self._save(last)
                 tally = BootTally(who.agent_id, who.boot_id)
-                workers = self._pass.workers.of_agent(who.agent_id)
+                workers = self._context.workers.of_agent(who.agent_id)
                 comparisons = [BootComparison.of(worker, *tally.boot) for worker in workers]
                 self.sample.begin_boot(key)
             self.sample.count()
@@ -433,23 +506,23 @@ class _SpanWalk:
             return
         await self._flush()
         self._finish_span(last, done=False)
-        if progress.is_due():  # Another walk may have stored it meanwhile.
+        if progress.is_due():  # Another span may have stored it meanwhile.
             await progress.save(self._run.record())
 
     def _finish_span(self, last: ObjectKey | None, *, done: bool) -> None:
-        self.span = structs.replace(
-            self.span, at=last or self.span.at, listed=self.listed, done=done
+        self.progress = structs.replace(
+            self.progress, at=last or self.progress.at, listed=self.listed, done=done
         )
         self._new_listed = 0
 
     async def _keys(self) -> AsyncIterator[tuple[ObjectKey, Identity, UnixNs]]:
         """List the span; a key of another form is held."""
-        after = self.span.at or self.span.after
-        async for page in self._pass.store.list(
-            ACCEPTED, start_after=after, end_at=self.span.up_to
+        after = self.progress.at or self.progress.after
+        async for page in self._context.store.list(
+            ACCEPTED, start_after=after, end_at=self.progress.up_to
         ):
             self.date_ns = page.date_ns
-            self._pass.on_page(page)
+            self._observe_page(page)
             for one in page.objects:
                 try:
                     yield one.key, parse_accepted_key(one.key), one.last_modified_ns
@@ -461,10 +534,17 @@ class _SpanWalk:
                         detail=error.reason,
                         seen_at_unix_ns=page.date_ns,
                     )
-                    await self._pass.holds.hold(record)
+                    await self._context.holds.hold(record)
                     self.outcome = self.outcome.plus(PipelineResult(held_back=1))
             if self._run.how.pace_s and not page.last:
-                await self._pass.clock.sleep(self._run.how.pace_s)
+                await self._context.runtime.clock.sleep(self._run.how.pace_s)
+
+    def _observe_page(self, page: ListPage) -> None:
+        context = self._context
+        context.clock.observe(page.date_ns)
+        context.live.watch()
+        context.live.observe_listing(page.objects)
+        context.metrics.listed.inc(len(page.objects))
 
     async def _finish_boot(
         self,
@@ -486,19 +566,19 @@ class _SpanWalk:
     ) -> None:
         await self._flush()
         prefix, inside = boot_prefix(*boot), list[Identity]()
-        async for page in self._pass.store.list(
+        async for page in self._context.store.list(
             prefix,
             start_after=f"{prefix}{start:020d}",
             end_at=f"{prefix}{end:020d}-{end:020d}.json",
         ):
             inside += [who for one in page.objects if (who := identity_of(one.key)) is not None]
-        todo, _ = await new_batches(self._pass.store, comparison.worker.ledger, inside)
+        todo, _ = await new_batches(self._context.store, comparison.worker.ledger, inside)
         for who in todo:
             await self._add(accepted_key(who))
 
     async def _add(self, key: ObjectKey) -> None:
         self._chunk.append(key)
-        if len(self._chunk) >= self._pass.chunk:
+        if len(self._chunk) >= self._context.settings.list_batches_max:
             await self._flush()
 
     async def _flush(self) -> None:
@@ -507,14 +587,14 @@ class _SpanWalk:
         chunk, self._chunk = [key for key in self._chunk if not pipeline.is_completed(key)], []
         if chunk:
             unnamed = self._run.how.unnamed
-            new = {key for key in chunk if unnamed and not self._pass.workers.has_batch(key)}
+            new = {key for key in chunk if unnamed and not self._context.workers.has_batch(key)}
             try:
                 done = await pipeline.process(chunk, takeover=self._run.takeover)
             except StoreError as error:
                 if error.operation not in _READS:
                     raise
                 # If another object can be read, these are the fault; else the pass fails here.
-                await self._pass.store.head(AUTHORITY_SETTINGS)
+                await self._context.store.head(AUTHORITY_SETTINGS)
                 log.warning("batch_unreadable", key=chunk[0], batches=len(chunk), reason=str(error))
                 await self._leave(chunk)
                 return

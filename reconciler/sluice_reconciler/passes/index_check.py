@@ -10,7 +10,6 @@ For each batch of the sample a check costs one GET of the manifest, three of sin
 reads of packed entries of its hour. That does not depend on the size of the store.
 """
 
-import random  # noqa: TID251 - the type; the source is passed in
 from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -18,16 +17,13 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
-from sluice_protocol.clock import Clock
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME, RECONCILER
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.differences import DerivedDifference, EntryComparison, read_source
-from sluice_reconciler.metrics import ReconcilerMetrics
-from sluice_reconciler.verify import HoldRecords
+from sluice_reconciler.context import ReconcilerContext
+from sluice_reconciler.indexes import DerivedDifference, EntryComparison, read_source
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()
@@ -69,22 +65,9 @@ async def read_index_check(store: ObjectStore) -> IndexCheckRecord | None:
 class IndexCheck:
     """Chooses the sample of a pass, and compares it after the pass."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        requests: RequestLimit,
-        holds: HoldRecords,
-        clock: Clock,
-        rng: random.Random,
-        metrics: ReconcilerMetrics,
-    ) -> None:
-        self._store = store
-        self._requests = requests
-        self._holds = holds
-        self._clock = clock
-        self._rng = rng
-        self._metrics = metrics
-        self._next_at_ns = clock.monotonic_ns()
+    def __init__(self, context: ReconcilerContext) -> None:
+        self._context = context
+        self._next_at_ns = context.runtime.clock.monotonic_ns()
         self._is_due = False
         self._settled_ns = UnixNs(0)
         self._offered = 0
@@ -92,7 +75,7 @@ class IndexCheck:
 
     def begin(self, began_ns: UnixNs) -> None:
         """Begin the sample of a pass."""
-        self._is_due = self._clock.monotonic_ns() >= self._next_at_ns
+        self._is_due = self._context.runtime.clock.monotonic_ns() >= self._next_at_ns
         self._settled_ns = UnixNs(began_ns - int(SETTLED_S * NS_PER_S))
         self._offered, self._chosen = 0, []
 
@@ -103,25 +86,25 @@ class IndexCheck:
         self._offered += 1
         if len(self._chosen) < SAMPLE:
             self._chosen.append(key)
-        elif (place := self._rng.randrange(self._offered)) < SAMPLE:
+        elif (place := self._context.runtime.rng.randrange(self._offered)) < SAMPLE:
             self._chosen[place] = key
 
     async def run(self, began_ns: UnixNs) -> None:
         """Compare the sample, and report and store the result."""
         if not self._is_due:
             return
-        held = set(self._holds.held(self._chosen))
+        held = set(self._context.holds.held(self._chosen))
         keys = [key for key in self._chosen if key not in held]
-        comparison = EntryComparison(self._store)
+        comparison = EntryComparison(self._context.store)
 
         async def compare(key: ObjectKey) -> Sequence[DerivedDifference]:
-            batch = await read_source(self._store, key)
+            batch = await read_source(self._context.store, key)
             return await comparison.compare_accepted(batch) if batch is not None else ()
 
-        found = [one for some in await self._requests.each(keys, compare) for one in some]
+        found = [one for some in await self._context.requests.each(keys, compare) for one in some]
         missing = Counter(_index_of(one.key) for one in found)
         for index in _CHECKED:
-            self._metrics.index_entries_missing.labels(index).set(missing[index])
+            self._context.metrics.index_entries_missing.labels(index).set(missing[index])
             if missing[index]:
                 first = next(one for one in found if one.key.startswith(index))
                 log.error(
@@ -135,9 +118,9 @@ class IndexCheck:
             checked_unix_ns=began_ns, checked=len(keys), missing=dict(sorted(missing.items()))
         )
         if keys:  # the check of an empty store shows nothing
-            await self._store.overwrite(INDEX_CHECK, encode_record(record))
+            await self._context.store.overwrite(INDEX_CHECK, encode_record(record))
         pause_s = 0.0 if missing else CHECK_S
-        self._next_at_ns = self._clock.monotonic_ns() + int(pause_s * NS_PER_S)
+        self._next_at_ns = self._context.runtime.clock.monotonic_ns() + int(pause_s * NS_PER_S)
 
 
 def _index_of(key: ObjectKey) -> str:

@@ -6,24 +6,19 @@ as a gateway is late, one when it is certainly dead, and the continuation of one
 interrupted.
 """
 
-import asyncio
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
 
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Runtime
-from sluice_reconciler.discovery import PASS_STEP_S, DiscoveryClaim, DiscoveryStore
-from sluice_reconciler.journals.registry import GatewayRegistry
-from sluice_reconciler.journals.route import JournalRoute
+from sluice_reconciler.context import ReconcilerContext
+from sluice_reconciler.discovery import PASS_STEP_S, DiscoveryClaim
+from sluice_reconciler.journals.route import JournalRoute, count_unnamed
 from sluice_reconciler.lanes.worker import Takeover
-from sluice_reconciler.live_reader import LiveReader
-from sluice_reconciler.loop_health import Loop, ReconcilerHealth
-from sluice_reconciler.metrics import ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.loop_health import Loop
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
-from sluice_reconciler.passes.hand_over import hand_over_of
 from sluice_reconciler.passes.progress import (
     NextPass,
     PassOptions,
@@ -32,7 +27,6 @@ from sluice_reconciler.passes.progress import (
     decide_next_pass,
     safety_interval_s,
 )
-from sluice_reconciler.settings import ReconcilerSettings
 
 log = structlog.get_logger()
 
@@ -52,23 +46,11 @@ KEY_WORK_S: Final = 0.0005
 """Time that one listed key costs a pass, at most: a page of 1,000 takes half a second."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassDependencies:
-    """What the loop of passes uses."""
-
-    full_pass: FullPass
-    lanes: int
-    progress: PassProgress
-    discovery: DiscoveryStore
-    registry: GatewayRegistry
-    journals: JournalRoute
-    live: LiveReader
-    backlog: StageBacklog
-    clock: StoreClock
-    runtime: Runtime
-    metrics: ReconcilerMetrics
-    health: ReconcilerHealth
-    settings: ReconcilerSettings
+def hand_over_of(record: PassRecord | None) -> tuple[str, int, int] | None:
+    """Return what identifies the last hand-over of a pass; None if there was none."""
+    if record is None or not record.handed_over:
+        return None
+    return record.writer, record.began_unix_ns, record.handed_over
 
 
 def worked_s(took_s: float, listed: int) -> float:
@@ -96,21 +78,27 @@ def rest_s(
 class PassLoop:
     """Makes full passes until cancelled."""
 
-    def __init__(self, parts: PassDependencies) -> None:
-        self._parts = parts
+    def __init__(
+        self,
+        context: ReconcilerContext,
+        full_pass: FullPass,
+        progress: PassProgress,
+        journals: JournalRoute,
+    ) -> None:
+        self._context = context
+        self.full_pass = full_pass
+        self._progress = progress
+        self._journals = journals
         self._ended_at_ns: int | None = None
         self._worked_s: float | None = None
         self.whole: PassReport | None = None
         """The last report of a pass that this process made from its beginning."""
         self._helped: tuple[str, int, int] | None = None
 
-    async def run(self, journals_tried: asyncio.Event) -> None:
-        """Make every pass that is due; store errors are logged, and the pass is retried.
-
-        `journals_tried` is set when the journal route has tried to list the registrations.
-        """
-        await journals_tried.wait()
-        clock, settings = self._parts.runtime.clock, self._parts.settings
+    async def run(self) -> None:
+        """Make every pass that is due; store errors are logged, and the pass is retried."""
+        await self._journals.tried.wait()
+        clock, settings = self._context.runtime.clock, self._context.settings
         while True:
             await self._run_if_due()
             await clock.sleep(min(TICK_S, settings.pass_interval_s))
@@ -121,15 +109,19 @@ class PassLoop:
             return False
         pause_s = rest_s(
             self._worked_s,
-            journaled=self._parts.registry.is_journaled,
-            interval_s=self._parts.settings.pass_interval_s,
-            wanted=self._parts.journals.wanted_pass_ns() is not None,
+            journaled=self._context.registry.is_journaled,
+            interval_s=self._context.settings.pass_interval_s,
+            wanted=self._journals.wanted_pass_ns() is not None,
         )
-        rested_ns = self._parts.runtime.clock.monotonic_ns() - self._ended_at_ns
+        rested_ns = self._context.runtime.clock.monotonic_ns() - self._ended_at_ns
         return rested_ns < pause_s * NS_PER_S
 
     async def _run_if_due(self) -> None:
-        health, metrics, clock = self._parts.health, self._parts.metrics, self._parts.runtime.clock
+        health, metrics, clock = (
+            self._context.health,
+            self._context.metrics,
+            self._context.runtime.clock,
+        )
         started_ns = clock.monotonic_ns()
         try:
             plan = await self._decide()
@@ -152,33 +144,33 @@ class PassLoop:
 
     async def _decide(self) -> NextPass | None:
         """Decide whether a pass starts now; return None during the pause after the last one."""
-        parts = self._parts
-        if not parts.registry.is_journaled and self._rests():
+        context = self._context
+        if not context.registry.is_journaled and self._rests():
             return None
-        await parts.progress.read()
+        await self._progress.read()
         await self._help()
         if self._rests():
             return None
-        stored = parts.progress.record
-        if not parts.registry.is_journaled:
-            is_whole = stored is None or stored.ended or stored.left or parts.progress.rival_runs
+        stored = self._progress.record
+        if not context.registry.is_journaled:
+            is_whole = stored is None or stored.ended or stored.left or self._progress.rival_runs
             return NextPass(start=True, resume=not is_whole, urgent=True)
         return decide_next_pass(
-            parts.clock.now_ns(),
+            context.clock.now_ns(),
             stored,
-            wanted_from_ns=parts.journals.wanted_pass_ns(),
+            wanted_from_ns=self._journals.wanted_pass_ns(),
             interval_s=safety_interval_s(
-                parts.discovery.record.listed, parts.settings.journaled_pass_interval_s
+                context.discovery.record.listed, context.settings.journaled_pass_interval_s
             ),
-            rival_runs=parts.progress.rival_runs,
+            rival_runs=self._progress.rival_runs,
         )
 
     async def _help(self) -> None:
         """Process what the pass of another reconciler has handed over since the last call."""
-        progress = self._parts.progress
+        progress = self._progress
         found = hand_over_of(progress.record) if progress.rival_runs else None
         if found is not None and found != self._helped:
-            await self._parts.full_pass.hand_over.take()
+            await self.full_pass.hand_over.take()
             self._helped = found
 
     async def run_once(self, takeover: Takeover | None, plan: NextPass | None = None) -> PassReport:
@@ -186,57 +178,57 @@ class PassLoop:
 
         Without a plan, make a single pass without stored progress.
         """
-        parts = self._parts
-        started_ns = parts.runtime.clock.monotonic_ns()
-        pending = parts.backlog.known()
-        parts.live.begin_pass()
-        parts.registry.begin_pass()
+        context = self._context
+        started_ns = context.runtime.clock.monotonic_ns()
+        pending = context.backlog.known()
+        context.live.begin_pass()
+        context.registry.begin_pass()
         options = PassOptions() if plan is None else self._options(plan)
-        report = await parts.full_pass.run(takeover, options)
+        report = await self.full_pass.run(takeover, options)
         # Another process listed the first part of a pass that is resumed.
-        parts.live.end_pass(is_whole=plan is None or not plan.resume)
+        context.live.end_pass(is_whole=plan is None or not plan.resume)
         await self._publish(report)
         if plan is not None:
             await self._end_progress(report)
         if not report.outcome.left:
             for stage, keys in pending.items():
-                parts.backlog.end(stage, keys)
-        self._observe(report, parts.runtime.clock.monotonic_ns() - started_ns)
+                context.backlog.end(stage, keys)
+        self._observe(report, context.runtime.clock.monotonic_ns() - started_ns)
         return report
 
     def _options(self, plan: NextPass) -> PassOptions:
-        parts = self._parts
+        context = self._context
         options = PassOptions(
-            resume=parts.progress.record if plan.resume else None, progress=parts.progress
+            resume=self._progress.record if plan.resume else None, progress=self._progress
         )
-        if parts.registry.is_journaled:
-            options.unnamed = parts.journals.named_batches().count_unnamed
+        if context.registry.is_journaled:
+            options.unnamed = partial(count_unnamed, self._journals.named_through())
             options.retry_left = True
-            if not plan.urgent and parts.settings.pass_pages_per_s:
-                options.pace_s = 1 / parts.settings.pass_pages_per_s
+            if not plan.urgent and context.settings.pass_pages_per_s:
+                options.pace_s = 1 / context.settings.pass_pages_per_s
         return options
 
     async def _publish(self, report: PassReport) -> None:
-        parts, through_ns = self._parts, report.complete_through_ns
+        context, through_ns = self._context, report.complete_through_ns
         if through_ns is None:
             return
-        shown = () if await parts.journals.has_open_spool() else range(parts.lanes)
+        shown = () if await self._journals.has_open_spool() else range(context.authority.lanes)
         claim = DiscoveryClaim(
             lanes=dict.fromkeys(shown, through_ns),
             pass_began_ns=through_ns,
             listed=report.listed,
             pass_queues=report.queues,
         )
-        await parts.discovery.claim(claim, step_s=PASS_STEP_S)
-        parts.registry.end_pass(through_ns)
+        await context.discovery.claim(claim, step_s=PASS_STEP_S)
+        context.registry.end_pass(through_ns)
 
     async def _end_progress(self, report: PassReport) -> None:
         """Store that the pass has ended, where that decides when the next one begins."""
-        parts = self._parts
-        stored = parts.progress.record
-        if parts.registry.is_journaled or (stored is not None and not stored.ended):
+        context = self._context
+        stored = self._progress.record
+        if context.registry.is_journaled or (stored is not None and not stored.ended):
             left = report.complete_through_ns is None
-            await parts.progress.save(
+            await self._progress.save(
                 PassRecord(
                     began_unix_ns=report.began_ns,
                     spans=(),
@@ -248,13 +240,13 @@ class PassLoop:
             )
 
     def _observe(self, report: PassReport, took_ns: int) -> None:
-        metrics, done = self._parts.metrics, report.outcome
+        metrics, done = self._context.metrics, report.outcome
         metrics.pass_seconds.set(took_ns / NS_PER_S)
         if report.is_whole:
             self.whole = report
             metrics.oldest_gap.set(report.boots.oldest_gap_s)
             metrics.tail_missing.set(report.boots.tail_missing)
-        metrics.unhealthy.set(report.held_back)
+        metrics.held.set(report.held_back)
         metrics.missed_by_journals.inc(report.missed)
         if report.missed:
             log.warning("batches_missed_by_journals", batches=report.missed)

@@ -142,9 +142,8 @@ def run_ingest(
 
 
 def _session(store_url: str, settings: IngestSettings) -> Session:
-    wanted = SessionSettings(master=settings.master, driver_memory=settings.driver_memory)
     on_s3 = (settings.checkpoint or "").startswith("s3a://")
-    return open_session(wanted, delta=False, s3a=store_url if on_s3 else None)
+    return open_session(SessionSettings(), delta=False, s3a=store_url if on_s3 else None)
 
 
 def _run(

@@ -16,6 +16,8 @@ from support.store_conformance import (
 )
 from support.store_versitygw import NEXT_SECOND_S, Server, make_bucket
 
+from sluice_gc.settings import ExpirySettings
+from sluice_gc.version_expiry import expire_versions
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.keys import QUEUE
 from sluice_protocol.outcomes import Applied, Found, Mismatch, NotFound, ObjectInfo
@@ -28,7 +30,6 @@ from sluice_store.doctor import DoctorResult, examine
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import parse_s3_url
 from sluice_store.s3.store import S3Store
-from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 
 @pytest.fixture(scope="module")

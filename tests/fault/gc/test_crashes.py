@@ -26,13 +26,13 @@ from support.gc_world import (
 )
 from support.local_deployment import clean_environment
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.certificate_chain import verify_store
+from sluice_gc.auditor import Auditor
+from sluice_gc.blob_explanation import explain_blob
 from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
-from sluice_gc.plan.plan import Plan
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.blob_explanation import explain_blob
-from sluice_gc.run.plan_runner import PlanRunner
+from sluice_gc.plan import Plan
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
+from sluice_gc.store_verification import verify_store
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol import keys
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key

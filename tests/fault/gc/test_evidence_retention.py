@@ -24,15 +24,11 @@ from support.gc_world import (
     memory_world,
 )
 
-from sluice_gc.audit.auditor import Auditor, link_after
-from sluice_gc.audit.certificate import (
-    Certificate,
-    read_audit_report,
-    sign_certificate,
-    verify_chain,
-)
-from sluice_gc.audit.certificate_chain import read_certificate, verify_store
-from sluice_gc.audit.evidence_retention import (
+from sluice_gc.auditor import Auditor, link_after, read_audit_report
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.certificate import Certificate, read_certificate, sign_certificate, verify_chain
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
+from sluice_gc.evidence_retention import (
     OPEN_PLAN_NS,
     UNCERTIFIED_NS,
     FolderRuling,
@@ -40,8 +36,7 @@ from sluice_gc.audit.evidence_retention import (
     decide_kept_from,
     prune_evidence,
 )
-from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
-from sluice_gc.run.blob_explanation import explain_blob
+from sluice_gc.store_verification import verify_store
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import AUDIT as AUDIT_PREFIX
 from sluice_protocol.keys import GC_EVIDENCE
@@ -248,7 +243,7 @@ def chain(*kept: int) -> list[bytes]:
     for place, value in enumerate(kept):
         one = msgspec.structs.replace(certificate(), audit_id=f"A{place}", chain_index=place)
         if bodies:
-            from sluice_gc.audit.certificate_chain import ChainLink  # noqa: PLC0415 - only here
+            from sluice_gc.certificate import ChainLink  # noqa: PLC0415 - only here
             from sluice_protocol.keys import digest_of  # noqa: PLC0415 - only here
 
             (*_, last) = verify_chain(bodies, TRUSTED)

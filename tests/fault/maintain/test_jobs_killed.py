@@ -21,8 +21,8 @@ from support.gc_store import VersionedStore
 from support.gc_world import HORIZON_S, GcWorld, memory_world
 from support.repetitions import times
 
-from sluice_gc.audit.certificate_chain import verify_store
 from sluice_gc.signing_keys import load_trusted, make_key_file
+from sluice_gc.store_verification import verify_store
 from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.settings import (
     GcOptions,

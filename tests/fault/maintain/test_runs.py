@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import cast
 
@@ -142,7 +143,7 @@ def test_a_conflicting_lease_elsewhere_is_respected_and_no_run_is_recorded() -> 
 
     async def test(world: World) -> None:
         other = world.other()
-        await other.change("audit", lambda *seen: acquire(seen[0], "audit", seen[2], seen[1], 60))
+        await other.change("audit", partial(acquire, task="audit", lease_s=60))
         assert await world.runner.acquire(TaskName.GC) is None
         record = await world.record()
         assert (record.lease, record.runs) == (None, ())
@@ -216,7 +217,7 @@ def test_a_lost_lease_stops_the_job_and_records_nothing() -> None:
         await asyncio.sleep(0)
 
         def steal(record: TaskRecord | None, now_ns: int, writer: object) -> TaskRecord | None:
-            return acquire(record, "gc", writer, now_ns + 10**12, 60)  # type: ignore[arg-type]
+            return acquire(record, now_ns + 10**12, writer, task="gc", lease_s=60)  # type: ignore[arg-type]
 
         await world.other().change("gc", steal)
         assert await run is None

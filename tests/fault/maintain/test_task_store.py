@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 from support.memory_bucket import Fault, MemoryBucket, Scripted, open_memory_store
@@ -33,9 +34,7 @@ def a_bucket(clock: SimClock) -> MemoryBucket:
 
 
 async def take(tasks: TaskStore, lease_s: float = 60) -> TaskRecord | None:
-    change = await tasks.change(
-        "gc", lambda record, now_ns, writer: acquire(record, "gc", writer, now_ns, lease_s)
-    )
+    change = await tasks.change("gc", partial(acquire, task="gc", lease_s=lease_s))
     return change.record if change is not None else None
 
 
@@ -76,14 +75,8 @@ def test_a_process_that_was_suspended_can_neither_renew_nor_record() -> None:
         await clock.sleep(120)
         assert await take(process(bucket, "b", clock)) is not None
         result = RunResult(outcome=RunOutcome.DONE, figures={})
-        assert (
-            await slow.change("gc", lambda *seen: renew(seen[0], lease, seen[2], seen[1], 60))
-            is None
-        )
-        assert (
-            await slow.change("gc", lambda *seen: end_run(seen[0], lease, seen[2], seen[1], result))
-            is None
-        )
+        assert await slow.change("gc", partial(renew, lease=lease, lease_s=60)) is None
+        assert await slow.change("gc", partial(end_run, lease=lease, result=result)) is None
         stored = await slow.read("gc")
         assert stored.record is not None
         assert [run.outcome for run in stored.record.runs] == ["lost"]

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.gc_world import AUDITOR_KEY, TRUSTED, certificate, many_ranges
 from support.golden import golden
 
-from sluice_gc.audit.certificate import (
+from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     RANGES_MAX,
     merge_ranges,
@@ -13,7 +13,7 @@ from sluice_gc.audit.certificate import (
     sign_certificate,
     verify_certificate,
 )
-from sluice_gc.audit.eligible_versions import EligibleVersions, LeftOut, eligible_table, left_out_of
+from sluice_gc.eligible_versions import EligibleVersions, LeftOut, eligible_table, left_out_of
 from sluice_gc.evidence_files import (
     BLOBS,
     CANDIDATES,
@@ -29,7 +29,7 @@ from sluice_gc.evidence_files import (
     encode_table,
 )
 from sluice_gc.key_ranges import cover_prefix
-from sluice_gc.plan.plan import Plan, PlanSummary, TallyBucket, VersionTally, sign_plan, verify_plan
+from sluice_gc.plan import Plan, PlanSummary, TallyBucket, VersionTally, sign_plan, verify_plan
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import decode_record, encode_record

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from support.gateway_tls import SERVER, TestAuthority
 
-from sluice_agent.sending.gateway_addresses import RESOLVE_S, Gateways, SystemResolver
+from sluice_agent.sending.gateway_addresses import RESOLVE_S, Gateways, resolve_name
 from sluice_agent.sending.gateway_choice import GatewayTarget, SendAttempts
 from sluice_agent.sending.transport import (
     HttpTransport,
@@ -44,7 +44,7 @@ class NamedAddresses:
     def __init__(self, addresses: dict[str, tuple[str, ...]]) -> None:
         self.addresses = addresses
 
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
         return self.addresses.get(host, ())
 
 
@@ -172,7 +172,7 @@ def test_a_name_that_does_not_resolve_is_one_gateway_that_fails() -> None:
 
 def test_the_system_resolves_names() -> None:
     async def main() -> None:
-        assert "127.0.0.1" in await SystemResolver().resolve("localhost", 80)
-        assert await SystemResolver().resolve("does-not-exist.invalid", 80) == ()
+        assert "127.0.0.1" in await resolve_name("localhost", 80)
+        assert await resolve_name("does-not-exist.invalid", 80) == ()
 
     asyncio.run(main())

@@ -28,7 +28,7 @@ from support.forward_door import ForwardClient, connect
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
 
-from sluice_agent import listen_settings
+from sluice_agent import settings as agent_settings
 from sluice_agent.app import run_agent
 from sluice_agent.settings import AgentSettings
 from sluice_protocol.errors import BadUsage
@@ -188,7 +188,7 @@ def test_what_is_too_large_or_cannot_be_read_is_never_accepted(tmp_path: Path) -
 )
 def test_wrong_settings_are_reported(how: dict[str, Any], message: str) -> None:
     with pytest.raises(BadUsage, match=message):
-        AgentSettings(gateway="http://a", **how).for_door_ports()
+        AgentSettings(gateway="http://a", **how).for_doors()
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_only_the_forward_door_needs_no_http_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unused = free_port()
-    monkeypatch.setattr(listen_settings, "DOORS_LISTEN", f"127.0.0.1:{unused}")
+    monkeypatch.setattr(agent_settings, "DOORS_LISTEN", f"127.0.0.1:{unused}")
 
     async def main() -> None:
         port, stop = free_port(), asyncio.Event()

@@ -17,8 +17,7 @@ from support.agent_gateway import GatewayDouble
 from support.door_bodies import BULK, FIREHOSE, LOKI, LOKI_JSON, REMOTE_WRITE_2
 from support.door_client import otlp_logs
 
-from sluice_agent.doors.senders import TokenSenders
-from sluice_agent.doors.service import AgentDoors
+from sluice_agent.doors.service import AgentDoors, TokenSenders
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings, WhenFull
 from sluice_agent.spool.spool import Spool

@@ -19,8 +19,8 @@ from sluice_agent import settings as settings_module
 from sluice_agent.app import run_agent
 from sluice_agent.errors import GatewaysUnreachable, SpoolUnwritable
 from sluice_agent.inputs.file_report import read_report
-from sluice_agent.sending import spool_retries
 from sluice_agent.settings import SPOOL_BYTES_LEAST, AgentSettings, WhenFull
+from sluice_agent.spool import retries
 from sluice_agent.spool.directory import SpoolDirectory
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
@@ -96,7 +96,7 @@ def test_a_full_disk_at_the_first_checkpoint_only_delays(
         save(spool, checkpoints)
 
     monkeypatch.setattr(Spool, "save_checkpoints", full)
-    monkeypatch.setattr(spool_retries, "SPOOL_RETRY_S", 0.01)
+    monkeypatch.setattr(retries, "SPOOL_RETRY_S", 0.01)
 
     async def main(gateway: GatewayDouble) -> None:
         given = replace(settings(tmp_path, gateway.url, ""), once=True)
@@ -155,7 +155,7 @@ def test_a_spool_that_cannot_be_written_is_not_ready(
         return commit(spool, sealed)
 
     monkeypatch.setattr(Spool, "commit", failing)
-    monkeypatch.setattr(spool_retries, "SPOOL_RETRY_S", 0.01)
+    monkeypatch.setattr(retries, "SPOOL_RETRY_S", 0.01)
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()

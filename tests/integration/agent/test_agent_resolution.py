@@ -12,13 +12,12 @@ from support.gateway import Client, TestKey, frame_of, identity, run, running
 from support.simloop import until
 
 import sluice_agent.sending.parked_inquiry as inquiry
-from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.gateway_addresses import Gateways
 from sluice_agent.sending.transport import HttpTransport, open_session
 from sluice_agent.sending.uploader import Uploader
-from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool.batching import Batcher, RecordBlock
 from sluice_agent.spool.disk import RealDisk
 from sluice_agent.spool.format import decode_entry

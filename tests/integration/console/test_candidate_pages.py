@@ -25,7 +25,7 @@ from support.console_pages import (
 from support.console_world import VIEWER, ConsoleWorld, served_console
 from support.gc_world import open_world
 
-from sluice_gc.plan.plan import Plan, plan_key
+from sluice_gc.plan import Plan, plan_key
 from sluice_gc.settings import PlanSettings
 from sluice_protocol.distribution import install_command
 from sluice_protocol.keys import blob_key
@@ -127,7 +127,7 @@ def test_bad_requests_are_refused_with_the_reason(place: PlannedWorld) -> None:
 def test_without_pyarrow_the_extra_is_named(
     place: PlannedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "sluice_gc.plan.plan_candidates", None)
+    monkeypatch.setitem(sys.modules, "sluice_gc.plan_candidates", None)
     for path in (f"{place.done.plan_id}/candidates", f"{place.done.plan_id}/candidates/{'0' * 64}"):
         status, problem = place.get(path)
         assert (status, install_command("query") in problem["detail"]) == (404, True)

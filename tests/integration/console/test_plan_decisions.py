@@ -17,9 +17,16 @@ from support.console_pages import CHROMIUM, accessibility, log_in, open_place, w
 from support.console_world import OPERATOR, VIEWER, ConsoleWorld, served_console
 
 from sluice_cli.deployment.facts import read_facts
-from sluice_gc.plan.plan import Plan, PlanSummary, VersionTally, sign_plan
-from sluice_gc.plan.plan_inputs import OPERATOR_RULE, PlanStopped, stopped_key
-from sluice_gc.run.plan_runner import BatchDone, SweepFacts
+from sluice_gc.plan import (
+    OPERATOR_RULE,
+    Plan,
+    PlanStopped,
+    PlanSummary,
+    VersionTally,
+    sign_plan,
+    stopped_key,
+)
+from sluice_gc.plan_runner import BatchDone, SweepFacts
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of, trash_key
 from sluice_protocol.manifests import decode_record, encode_record

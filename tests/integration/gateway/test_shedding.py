@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.gateway import Running, TestKey, frame_of, run, running
 
-from sluice_agent.batch_limits import BatchLimits
 from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.gateway_addresses import Gateways
@@ -20,7 +19,7 @@ from sluice_agent.sending.gateway_choice import GatewayTarget
 from sluice_agent.sending.transport import HttpTransport, UploadRequest, UploadResult, open_session
 from sluice_agent.sending.upload_decisions import GatewayResponse
 from sluice_agent.sending.uploader import Uploader
-from sluice_agent.settings import SpoolSettings, UploaderSettings, WhenFull
+from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool.batching import Batcher, RecordBlock
 from sluice_agent.spool.disk import RealDisk
 from sluice_agent.spool.spool import Spool

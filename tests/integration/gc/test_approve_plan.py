@@ -11,11 +11,9 @@ from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import HORIZON_S, KEYS, MARGIN_S, RUN, GcWorld, memory_world
 
+from sluice_gc.cycle import CycleRunner, GcMetrics, execute_due_plan
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan.plan import Plan, plan_key
-from sluice_gc.plan.plan_inputs import approve_plan, finished_key, stop_plan
-from sluice_gc.run.cycle import CycleRunner, execute_due_plan
+from sluice_gc.plan import Plan, approve_plan, finished_key, plan_key, stop_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval, approval_key

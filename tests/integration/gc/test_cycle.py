@@ -7,9 +7,9 @@ import pytest
 from support.constants import changed
 from support.gc_world import AUDIT, HORIZON_S, KEYS, open_world
 
-from sluice_gc.audit.certificate_chain import verify_store_chain
+from sluice_gc.blob_explanation import explain_blob
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.run.blob_explanation import explain_blob
+from sluice_gc.store_verification import verify_store_chain
 from sluice_protocol.keys import accepted_by_blob_key, quarantine_by_blob_key
 from sluice_protocol.outcomes import Found
 

@@ -12,9 +12,9 @@ from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, GcWorld, memory_world
 from support.store_inventory import ALL_VERSIONS, ReportRow, csv_of, md5_of, parquet_of
 
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.inventory_candidates import InventorySource, read_inventory
-from sluice_gc.plan.plan import Plan
-from sluice_gc.plan.planner import Planner
+from sluice_gc.inventory_candidates import InventorySource, read_inventory
+from sluice_gc.plan import Plan
+from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock

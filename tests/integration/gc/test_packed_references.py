@@ -5,7 +5,7 @@ from pathlib import Path
 
 from support.gc_world import GcWorld, open_world
 
-from sluice_gc.audit.tasks import SAMPLE_MAX
+from sluice_gc.audit_tasks import SAMPLE_MAX
 from sluice_protocol.keys import (
     accepted_by_blob_key,
     accepted_key,

@@ -8,10 +8,10 @@ import pytest
 from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, MovedClock
 from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.blob_explanation import explain_blob
-from sluice_gc.run.plan_runner import PlanRunner
+from sluice_gc.auditor import Auditor
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key

@@ -19,10 +19,10 @@ from support.gc_world import (
     run_story,
 )
 
-from sluice_gc.audit.certificate import certificate_key, sign_certificate
-from sluice_gc.audit.certificate_chain import read_newest, verify_store_chain
+from sluice_gc.certificate import certificate_key, read_newest, sign_certificate
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, RefusalRule
-from sluice_gc.plan.plan import Plan, plan_key, sign_plan
+from sluice_gc.plan import Plan, plan_key, sign_plan
+from sluice_gc.store_verification import verify_store_chain
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import (
     ACCEPTED,

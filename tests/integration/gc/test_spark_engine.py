@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, open_world
 
-from sluice_gc.audit.auditor import Auditor
+from sluice_gc.auditor import Auditor
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.planner import Planner
-from sluice_gc.run.plan_runner import PlanRunner
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine, SparkTaskEngine, TaskEngine
 from sluice_protocol.system_clock import SystemClock, SystemIds
 

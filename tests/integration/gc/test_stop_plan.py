@@ -7,7 +7,7 @@ import pytest
 from support.gc_world import HORIZON_S, MARGIN_S, open_world
 
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.plan_inputs import stop_plan
+from sluice_gc.plan import stop_plan
 from sluice_protocol.errors import BadUsage
 from sluice_reconciler.audit_summaries import (
     AuditOverview,

@@ -10,10 +10,9 @@ from structlog.testing import capture_logs
 from structlog.typing import EventDict
 from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world
 
+from sluice_gc.cycle import CycleRunner, GcMetrics
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.metrics import GcMetrics
-from sluice_gc.plan.plan_inputs import stop_plan
-from sluice_gc.run.cycle import CycleRunner
+from sluice_gc.plan import stop_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.keys import RAW_BLOBS

@@ -15,7 +15,7 @@ from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_lake.source_ranges import source_range_key
-from sluice_maintain.lake_reader import make_lake_reader
+from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake, LakeState, RollupState
 from sluice_protocol.distribution import install_command
 from sluice_reconciler.explain import explain

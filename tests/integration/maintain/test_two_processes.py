@@ -26,8 +26,6 @@ COMMON = """
 [maintain]
 listen = "127.0.0.1:0"
 stop_grace_s = 5
-master = "local[1]"
-driver_memory = "512m"
 """
 WITHOUT_SPARK = """
 tasks = ["retention", "queue", "noncurrent", "audit", "gc"]

@@ -19,9 +19,11 @@ from support.gc_world import AUDIT, KEYS, MovedClock
 from support.spark_local import ingest_locally
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.evidence_retention import prune_evidence
+from sluice_gc.auditor import Auditor
+from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.settings import ExpirySettings
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.version_expiry import expire_versions
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.tables import BATCHES, RECORD_TABLES
@@ -34,7 +36,7 @@ from sluice_queue.collector import Collector
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
 from sluice_queue.lane import Runtime
-from sluice_reconciler.lanes.runs import FAN_IN, tier_of
+from sluice_reconciler.lanes.part_log import FAN_IN, tier_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.compaction.file_merges import merge_hours
@@ -43,7 +45,6 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.settings import CompactSettings
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.port import ObjectStore
-from sluice_store.version_expiry import ExpirySettings, expire_versions
 
 PERMANENT = ("accepted/v1/", "raw-blobs/v1/")
 INDEXES = ("accepted-by-time/v1/", "raw-blobs-by-time/v1/", "accepted-by-blob/v1/")

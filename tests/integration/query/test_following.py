@@ -9,7 +9,7 @@ from support.spark_local import ingest_locally
 
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.following import follow
+from sluice_query.following import follow
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_store import open_store
@@ -26,7 +26,9 @@ class FrozenClock(SystemClock):
 
 
 def _later() -> Sent:
-    return log_batch(["late", "new"], start=9, agent="host-2", from_ns=DAY0_NS + 3 * NS_PER_S)
+    """Return a batch that is accepted now, with records of a time long ago."""
+    records_ns, now_ns = DAY0_NS + 3 * NS_PER_S, SystemClock().now_ns()
+    return log_batch(["late", "new"], start=9, agent="host-2", from_ns=records_ns, at_ns=now_ns)
 
 
 async def _followed(place: Deployment) -> list[list[object]]:
@@ -43,7 +45,7 @@ async def _followed(place: Deployment) -> list[list[object]]:
         searcher = Searcher(
             store=store, store_url=place.url, settings=QuerySettings(), clock=FrozenClock()
         )
-        async for result in follow(searcher, make_query(limit=2)):
+        async for result in follow(searcher.search, searcher.clock, make_query(limit=2)):
             found.append([row["body"] for row in result.records])
             step = next(steps, None)
             if step is None:

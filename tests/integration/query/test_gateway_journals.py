@@ -13,7 +13,7 @@ from support.spark_lake import Deployment
 
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import QueryResult
+from sluice_query.result import QueryResult
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

@@ -26,8 +26,8 @@ from sluice_protocol.manifests import RequestPart, encode_parts
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
+from sluice_query import search
 from sluice_query.settings import QuerySettings
-from sluice_query.sources import reading
 
 STEPS = (
     "read_coverage",
@@ -149,7 +149,7 @@ def one_request(batch: Sent) -> Sent:
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
     """Call `move` immediately before one step of the next query."""
     name, _, nth = step.partition(" ")
-    real: Any = getattr(reading, name)
+    real: Any = getattr(search, name)
     visits: list[str] = []
 
     def moved(*arguments: Any, **named: Any) -> Any:
@@ -160,7 +160,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
             worker.join()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(reading, name, moved)
+    monkeypatch.setattr(search, name, moved)
     return visits
 
 

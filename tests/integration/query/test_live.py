@@ -17,9 +17,8 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
-from sluice_query.answer.live import LiveRecordsClient, follow_live
-from sluice_query.errors import ReconcilerUnreachable
-from sluice_query.question.request import Query
+from sluice_query.following import LiveRecordsClient, ReconcilerUnreachable, follow_live
+from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app

@@ -24,22 +24,21 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.following import follow
-from sluice_query.answer.result import QuerySummary
-from sluice_query.answer.streaming import stream_search
+from sluice_query.following import follow
 from sluice_query.http.download_api import Export, export_records
-from sluice_query.http.tail_api import tail_by_polling
-from sluice_query.question.filters import parse_field
-from sluice_query.question.request import (
+from sluice_query.request import (
     FieldList,
     Histogram,
     Neighbourhood,
     Query,
     Series,
     TopValues,
+    parse_field,
 )
+from sluice_query.result import QuerySummary
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
+from sluice_query.streaming import stream_search
 from sluice_reconciler.app import run_once
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store
@@ -66,14 +65,8 @@ async def _stream(searcher: Searcher, query: Query) -> QuerySummary:
 
 
 async def _follow(searcher: Searcher, query: Query) -> QuerySummary:
-    async for found in follow(searcher, query):
+    async for found in follow(searcher.search, searcher.clock, query):
         return found.summary
-    raise AssertionError
-
-
-async def _tail(searcher: Searcher, query: Query) -> tuple[bool, tuple[str, ...]]:
-    async for group in tail_by_polling(searcher.search, searcher.clock, query, None):
-        return group.state.partial, group.state.reasons
     raise AssertionError
 
 
@@ -105,7 +98,6 @@ async def _answers(
     place: Deployment, query: Query, settings: QuerySettings
 ) -> dict[str, tuple[bool, tuple[str, ...]]]:
     """Return, for each kind of answer, whether it is partial, and the reasons."""
-    found: dict[str, tuple[bool, tuple[str, ...]]] = {}
     async with open_store(place.url) as store:
         searcher = Searcher(
             store=store, store_url=place.url, settings=settings, clock=SystemClock()
@@ -120,9 +112,7 @@ async def _answers(
         whole["follow"] = await _follow(searcher, query)
         for form in ("ndjson", "parquet"):
             whole[f"export, {form}"] = await _export(searcher, query, form)
-        found = {name: (one.partial, one.reasons) for name, one in whole.items()}
-        found["tail"] = await _tail(searcher, query)
-    return found
+        return {name: (one.partial, one.reasons) for name, one in whole.items()}
 
 
 def _killed_gateway(place: Deployment) -> str:

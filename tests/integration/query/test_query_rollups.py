@@ -23,9 +23,9 @@ from support.spark_local import ingest_locally
 from sluice_lake.source_ranges import source_range_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import QueryResult
-from sluice_query.question.request import Aggregate, Query, Series
-from sluice_query.sources import reading
+from sluice_query import search
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.result import QueryResult
 
 HOUR_NS = 60 * MINUTE_NS
 START_NS = DAY0_NS // HOUR_NS * HOUR_NS
@@ -279,20 +279,20 @@ def test_every_sample_counts_once_while_the_jobs_work(
     rollups.run()
     sender.send(START_NS + 95 * 10**9, 1.0, 2.0, 4.0)
     expected = run_query(place, series_query(raw=True)).points
-    before: Callable[..., Any] = getattr(reading, step)
+    before: Callable[..., Any] = getattr(search, step)
 
     def move() -> None:
         ingest_locally(place.url)
         rollups.run()
 
     def moving(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(reading, step, before)
+        monkeypatch.setattr(search, step, before)
         thread = threading.Thread(target=move)
         thread.start()
         thread.join()
         return before(*given, **named)
 
-    monkeypatch.setattr(reading, step, moving)
+    monkeypatch.setattr(search, step, moving)
     result = run_query(place, series_query())
     assert result.points == expected
     assert result.summary.rollup_segments_read > 0

@@ -34,11 +34,11 @@ from sluice_protocol.outcomes import GetOutcome
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_query.answer.result import QueryResult
+from sluice_query import search
+from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.sources import reading
-from sluice_query.sources.spool import attach_spool
+from sluice_query.unqueued import attach_spool
 from sluice_store import StoreMode, create_authority, open_store, read_authority
 
 WRITER = "spool-gw"
@@ -214,7 +214,7 @@ def _advance(here: Site, batch: Sent, end: str) -> None:
 def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], None]) -> list[str]:
     """Call `move` immediately before one step of the next query."""
     name, _, nth = step.partition(" ")
-    real: Any = getattr(reading, name)
+    real: Any = getattr(search, name)
     visits: list[str] = []
 
     def moved(*arguments: Any, **named: Any) -> Any:
@@ -226,7 +226,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
             worker.join()
         return real(*arguments, **named)
 
-    monkeypatch.setattr(reading, name, moved)
+    monkeypatch.setattr(search, name, moved)
     return visits
 
 

@@ -25,9 +25,9 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.answer.result import QueryResult
-from sluice_query.errors import QueryTimedOut
-from sluice_query.question.request import Aggregate, Series
+from sluice_query.engine import QueryTimedOut
+from sluice_query.request import Aggregate, Series
+from sluice_query.result import QueryResult
 from sluice_query.settings import QuerySettings
 
 

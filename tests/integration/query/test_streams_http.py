@@ -22,7 +22,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.frame import Frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
-from sluice_query.sources.pending import FetchedBatches, fetch_batches
+from sluice_query.pending import FetchedBatches, fetch_batches
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -
 def test_a_stream_does_not_read_files_that_are_too_old(
     place: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream", limit=15)
@@ -71,7 +71,7 @@ def test_a_stream_does_not_read_files_that_are_too_old(
 def test_a_damaged_file_after_the_first_records_is_a_reason_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
     made = deployment(tmp_path)
     for part in range(2):
         made.deliver([log_batch(["x"], start=part, from_ns=DAY0_NS + part * NS_PER_S)])
@@ -107,7 +107,7 @@ def test_the_first_records_are_sent_before_older_pending_batches_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit that is reached ends the reading of blobs; the records are those of the search."""
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
 
     async def story(client: QueryClient) -> None:
@@ -131,7 +131,7 @@ def test_the_first_records_are_sent_before_older_pending_batches_are_read(
 def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
     made, batches = pending_lines(tmp_path)
     (made.root / batches[3].manifest.raw_blob_key).unlink()
 
@@ -153,7 +153,7 @@ def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
 def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wave: int
 ) -> None:
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
     calls = 0
 
@@ -164,7 +164,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
             raise StoreUnavailable("get", manifest.raw_blob_key, "connection reset")
         return await fetch_frame(stores, manifest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("sluice_query.sources.pending.fetch_frame", failing)
+    monkeypatch.setattr("sluice_query.pending.fetch_frame", failing)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream")
@@ -182,7 +182,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
 def test_batches_that_are_ingested_between_waves_are_returned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: int
 ) -> None:
-    monkeypatch.setattr("sluice_query.answer.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
     made, _ = pending_lines(tmp_path)
     calls = 0
 
@@ -193,7 +193,7 @@ def test_batches_that_are_ingested_between_waves_are_returned_once(
             await asyncio.to_thread(ingest_locally, made.url)
         return await fetch_batches(*given)
 
-    monkeypatch.setattr("sluice_query.sources.reading.fetch_batches", moving)
+    monkeypatch.setattr("sluice_query.search.fetch_batches", moving)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream")

@@ -26,8 +26,8 @@ from support.spark_local import ingest_locally
 from support.store_versitygw import free_port
 
 from sluice_protocol.units import NS_PER_S
-from sluice_query.answer.result import Row
 from sluice_query.http import download_api
+from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_app
 from sluice_reconciler.service import Reconciler

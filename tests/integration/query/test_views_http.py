@@ -267,7 +267,7 @@ def test_a_query_ends_when_its_client_goes_away(
             cancelled.set()
             raise
 
-    monkeypatch.setattr("sluice_query.sources.reading.read_pending", wait_long)
+    monkeypatch.setattr("sluice_query.search.read_pending", wait_long)
 
     async def story(client: QueryClient) -> None:
         for path in ("/v1/histogram", "/v1/query/stream", "/v1/query"):

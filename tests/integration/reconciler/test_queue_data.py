@@ -148,11 +148,10 @@ def test_a_commit_after_fencing_is_409(tmp_path: Path) -> None:
     asyncio.run(run(1))
 
 
-class Elsewhere:
+def elsewhere(lane: int) -> str:
     """Every lane belongs to another process."""
-
-    def owner_url(self, lane: int) -> str:
-        return "https://other.example:8443/"
+    del lane
+    return "https://other.example:8443/"
 
 
 def test_requests_about_the_lane_of_another_reconciler_are_redirected(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_requests_about_the_lane_of_another_reconciler_are_redirected(tmp_path: 
         async with served(tmp_path) as (store, client, reconciler):
             lane = (await list_lanes(store, "sink"))[0].lane
             claims = (await (await client.get("/v1/queue/next?max=1")).json())["entries"]
-            reconciler.http_queues["sink"].owners = Elsewhere()
+            reconciler.http_queues["sink"].owner_url = elsewhere
             path = f"/v1/queue/next?lane={lane}&data=records"
             response = await client.get(path, allow_redirects=False)
             assert response.status == 307

@@ -13,7 +13,7 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes, read_lane
-from sluice_reconciler.differences import DifferenceKind
+from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler
 from sluice_store.local import open_local_store

@@ -60,12 +60,13 @@ class IngestProcesses:
 
     def command(self, *options: str) -> list[str]:
         job = [sys.executable, "-m", "sluice_cli", "spark", "ingest", "--store", self.store_url]
-        return [*job, "--master", "local[1]", "--driver-memory", "512m", *options]
+        return [*job, *options]
 
     def environment(self) -> dict[str, str]:
         self._mark = f"{_MARK}={uuid.uuid4().hex}"
         name, _, value = self._mark.partition("=")
-        return os.environ | {name: value, FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
+        spark = {"MASTER": "local[1]", "SPARK_DRIVER_MEMORY": "512m"}
+        return os.environ | spark | {name: value, FAILPOINT_FOLDER_VARIABLE: str(self.folder)}
 
     def run_to_the_end(self) -> str:
         """Run the job once without a kill and return its output."""

@@ -15,8 +15,8 @@ from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.result import QueryResult
-from sluice_query.question.request import Aggregate, Series
+from sluice_query.request import Aggregate, Series
+from sluice_query.result import QueryResult
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.rollups import job as rollup
 from sluice_spark.rollups.job import run_rollup

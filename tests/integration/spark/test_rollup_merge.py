@@ -18,8 +18,8 @@ from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.result import SeriesPoint
-from sluice_query.question.request import Aggregate, Series
+from sluice_query.request import Aggregate, Series
+from sluice_query.result import SeriesPoint
 from sluice_spark.compaction.file_merges import MergeResult, RollupMerger
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import never_stop

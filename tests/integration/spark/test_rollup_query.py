@@ -12,8 +12,8 @@ from support.spark_local import ingest_locally
 
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.answer.result import QueryResult
-from sluice_query.question.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.result import QueryResult
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.rollups import job as rollup
 from sluice_spark.rollups.job import run_rollup

@@ -31,10 +31,11 @@ def test_ingest_restarts_its_query_if_a_worker_starts_slowly(
     slow.write_text(SLOW.format(folder=tmp_path, python=sys.executable))
     slow.chmod(0o755)
     constant = f"sluice_spark.settings:IngestSettings.restarts_max={restarts_max}"
-    job = [*command_with_constants(constant), "spark", "ingest", "--once", "--master", "local[1]"]
+    job = [*command_with_constants(constant), "spark", "ingest", "--once"]
     done = subprocess.run(
         [*job, "--store", deployment.url],
-        env=os.environ | {"PYSPARK_PYTHON": str(slow), "PYSPARK_DRIVER_PYTHON": str(slow)},
+        env=os.environ
+        | {"MASTER": "local[1]", "PYSPARK_PYTHON": str(slow), "PYSPARK_DRIVER_PYTHON": str(slow)},
         capture_output=True,
         text=True,
         timeout=500,

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_gc.audit.eligible_versions import LeftOut, eligible_table, join_names, left_out_of
+from sluice_gc.eligible_versions import LeftOut, eligible_table, join_names, left_out_of
 from sluice_gc.errors import GcRefused
 from sluice_gc.evidence_files import BLOBS, decode_table, digest_from_bytes, encode_table
-from sluice_gc.plan.plan import VersionTally
-from sluice_gc.plan.planner import CandidateSelection, PlanRule, select_candidates
+from sluice_gc.plan import VersionTally
+from sluice_gc.planner import CandidateSelection, PlanRule, select_candidates
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
     AuditResult,

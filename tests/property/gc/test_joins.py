@@ -4,7 +4,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_gc.audit.eligible_versions import are_named
+from sluice_gc.eligible_versions import are_named
 
 HEADS = st.sampled_from([b"\x00" * 8, b"\x00" * 7 + b"\x01", b"\xff" * 8, b"\x80" + b"\x00" * 7])
 TAILS = st.sampled_from([b"\x00" * 24, b"\x01" + b"\x00" * 23, b"\xff" * 24])

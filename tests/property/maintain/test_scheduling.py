@@ -65,7 +65,7 @@ class VirtualMaintenance:
     def _start(self, process: VirtualProcess, task: TaskName, now_s: float) -> None:
         nonce = f"{process.owner}{task}{now_s}"
         writer = RecordWriter(owner=process.owner, nonce=nonce)
-        record = acquire(self.records[task], task, writer, at(now_s), 1_000_000)
+        record = acquire(self.records[task], at(now_s), writer, task=task, lease_s=1_000_000)
         assert record is not None
         self.records[task] = record
         process.running[task] = (now_s + self.rng.uniform(0, LONGEST_S), nonce)
@@ -79,10 +79,10 @@ class VirtualMaintenance:
                 outcome = RunOutcome.FAILED if wrong else RunOutcome.DONE
                 self.records[task] = end_run(
                     self.records[task],
-                    nonce,
-                    RecordWriter(owner=process.owner, nonce=f"{nonce}."),
                     at(now_s),
-                    RunResult(outcome=outcome, figures={}),
+                    RecordWriter(owner=process.owner, nonce=f"{nonce}."),
+                    lease=nonce,
+                    result=RunResult(outcome=outcome, figures={}),
                 )
 
     def _check(self) -> None:

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.query_views import opened, random_record
 
 from sluice_protocol.units import UnixNs
-from sluice_query.compute.sql import RecordSources, returned_columns
-from sluice_query.compute.views import SequenceWindow, WindowSources, find_neighbours
-from sluice_query.question.request import END_NS, FIRST_NS, Neighbourhood, Query
+from sluice_query.request import END_NS, FIRST_NS, Neighbourhood, Query
+from sluice_query.sql import RecordSources, returned_columns
+from sluice_query.views import SequenceWindow, WindowSources, find_neighbours
 
 SEQ = returned_columns("logs").index("seq")
 SPREAD = (1, 700, 40_000, 2_000_000, 2_000_000)

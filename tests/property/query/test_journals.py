@@ -12,8 +12,8 @@ from support.queue_store import OneByOne
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.units import UnixNs
+from sluice_query.coverage import Coverage, decide_completeness, read_coverage
 from sluice_query.settings import QuerySettings
-from sluice_query.sources.coverage import Coverage, decide_completeness, read_coverage
 from sluice_store import create_authority
 
 SETTINGS = QuerySettings()

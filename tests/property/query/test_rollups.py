@@ -12,9 +12,9 @@ from support.query_rollups import Figures, RollupWorld, Sample
 
 from sluice_protocol.record_deletes import retention_cut_ns
 from sluice_protocol.units import UnixNs
-from sluice_query.compute.series import SeriesSources
-from sluice_query.question.request import Aggregate, Query, Series
-from sluice_query.sources.rollups import HOUR_NS, MINUTE_NS, RollupPlan
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.rollups import HOUR_NS, MINUTE_NS, RollupPlan
+from sluice_query.series import SeriesSources
 
 T0_NS = 1_790_000_000_000_000_000 // HOUR_NS * HOUR_NS
 END_NS = 4 * HOUR_NS

@@ -8,15 +8,15 @@ from support.query_lake import log_batch
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_query.answer.streaming import (
+from sluice_query.pending import end_ns
+from sluice_query.pruning import time_bound_ns
+from sluice_query.streaming import (
     BATCH_COST_BYTES,
     FIRST_WAVE_BYTES,
     KeyedRow,
     NewestFirst,
     plan_waves,
 )
-from sluice_query.sources.pending import end_ns
-from sluice_query.sources.pruning import time_bound_ns
 
 Source = DataFile | AcceptedManifest
 

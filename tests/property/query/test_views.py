@@ -19,8 +19,17 @@ from support.query_views import (
 
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
-from sluice_query.answer.result import Row
-from sluice_query.compute.views import (
+from sluice_query.request import (
+    FieldList,
+    FilterOperator,
+    Histogram,
+    Query,
+    RecordFilter,
+    TopValues,
+    choose_width,
+)
+from sluice_query.result import Row
+from sluice_query.views import (
     fields_sql,
     histogram_sql,
     make_fields,
@@ -28,8 +37,6 @@ from sluice_query.compute.views import (
     make_values,
     values_sql,
 )
-from sluice_query.question.filters import FilterOperator, RecordFilter
-from sluice_query.question.request import FieldList, Histogram, Query, TopValues, choose_width
 
 EXAMPLES = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 2**32)

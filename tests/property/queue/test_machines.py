@@ -18,7 +18,7 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
-from sluice_reconciler.leases import LaneLeases
+from sluice_reconciler.http_queue import LaneLeases
 
 KEY = "queue/v1/spark.000/manifest"
 

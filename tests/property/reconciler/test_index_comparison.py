@@ -46,9 +46,11 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.differences import DerivedDifference, DifferenceKind, SourceManifest
 from sluice_reconciler.indexes import (
+    DerivedDifference,
+    DifferenceKind,
     PackIndex,
+    SourceManifest,
     TimeEntry,
     by_blob_of,
     by_time_of,

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
+from sluice_reconciler.lanes.part_log import FAN_IN, RECENT_MAX, plan_merge, tier_of
 from sluice_reconciler.lanes.parts import decode_part, encode_part, merge_parts
-from sluice_reconciler.lanes.runs import FAN_IN, RECENT_MAX, plan_merge, tier_of
 
 LIVES = [(f"agent-{number % 4}", f"boot-{number}") for number in range(12)]
 STEPS = st.lists(

@@ -8,7 +8,7 @@ from support.cost_world import CostWorld, audit, count, run_plan
 
 from sluice_cli import cost
 from sluice_cli.cost import CostPlan, Load, cost_rows
-from sluice_gc.audit.tasks import SAMPLE_MAX
+from sluice_gc.audit_tasks import SAMPLE_MAX
 from sluice_protocol import keys
 from sluice_protocol.prices import DAY_S, RequestCounts
 

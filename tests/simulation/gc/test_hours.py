@@ -12,7 +12,7 @@ from support.gc_simulation import DeploymentSimulation, Tidy, drop_both, drop_on
 from support.repetitions import times
 from support.simloop import SimLoop, seeds, simulate
 
-from sluice_gc.run.deletion_proof import ALL_CLAUSES, ClauseSets
+from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_protocol import blob_deletion as d
 
 

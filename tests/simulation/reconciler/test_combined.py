@@ -42,7 +42,6 @@ from sluice_queue.lane import Lane, Runtime
 from sluice_queue.register import Register, encode_register
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log, request_log
-from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.request_log import (
     JudgedBatches,
@@ -318,8 +317,8 @@ DAILY = (0, 7)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make parts and runs small, so that they are written and merged often."""
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "FAN_IN", 3)
+    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "FAN_IN", 3)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
     monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 

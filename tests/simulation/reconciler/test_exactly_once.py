@@ -22,13 +22,10 @@ from sluice_reconciler import pipeline
 from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
-from sluice_reconciler.lanes import runs as lane_runs
-from sluice_reconciler.lanes import runs as runs_module
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.owner import LaneOwner
-from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns
+from sluice_reconciler.lanes.part_log import LaneLog, WrittenRuns, nameable
 from sluice_reconciler.lanes.parts import Boot, LanePart, merge_parts
-from sluice_reconciler.lanes.runs import nameable
 from sluice_reconciler.lanes.state import Run
 from sluice_store.port import ObjectStore
 
@@ -42,8 +39,8 @@ BOOTS = 4
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "FAN_IN", 2)
+    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "FAN_IN", 2)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
 
 
@@ -164,7 +161,7 @@ def test_planted_bugs_in_writes_of_many_objects_are_found(
 
 def _part_after_state() -> Any:
     """The lane state names a part before the part exists."""
-    real_create, real_write = runs_module.create_known, LaneOwner._write
+    real_create, real_write = part_log.create_known, LaneOwner._write
     delayed: list[Any] = []
 
     async def create(*args: Any, **kwargs: Any) -> None:
@@ -212,7 +209,7 @@ def _deletes_before_the_swap() -> Any:
     ) -> WrittenRuns:
         written = await real(self, ledger, runs, now_s)
         old = {part.name for run in runs for part in run}
-        await self._delete(old - {part.name for run in written.runs for part in run})
+        await self._objects._delete(old - {part.name for run in written.runs for part in run})
         return written
 
     return spill
@@ -277,14 +274,14 @@ def test_planted_bugs_in_the_parts_of_a_state_are_found(
             monkeypatch.setattr(EnqueuedBatches, "load", _loads_the_oldest)
         case "part after state":
             create, write = _part_after_state()
-            monkeypatch.setattr(runs_module, "create_known", create)
+            monkeypatch.setattr(part_log, "create_known", create)
             monkeypatch.setattr(LaneOwner, "_write", write)
         case "merge drops a life":
             monkeypatch.setattr(part_log, "merge_parts", _drops_a_life)
         case "merge keeps the oldest state":
             monkeypatch.setattr(part_log, "merge_parts", _keeps_the_oldest)
         case "named part collected":
-            monkeypatch.setattr(runs_module, "nameable", _forgets_names)
+            monkeypatch.setattr(part_log, "nameable", _forgets_names)
         case "merged part deleted before the swap":
             monkeypatch.setattr(LaneLog, "spill", _deletes_before_the_swap())
         case "run not named":

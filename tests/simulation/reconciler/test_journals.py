@@ -23,8 +23,7 @@ from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal, W
 from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.passes import progress as pass_progress
-from sluice_reconciler.passes.full_pass import FullPass, PassRun, _SpanWalk
-from sluice_reconciler.passes.hand_over import HandOver
+from sluice_reconciler.passes.full_pass import FullPass, HandOver, PassRun
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_reconciler.verify import CheckedBatch, HoldRecords, verify_batches
 
@@ -168,7 +167,7 @@ async def _publish_then_process(self: JournalRoute, due: Any) -> Any:
 async def _store_position_first(self: JournalRoute) -> None:
     await _READ(self)
     numbers = {process: one.read_through for process, one in self._journals.items()}
-    await self._parts.discovery.claim(discovery_module.DiscoveryClaim(journals=numbers))
+    await self._context.discovery.claim(discovery_module.DiscoveryClaim(journals=numbers))
 
 
 def _settle_unprocessed(self: ProcessJournal) -> None:
@@ -178,7 +177,7 @@ def _settle_unprocessed(self: ProcessJournal) -> None:
 
 def _of_writing(self: JournalRoute, lane: int | None = None) -> Any:
     """Return the progress of the processes that write at present."""
-    now_ns = self._parts.clock.now_ns()
+    now_ns = self._context.clock.now_ns()
     return [
         one.progress(now_ns, lane)
         for one in self._journals.values()
@@ -209,7 +208,7 @@ async def _begin_at_the_end(self: FullPass, *args: Any, **named: Any) -> Any:
     report = await _RUN(self, *args, **named)
     if report.complete_through_ns is None:
         return report
-    end_ns = UnixNs(await self.holds.read())
+    end_ns = UnixNs(await self.context.holds.read())
     return replace(report, began_ns=end_ns, complete_through_ns=end_ns)
 
 
@@ -239,17 +238,10 @@ async def _hold_nothing(self: HoldRecords, record: Any) -> bool:
 async def _list_first(self: JournalRoute) -> None:
     """Read the store's clock after the registrations."""
     await _LIST(self)
-    self._listed_ns = UnixNs(self._parts.clock.now_ns() + NS_PER_S)
+    self._listed_ns = UnixNs(self._context.clock.now_ns() + NS_PER_S)
 
 
 _LIST = JournalRoute._list_processes
-
-
-async def _skip_boot(self: _SpanWalk, last: Any) -> None:
-    """Store the progress before what it listed is processed."""
-    if last is not None:
-        self._finish_span(last, done=False)
-        await self._run.save()
 
 
 def _plant_left_behind(patch: pytest.MonkeyPatch) -> None:
@@ -282,7 +274,7 @@ PLANTED: dict[str, Planted] = {
         replace(QUIET, faults=("tear journal",)),
     ),
     "dead process without a pass": Planted(
-        _patch(JournalRoute, "_pass_began_ns", lambda self: self._parts.clock.now_ns()),
+        _patch(JournalRoute, "_pass_began_ns", lambda self: self._context.clock.now_ns()),
         replace(QUIET, faults=DEATHS, fault_s=300.0),
     ),
     "minimum over the processes that write": Planted(

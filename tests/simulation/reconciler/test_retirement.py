@@ -16,14 +16,12 @@ from support.simloop import daily_seeds
 from sluice_protocol.identity import Identity
 from sluice_reconciler.lanes import new_batches as deciding
 from sluice_reconciler.lanes import owner as lane_owner
-from sluice_reconciler.lanes import part_log, retirement
-from sluice_reconciler.lanes import runs as lane_runs
+from sluice_reconciler.lanes import part_log, state
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.parts import Boot, LanePart, merge_parts
-from sluice_reconciler.lanes.retirement import ShownPass
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus, ListedBatch
-from sluice_reconciler.lanes.state import LaneRecord
+from sluice_reconciler.lanes.state import LaneRecord, ShownPass
 from sluice_reconciler.passes.full_pass import BootComparison
 
 DAILY = (0, 1, 7)
@@ -35,10 +33,10 @@ BOOTS = 4
 def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make parts small and every rewrite worth while; return the numbers of retired lives."""
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "FAN_IN", 3)
+    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "FAN_IN", 3)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
-    monkeypatch.setattr(retirement, "RETIRED_MIN", 1)
+    monkeypatch.setattr(state, "RETIRED_MIN", 1)
     counted: list[int] = []
     real = LaneOwner.retire
 
@@ -73,7 +71,7 @@ def _finds() -> bool:
 
 def _ahead(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | None:
     """The settled time is later than the pass."""
-    settled_s = retirement.settled_time_s(record, shown, quiet_s)
+    settled_s = state.settled_time_s(record, shown, quiet_s)
     return None if settled_s is None else settled_s + 20 * 86_400
 
 
@@ -118,7 +116,7 @@ def _restores_all(
 ) -> BootRanges:
     """Every listed batch counts as enqueued."""
     del settled_s
-    return retirement.restore_ranges(listed, 2**40, unsettled)
+    return state.restore_ranges(listed, 2**40, unsettled)
 
 
 def _is_new(self: EnqueuedBatches, who: Identity) -> EnqueueStatus:

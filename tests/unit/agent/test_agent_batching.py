@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from sluice_agent.batch_limits import BatchLimits
-from sluice_agent.inputs.columns import attribute_columns, logs_from_block, split_lines, text_column
+from sluice_agent.inputs.columns import attribute_columns, logs_from_block, split_lines
+from sluice_agent.settings import BatchLimits
 from sluice_agent.spool.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import attribute_rows
+from sluice_protocol.records import text_column
 from sluice_protocol.units import UnixNs
 
 NOW = UnixNs(5)
@@ -48,9 +49,11 @@ def test_concatenated_columns_keep_the_order() -> None:
     named = logs(b"three", path="/var/log/x")
     odd = logs(b"caf\xe9", path="/var/log/y")
     severe = LogColumns(
-        ts=np.array([1], np.int64), body=text_column([b"four"]), severity=np.array([9], np.uint8),
-        attributes=attribute_columns([[("b", "2"), ("log.file.path", "z")]]),
-    )  # fmt: skip
+        ts=np.array([1], np.int64),
+        body=text_column("body", [b"four"]),
+        severity=np.array([9], np.uint8),
+        attributes=attribute_columns([{"b": "2", "log.file.path": "z"}]),
+    )
     joined = through_a_frame(joined_blocks([bare, named, odd, severe]))
     bodies = [b"one", b"two", b"three", "caf\ufffd".encode(), b"four"]
     assert joined.body.slices() == bodies

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_agent.batch_limits import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits
 from sluice_agent.inputs.files import UNREADABLE_S, FileInput
 from sluice_agent.inputs.line_readers import LINE_BYTES_MAX, FileChange, FollowedFile
-from sluice_agent.settings import FileSettings
+from sluice_agent.settings import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits, FileSettings
 from sluice_agent.spool.batching import RecordBlock
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.columns import LogColumns
@@ -113,6 +112,15 @@ def test_bytes_are_preserved(tmp_path: Path) -> None:
     ]
     assert b"".join(line + b"\n" for line in raw) == data.replace(b"\r\n", b"\n")
     assert [line.decode() for line in bodies][4] == "caf\ufffd \ufffd"
+
+
+def test_a_character_whose_bytes_are_in_two_lines_is_none(tmp_path: Path) -> None:
+    """Each line keeps its bytes, and no line stops the agent."""
+    append(tmp_path / "app.log", b"a\xc3\n\xa4b\n")
+    follower = Follower(tmp_path)
+    assert [line.decode() for line in follower.poll()] == ["a\ufffd", "\ufffdb"]
+    raw = [base64.b64decode(one["sluice.raw"]) for one in follower.attributes]
+    assert raw == [b"a\xc3", b"\xa4b"]
 
 
 def test_a_line_over_the_limit_is_split_between_characters(tmp_path: Path) -> None:

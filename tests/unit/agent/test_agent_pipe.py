@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from sluice_agent.batch_limits import BatchLimits, BlockLimits
 from sluice_agent.inputs.line_readers import PipeInput
+from sluice_agent.settings import BatchLimits, BlockLimits
 from sluice_agent.spool.batching import RecordBlock
 from sluice_protocol.units import UnixNs
 

@@ -13,14 +13,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from support.constants import settings_with
 
 from sluice_agent.app import run_agent, run_forward
-from sluice_agent.batch_limits import (
+from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
+from sluice_agent.settings import (
     BATCH_BYTES_MAX,
     BLOCK_COST_BYTES_MAX,
+    AgentSettings,
     BatchLimits,
     BlockLimits,
+    Durability,
+    check_agent_settings,
 )
-from sluice_agent.sending.signing_key import make_key, principal_entry, read_key
-from sluice_agent.settings import AgentSettings, Durability, check_agent_settings
 from sluice_cli.agent import init
 from sluice_protocol.errors import BadUsage
 

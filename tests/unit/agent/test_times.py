@@ -9,7 +9,6 @@ from zoneinfo import ZoneInfo
 import msgpack
 import pytest
 
-from sluice_agent.inputs.columns import text_column
 from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords
 from sluice_doors.forward.messages import decode_forward
@@ -20,6 +19,7 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.records import text_column
 from sluice_protocol.times import read_time
 from sluice_protocol.units import UnixNs
 
@@ -75,13 +75,13 @@ def records(found: tuple[DecodedRecords, ...]) -> list[int]:
 
 
 def files(texts: list[str]) -> list[int]:
-    lines = text_column([f"[{text}] message".encode() for text in texts])
+    lines = text_column("body", [f"[{text}] message".encode() for text in texts])
     return list(parse_timestamps(lines, arrived_ns=RECEIVED, zone=UTC).tolist())
 
 
 def file_by_file(texts: list[str]) -> list[int]:
     """Return the times of files whose lines all have one form."""
-    blocks = [text_column([f"{text} message".encode()] * 3) for text in texts]
+    blocks = [text_column("body", [f"{text} message".encode()] * 3) for text in texts]
     return [int(parse_timestamps(one, arrived_ns=RECEIVED, zone=UTC)[2]) for one in blocks]
 
 
@@ -194,7 +194,9 @@ BERLIN = ZoneInfo("Europe/Berlin")
 
 
 def one(line: str) -> int:
-    return int(parse_timestamps(text_column([line.encode()]), arrived_ns=ARRIVED, zone=BERLIN)[0])
+    return int(
+        parse_timestamps(text_column("body", [line.encode()]), arrived_ns=ARRIVED, zone=BERLIN)[0]
+    )
 
 
 def ns(text: str, fraction_ns: int = 0) -> int:
@@ -261,5 +263,5 @@ def test_lines_without_a_timestamp_have_their_time_of_arrival(line: str) -> None
 def test_a_column_is_parsed_line_by_line() -> None:
     """Lines do not affect each other, however short they are."""
     lines = [b"", b"2026-11-21T02:16:19Z", b"x", b"Nov 21 02:16:19 h", b"", b"2026-11-21T02:16:2"]
-    got = parse_timestamps(text_column(lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
+    got = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
     assert got == [one(line.decode()) for line in lines]

@@ -19,7 +19,7 @@ from sluice_console.gateway_health import GatewayHealth
 from sluice_protocol.journals import HEARTBEAT_S, HoldReason
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
-from sluice_reconciler.discovery_status import DiscoveryStatus, ProcessState, ProcessStatus
+from sluice_reconciler.discovery import DiscoveryStatus, ProcessState, ProcessStatus
 from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, LiveMembers, MemberRecord
 from sluice_reconciler.loop_health import NEEDED, Loop, StalledLoop
 from sluice_reconciler.settings import ReconcilerSettings

@@ -8,9 +8,9 @@ from support.constants import changed
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, RUN, GcWorld, aged, run_story
 
+from sluice_gc.deletion_proof import proof_key
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan.plan_inputs import PlanStopped, stopped_key
-from sluice_gc.run.deletion_proof import proof_key
+from sluice_gc.plan import PlanStopped, stopped_key
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import AUTHORITY_SETTINGS, blob_key
 from sluice_protocol.manifests import encode_record

@@ -20,30 +20,26 @@ from support.gc_world import (
 )
 from support.queue_store import SimClock
 
-from sluice_gc.audit.auditor import link_after
-from sluice_gc.audit.certificate import (
+from sluice_gc.auditor import link_after
+from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     FILES_MAX,
     RANGES_MAX,
     AuditCounts,
     Certificate,
+    ChainLink,
+    append_certificate,
     certificate_key,
     merge_ranges,
     merkle_root_of,
+    prepare_key_file,
     put_parts,
     read_files,
     read_listed_files,
+    read_newest,
     sign_certificate,
     verify_certificate,
     verify_chain,
-)
-from sluice_gc.audit.certificate_chain import (
-    ChainLink,
-    append_certificate,
-    prepare_key_file,
-    read_newest,
-    verify_evidence,
-    verify_store_chain,
 )
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid
 from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
@@ -62,6 +58,7 @@ from sluice_gc.key_ranges import (
     root_of_roots,
     split_shards,
 )
+from sluice_gc.store_verification import verify_evidence, verify_store_chain
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, AUDIT_CHAIN, RAW_BLOBS, chain_key, digest_of
 from sluice_protocol.units import ObjectKey

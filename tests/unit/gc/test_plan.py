@@ -8,11 +8,10 @@ from support.gc_store import VersionedStore
 from support.gc_world import KEY, KEYS, MovedClock, certificate
 from ulid import ULID
 
-from sluice_gc.audit.certificate import AuditCounts, ShardFiles
+from sluice_gc.certificate import AuditCounts, ShardFiles
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
-from sluice_gc.plan.plan import (
-    ClockReadings,
+from sluice_gc.plan import (
     Plan,
     PlanSummary,
     VersionTally,
@@ -23,12 +22,13 @@ from sluice_gc.plan.plan import (
     check_grace,
     check_horizon_covered,
     check_plan_for,
+    newest_plan_id,
+    plan_ids_newest_first,
     plan_key,
     sign_plan,
     verify_plan,
 )
-from sluice_gc.plan.plan_inputs import newest_plan_id, plan_ids_newest_first
-from sluice_gc.plan.planner import task_count
+from sluice_gc.planner import task_count
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
@@ -95,11 +95,10 @@ def test_horizon_must_be_covered_for_some_orphan() -> None:
 def test_clocks_must_agree_and_not_go_back() -> None:
     """A difference of five minutes, or a store's clock that went back, is refused."""
     at = 10_000 * NS_PER_S
-    off = ClockReadings(local_ns=UnixNs(at), store_ns=UnixNs(at - 301 * NS_PER_S))
-    assert refusal(check_clocks, off, 300.0) is RefusalRule.CLOCKS_DIFFER
-    fast = ClockReadings(local_ns=UnixNs(at), store_ns=UnixNs(at + 301 * NS_PER_S))
-    assert refusal(check_clocks, fast, 300.0) is RefusalRule.CLOCKS_DIFFER
-    check_clocks(ClockReadings(local_ns=UnixNs(at), store_ns=UnixNs(at - 300 * NS_PER_S)), 300.0)
+    slow, fast = UnixNs(at - 301 * NS_PER_S), UnixNs(at + 301 * NS_PER_S)
+    assert refusal(check_clocks, UnixNs(at), slow, 300.0) is RefusalRule.CLOCKS_DIFFER
+    assert refusal(check_clocks, UnixNs(at), fast, 300.0) is RefusalRule.CLOCKS_DIFFER
+    check_clocks(UnixNs(at), UnixNs(at - 300 * NS_PER_S), 300.0)
     fell = at - 41 * NS_PER_S
     assert refusal(check_clock_fall, at, fell, AUTHORITY) is RefusalRule.CLOCK_FELL
     check_clock_fall(at, at - 40 * NS_PER_S, AUTHORITY)

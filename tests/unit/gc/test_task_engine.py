@@ -9,8 +9,8 @@ from support.constants import changed
 from support.gc_world import AUDIT, KEYS, memory_world
 from support.queue_store import SimIds
 
-from sluice_gc.audit.auditor import Auditor
-from sluice_gc.audit.certificate import Certificate
+from sluice_gc.auditor import Auditor
+from sluice_gc.certificate import Certificate
 from sluice_gc.task_engine import LocalTaskEngine, open_engine, run_pickled
 from sluice_protocol.errors import BadUsage
 from sluice_store import StoreMode, open_store

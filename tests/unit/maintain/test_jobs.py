@@ -8,9 +8,8 @@ from support.maintain_processes import at
 
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_lake.errors import TableRefused
-from sluice_maintain.jobs import classify_error, figures_of
+from sluice_maintain.jobs import classify_error, figures_of, plan_retention
 from sluice_maintain.messages import LINE_BYTES_MAX, JobRequest, decode_request, encode_line
-from sluice_maintain.retention import plan_retention
 from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
 from sluice_maintain.worker_pool import WorkerPool

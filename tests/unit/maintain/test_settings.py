@@ -76,10 +76,10 @@ def test_the_settings_of_jobs_are_those_of_the_options() -> None:
     assert (options.cycle().deep, options.cycle().undo) == (0.5, True)
     assert (options.audit().shards, options.audit().deep) == (8, 0.5)
     assert options.plan_job().max_delete_ratio == 0.3
-    settings = MaintainSettings(ingest=IngestOptions(trigger_s=3), master="local[1]")
+    settings = MaintainSettings(ingest=IngestOptions(trigger_s=3))
     ingest = settings.ingest_job(once=True)
     assert (ingest.trigger_s, ingest.once) == (3, True)
-    assert (ingest.master, CompactOptions(vacuum_hours=7).job().vacuum_hours) == ("local[1]", 7)
+    assert CompactOptions(vacuum_hours=7).job().vacuum_hours == 7
 
 
 @pytest.mark.parametrize(

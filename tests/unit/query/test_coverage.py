@@ -6,8 +6,8 @@ from support.query_lake import DAY0_NS, log_batch, make_query
 
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.coverage import Coverage, HeldBatch, NewBatch, decide_completeness
 from sluice_query.settings import QuerySettings
-from sluice_query.sources.coverage import Coverage, HeldBatch, NewBatch, decide_completeness
 
 SETTINGS = settings_with(QuerySettings, max_staleness_s=60)
 NOW = UnixNs(DAY0_NS + 7200 * NS_PER_S)

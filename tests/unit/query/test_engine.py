@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from sluice_protocol.errors import BadUsage
-from sluice_query.compute.engine import PENDING, QueryEngine, open_engine
-from sluice_query.compute.sql import SqlStatement
+from sluice_query.engine import PENDING, QueryEngine, open_engine
 from sluice_query.settings import QuerySettings
+from sluice_query.sql import SqlStatement
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from support.query_lake import make_query
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
-from sluice_query.compute.engine import QueryEngine, open_engine
-from sluice_query.compute.sql import SqlStatement, filter_conditions
-from sluice_query.question.filters import (
+from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.pruning import literals_of, required_texts
+from sluice_query.request import (
     FilterOperator,
     RecordField,
     RecordFilter,
@@ -27,7 +27,7 @@ from sluice_query.question.filters import (
     parse_filter,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sources.pruning import literals_of, required_texts
+from sluice_query.sql import SqlStatement, filter_conditions
 
 
 @pytest.mark.parametrize(

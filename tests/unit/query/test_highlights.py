@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice_query.answer.result import Row
-from sluice_query.compute.engine import open_engine
-from sluice_query.question.request import Query
+from sluice_query.engine import open_engine
+from sluice_query.request import Query
+from sluice_query.result import Row
 from sluice_query.search import RANGES_MAX, add_highlights, marked_ranges
 from sluice_query.settings import QuerySettings
 

@@ -13,9 +13,9 @@ from sluice_protocol.journals import DISCOVERY, DiscoveryRecord, journal_key
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import UnixNs
+from sluice_query import coverage
+from sluice_query.coverage import Coverage, decide_completeness, read_coverage
 from sluice_query.settings import QuerySettings
-from sluice_query.sources import journals
-from sluice_query.sources.coverage import Coverage, decide_completeness, read_coverage
 from sluice_store import create_authority
 
 SETTINGS = QuerySettings()
@@ -187,11 +187,11 @@ def test_journals_prove_nothing_while_a_gateway_may_write_none() -> None:
 
 
 def test_the_number_of_objects_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journals, "JOURNALS_MAX", 2)
-    monkeypatch.setattr(journals, "JOURNALS_MIN", 1)
+    monkeypatch.setattr(coverage, "JOURNALS_MAX", 2)
+    monkeypatch.setattr(coverage, "JOURNALS_MIN", 1)
     world, times = three_objects()
     assert read(world).discovered_ns == times[1]
-    monkeypatch.setattr(journals, "JOURNAL_BYTES_MAX", 1)
+    monkeypatch.setattr(coverage, "JOURNAL_BYTES_MAX", 1)
     assert read(world).discovered_ns == times[0]
 
 

@@ -4,8 +4,8 @@ from support.query_lake import DAY0_NS, make_query
 from sluice_cli.query import QueryOptions, parse_options
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
-from sluice_query.question.parameters import parse_duration, parse_instant, parse_query
-from sluice_query.question.request import Aggregate, Histogram, Query, Series, check_query
+from sluice_query.parameters import parse_duration, parse_instant, parse_query
+from sluice_query.request import Aggregate, Histogram, Query, Series, check_query
 
 NOW = UnixNs(1_790_000_000_000_000_000)
 HOUR_NS = 3600 * 10**9

@@ -4,16 +4,8 @@ import re
 
 import pytest
 
-from sluice_query.answer.plot import bar_of, draw_histogram, draw_series, draw_values
-from sluice_query.answer.result import QuerySummary, SeriesPoint
-from sluice_query.compute.views import (
-    HistogramBucket,
-    HistogramResult,
-    HistogramSplit,
-    TopValuesResult,
-    ValueCount,
-)
-from sluice_query.question.request import (
+from sluice_query.plot import bar_of, draw_histogram, draw_series, draw_values
+from sluice_query.request import (
     BUCKETS_MIN,
     END_NS,
     FIRST_NS,
@@ -22,6 +14,14 @@ from sluice_query.question.request import (
     Series,
     bucket_starts,
     choose_width,
+)
+from sluice_query.result import QuerySummary, SeriesPoint
+from sluice_query.views import (
+    HistogramBucket,
+    HistogramResult,
+    HistogramSplit,
+    TopValuesResult,
+    ValueCount,
 )
 
 SUMMARY = QuerySummary(accepted_until="2026-09-21T14:20:00.000000000Z", partial=True)

@@ -7,7 +7,7 @@ from support.queue_store import SimStore
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_lake.locations import TableLocation
-from sluice_query.sources.pruning import SelectedFiles, may_contain, prune_by_index
+from sluice_query.pruning import SelectedFiles, may_contain, prune_by_index
 
 RANGE = TimeStats(range_ns=(DAY0_NS, DAY0_NS + 10), nulls=0)
 FILE = DataFile(

@@ -1,7 +1,7 @@
 import json
 import math
 
-from sluice_query.answer.result import QueryResult, QuerySummary, SeriesPoint, result_lines
+from sluice_query.result import QueryResult, QuerySummary, SeriesPoint, result_lines
 
 HEAD = {"agent_id": "a", "boot_id": "b", "seq": 1, "ts_ns": 1_790_000_000_000_000_001}
 PLAIN = {"attributes": None, "resource": None}

@@ -8,8 +8,8 @@ from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_query.question.request import Query, Series
-from sluice_query.sources.rollups import (
+from sluice_query.request import Query, Series
+from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
     SPANS_MAX,

@@ -15,8 +15,9 @@ from sluice_protocol.fields import Kind
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.compute.series import SampleSource, SeriesSources, series_sql
-from sluice_query.compute.sql import (
+from sluice_query.request import Aggregate, Query, Series
+from sluice_query.series import SampleSource, SeriesSources, series_sql
+from sluice_query.sql import (
     RecordSources,
     SqlStatement,
     condition,
@@ -26,7 +27,6 @@ from sluice_query.compute.sql import (
     records_sql,
     returned_columns,
 )
-from sluice_query.question.request import Aggregate, Query, Series
 
 CUT_OFF_NS = DAY0_NS
 LATE_NS = DAY0_NS + NS_PER_S

@@ -4,7 +4,7 @@ A group of a tail that leaves records out reports it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,10 +16,10 @@ from sluice_protocol.authority import UPLOAD_TIME_S_MAX
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_query.answer.result import QueryResult, QuerySummary, Row
-from sluice_query.http import tail_api
-from sluice_query.http.tail_api import TailGroup, tail_by_polling
-from sluice_query.question.request import Query
+from sluice_query import following
+from sluice_query.following import LivePage, follow, follow_live, newest_of
+from sluice_query.request import Query
+from sluice_query.result import QueryResult, QuerySummary, Row
 
 ROW: Row = {"agent_id": "host-1", "boot_id": "b", "seq": 0}
 
@@ -39,7 +39,7 @@ def test_a_batch_whose_upload_was_tried_for_long_is_sent_once(tries_s: int) -> N
 
     async def run() -> list[Row]:
         sent: list[Row] = []
-        async with aclosing(tail_by_polling(search, clock, make_query(), None)) as groups:
+        async with aclosing(follow(search, clock, make_query())) as groups:
             async for group in groups:
                 sent += group.records
                 if clock.at_ns > acknowledged_ns + 60 * NS_PER_S:
@@ -67,10 +67,10 @@ def test_a_tail_continues_after_an_outage(outage_s: int) -> None:
     async def run() -> tuple[list[Row], list[tuple[str, ...]]]:
         sent: list[Row] = []
         reasons: list[tuple[str, ...]] = []
-        async with aclosing(tail_by_polling(search, clock, make_query(), None)) as groups:
+        async with aclosing(follow(search, clock, make_query())) as groups:
             async for group in groups:
                 sent += group.records
-                reasons.append(group.state.reasons)
+                reasons.append(group.summary.reasons)
                 if clock.at_ns > end_ns + 10 * NS_PER_S:
                     break
         return sent, reasons
@@ -82,7 +82,7 @@ def test_a_tail_continues_after_an_outage(outage_s: int) -> None:
 
     async def first() -> None:
         clock.at_ns = begin_ns
-        async with aclosing(tail_by_polling(search, clock, make_query(), None)) as groups:
+        async with aclosing(follow(search, clock, make_query())) as groups:
             await anext(groups)
 
     with pytest.raises(StoreUnavailable):
@@ -95,8 +95,10 @@ def found_of(first: int, last: int, *, more: bool = False) -> QueryResult:
     return QueryResult(kind="logs", records=rows, summary=QuerySummary(more=more))
 
 
-def shown(group: TailGroup) -> tuple[list[object], bool]:
-    return [row["seq"] for row in group.records], group.state.more
+def shown(found: QueryResult, limit: int) -> tuple[list[object], bool]:
+    """Return the records of the group that a client gets, and whether it states others."""
+    group = newest_of(found, limit)
+    return [row["seq"] for row in group.records], group.summary.more
 
 
 def test_a_group_reports_older_records_that_the_limit_leaves_out() -> None:
@@ -115,28 +117,42 @@ def test_a_group_reports_older_records_that_the_limit_leaves_out() -> None:
 
     async def run() -> list[tuple[list[object], bool]]:
         query, clock = make_query(limit=3), MovedClock(DAY0_NS)
-        async with aclosing(tail_by_polling(search, clock, query, None)) as groups:
-            return [shown(await anext(groups)) for _ in answers]
+        async with aclosing(follow(search, clock, query)) as groups:
+            return [shown(await anext(groups), query.limit) for _ in answers]
 
     assert asyncio.run(run()) == [wanted for _, wanted in answers]
 
 
-def test_a_live_group_reports_older_records_that_the_limit_leaves_out(
+def test_the_first_records_of_a_reconciler_are_limited_and_state_that_others_match(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def follow(*_: object) -> AsyncIterator[QueryResult]:
-        for last in (4, 2):
-            found = found_of(0, last)
-            found.records.reverse()
-            yield found
+    """Later records are all returned, and so are those after a cursor."""
 
-    monkeypatch.setattr(tail_api, "follow_live", follow)
+    async def every_line(_: object, __: Query, lines: Sequence[dict[str, Any]]) -> list[Row]:
+        return list(lines)
 
-    async def run() -> list[tuple[list[object], bool]]:
+    monkeypatch.setattr(following, "select_lines", every_line)
+    asked: list[str | None] = []
+
+    class Client:
+        url = "http://reconciler"
+
+        async def read(self, _: Sequence[str], after: str | None) -> LivePage:
+            asked.append(after)
+            first = 5 * len(asked)
+            lines = tuple(ROW | {"kind": "logs", "seq": seq} for seq in range(first, first + 5))
+            return LivePage(lines=lines, next=f"p.{first + 5}", reasons=())
+
+    async def run(after: str | None) -> list[tuple[list[object], bool]]:
+        asked.clear()
         unused: Any = None
-        return [
-            shown(group)
-            async for group in tail_api.tail_live(unused, make_query(limit=3), unused, None)
-        ]
+        client: Any = Client()
+        groups = follow_live(unused, make_query(limit=3), client, after)
+        async with aclosing(groups):
+            found = [await anext(groups) for _ in range(2)]
+        return [([row["seq"] for row in one.records], one.summary.more) for one in found]
 
-    assert asyncio.run(run()) == [([2, 3, 4], True), ([0, 1, 2], False)]
+    whole = ([5, 6, 7, 8, 9], False), ([10, 11, 12, 13, 14], False)
+    assert asyncio.run(run(None)) == [([7, 8, 9], True), whole[1]]
+    assert asked == [None, "p.10"]
+    assert asyncio.run(run("p.1")) == [*whole]

@@ -14,7 +14,7 @@ from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
 from sluice_queue.lane import Lane, spill
 from sluice_queue.register import decode_register, encode_register
-from sluice_reconciler.differences import DifferenceKind
+from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.state import damaged_state_key, lane_key
 from sluice_reconciler.rebuild import Rebuild

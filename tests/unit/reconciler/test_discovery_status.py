@@ -6,7 +6,7 @@ from support.queue_store import SimStore
 
 from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, journal_key
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.discovery_status import (
+from sluice_reconciler.discovery import (
     DiscoveryStatus,
     ProcessState,
     ProcessStatus,

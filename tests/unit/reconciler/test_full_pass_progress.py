@@ -15,8 +15,7 @@ from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.completeness import StoreTally
-from sluice_reconciler.passes.full_pass import PassRun
-from sluice_reconciler.passes.hand_over import HandOver
+from sluice_reconciler.passes.full_pass import HandOver, PassRun
 from sluice_reconciler.passes.progress import (
     PASS,
     RETRY_S,
@@ -201,12 +200,12 @@ async def test_batches_that_are_handed_over_count_as_left_until_they_are_enqueue
     monkeypatch.setattr(PassProgress, "save", save)
     service = make(SimStore(), 1)
     options = PassOptions(progress=service.progress)
-    boots = StoreTally({}, lambda *_: None)
-    one = PassRun(service._pass_loop._parts.full_pass, at(0), options, None, boots)
-    walk = one.walks[0]
-    walk.left.append(ObjectKey("accepted/v1/agent=61/boot=62/0-1.json"))
+    boots = StoreTally({}, 0)
+    one = PassRun(service._pass_loop.full_pass, at(0), options, None, boots)
+    span = one.spans[0]
+    span.left.append(ObjectKey("accepted/v1/agent=61/boot=62/0-1.json"))
     with pytest.raises(StoreUnavailable):
-        await one.hand_over(walk)
+        await one.hand_over(span)
     assert (saved[0].left, one.has_left()) == (True, True)
-    await one.hand_over(walk)
+    await one.hand_over(span)
     assert (saved[1].left, one.has_left()) == (True, False)

@@ -16,9 +16,9 @@ from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey, Objec
 from sluice_reconciler import completeness
 from sluice_reconciler.completeness import (
     BootTally,
-    CoveredMarks,
     HighWaterReader,
     ReportedHighWater,
+    StoreTally,
     read_completeness,
 )
 from sluice_reconciler.concurrency import RequestLimit
@@ -65,9 +65,9 @@ def test_a_mark_is_removed_if_it_is_covered_and_old(
             seq_end=seq_end, reported_at_ns=reported_at_ns, etag=ETag('"1"')
         )
     }
-    covered = CoveredMarks(marks, 100)
-    covered.observe(tally.report(1000, marks), UnixNs(1000))
-    assert [one.key for one in covered.found] == ([KEY] if removed else [])
+    listed = StoreTally(marks, 100)
+    listed.add(tally, UnixNs(1000))
+    assert [key for key, _ in listed.covered_marks] == ([KEY] if removed else [])
 
 
 async def test_a_pass_removes_covered_marks_and_the_report_stays_the_same() -> None:

@@ -13,9 +13,8 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler import leases as leases_module
-from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.leases import LaneLeases, LeaseHolder, holders_of
+from sluice_reconciler import http_queue
+from sluice_reconciler.http_queue import HttpQueue, LaneLeases, LeaseHolder, holders_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -118,6 +117,6 @@ def test_an_extended_lease_keeps_the_time_of_its_claim() -> None:
 
 
 def test_the_list_of_consumers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases_module, "HOLDERS_MAX", 2)
+    monkeypatch.setattr(http_queue, "HOLDERS_MAX", 2)
     lane = leases(("a", 3, 9), ("b", 1, 9), ("c", 2, 9))
     assert [one.consumer for one in holders_of(lane.leases, 4 * NS_PER_S)] == ["b", "c"]

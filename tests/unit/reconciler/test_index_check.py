@@ -13,7 +13,7 @@ from support.reconciler_world import ONE_LANE
 from sluice_console.store_counts import find_missing_indexes
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_reconciler.discovery_status import read_discovery_status
+from sluice_reconciler.discovery import read_discovery_status
 from sluice_reconciler.passes.index_check import CHECK_S, SAMPLE, SETTLED_S, read_index_check
 
 BATCHES = 300

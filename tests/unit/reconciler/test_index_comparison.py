@@ -18,7 +18,7 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record, encode_re
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import READ_BYTES_MAX, RequestLimit
-from sluice_reconciler.differences import DerivedDifference, DifferenceKind
+from sluice_reconciler.indexes import DerivedDifference, DifferenceKind
 from sluice_reconciler.rebuild import EntryJoin, IndexComparison
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

@@ -279,9 +279,9 @@ async def test_journals_are_removed_after_the_horizon_and_a_later_pass(store: Si
     await rounds(store, subject, 3)
     pass_time(store, 700)
     await rounds(store, subject, 1)
-    assert await subject._journal_loop.remove() == 0  # no pass began after them
+    assert await subject.remove_journals() == 0  # no pass began after them
     await make_pass(subject)
-    assert await subject._journal_loop.remove() == 8
+    assert await subject.remove_journals() == 8
     assert not [key for key in store.held if key.startswith("gateways/")]
     await rounds(store, subject, 2)
     assert record(store).journals == {}
@@ -296,7 +296,7 @@ async def test_the_last_object_of_an_open_process_is_kept(store: SimStore) -> No
     young = await writer.append([], through_ns=now(store))
     await rounds(store, subject, 2)
     await make_pass(subject)
-    assert await subject._journal_loop.remove() == 6
+    assert await subject.remove_journals() == 6
     kept = {key for key in store.held if key.startswith("gateways/")}
     assert kept == {registration_key(writer.process), journal_key(writer.process, young)}
 
@@ -335,10 +335,10 @@ async def test_what_a_gateway_writes_after_it_was_replaced_is_removed_too(store:
     await make_pass(subject)
     await rounds(store, subject, 3)
     pass_time(store, HORIZON_S - 60)
-    assert await subject._journal_loop.remove() == 1, "the object before the death"
+    assert await subject.remove_journals() == 1, "the object before the death"
     pass_time(store, 120)
     await rounds(store, subject, 3)
-    assert await subject._journal_loop.remove() == 3
+    assert await subject.remove_journals() == 3
     assert stored(store) == []
 
 
@@ -353,14 +353,14 @@ async def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() ->
     pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
     again = make(store, 2)
     await rounds(store, again, 3)
-    await again._journal_loop.remove()
+    await again.remove_journals()
     assert registration_key(writer.process) in store.held
     await rounds(store, again, 3)
     record = decode_record(DISCOVERY, store.held[DISCOVERY].body, DiscoveryRecord)
     assert record.complete_through_unix_ns <= unnamed.accepted_at_unix_ns
     await make_pass(again)
     await rounds(store, again, 3)
-    assert await again._journal_loop.remove() >= 1
+    assert await again.remove_journals() >= 1
     assert stored(store) == []
 
 
@@ -380,5 +380,5 @@ async def test_journals_in_a_store_without_versions_are_not_read_one_by_one() ->
     pass_time(store, HORIZON_S + 60)
     await rounds(store, subject, 3)
     before = store.counts["head"]
-    assert await subject._journal_loop.remove() == 0
+    assert await subject.remove_journals() == 0
     assert store.counts["head"] - before == 1

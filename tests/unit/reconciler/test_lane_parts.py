@@ -16,16 +16,14 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane
-from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
+from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
-from sluice_reconciler.lanes import runs as lane_runs
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lanes.part_log import read_ledger
-from sluice_reconciler.lanes.runs import nameable
+from sluice_reconciler.lanes.part_log import nameable, read_ledger
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
     PartReference,
@@ -46,8 +44,8 @@ make = partial(reconciler_world.make, authority=ONE_LANE)
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "RECENT_MAX", 2)
-    monkeypatch.setattr(lane_runs, "FAN_IN", 2)
+    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "FAN_IN", 2)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
 
 
@@ -171,7 +169,7 @@ async def test_leftover_parts_of_a_crashed_owner_are_deleted_by_the_next_one() -
     await flushes(store, owner, 6, 8)
     await owner.close()
     # At most the parts that the last merge replaced exist without being named.
-    assert len(parts_in(store) - await named(store)) <= 2 + 2 * lane_runs.FAN_IN
+    assert len(parts_in(store) - await named(store)) <= 2 + 2 * part_log.FAN_IN
 
 
 def _named_only(listed: Iterable[str], named: Collection[str], _: int) -> set[str]:
@@ -188,7 +186,7 @@ async def test_fenced_owner_deletes_no_part_of_the_next_owner(
     await flushes(store, owner, 6, 4)
     await owner.close()
     if planted:
-        monkeypatch.setattr(lane_runs, "nameable", _named_only)
+        monkeypatch.setattr(part_log, "nameable", _named_only)
     await fenced._log.collect(fenced._stored.record)
     await fenced._log._objects.delete_unnamed()
     assert (await named(store) <= parts_in(store)) is not planted
@@ -208,7 +206,7 @@ async def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call(
                 raise StoreUnavailable("delete", key, "slow down")
 
     store.before = refuse_the_first
-    objects = lane_runs.OwnedObjects(store, "parts/", 1, runtime_of(store, 1))
+    objects = part_log.OwnedObjects(store, "parts/", 1, runtime_of(store, 1))
     names = {await objects.create(bytes([number])) for number in range(3)}
     objects.swapped(set())
     assert parts_with(store) == names

@@ -17,8 +17,13 @@ from sluice_protocol.keys import blob_key
 from sluice_protocol.manifests import AcceptedManifest, RequestPart, encode_parts
 from sluice_protocol.ndjson import columns_from_ndjson
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_reconciler.live_reader import LiveReader, newest_lines
-from sluice_reconciler.live_window import LINE_OVERHEAD_BYTES, LiveView, LiveWindow
+from sluice_reconciler.live_window import (
+    LINE_OVERHEAD_BYTES,
+    LiveReader,
+    LiveView,
+    LiveWindow,
+    newest_lines,
+)
 from sluice_reconciler.metrics import StoreClock
 
 AT_NS = 1_700_000_000 * NS_PER_S

@@ -109,7 +109,7 @@ async def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it(
     await accept(store, 0)
     plain, store.before = store.before, refuses("create", WORK_LISTS)
     reconciler = make(store)
-    backlog = reconciler._backlog
+    backlog = reconciler._context.backlog
     assert (await reconciler.once()).outcome.left == 1
     assert [len(keys) for keys in backlog.known().values()] == [0, 1]
     store.before = plain

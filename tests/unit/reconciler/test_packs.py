@@ -29,9 +29,8 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_reconciler.differences import DifferenceKind
 from sluice_reconciler.explain import explain
-from sluice_reconciler.indexes import TimeEntry, pack, unpack
+from sluice_reconciler.indexes import DifferenceKind, TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_store.authority import create_authority
 

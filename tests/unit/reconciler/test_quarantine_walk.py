@@ -8,8 +8,7 @@ from sluice_protocol.keys import QUARANTINE_BY_BLOB, parse_quarantine_key
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import quarantine_entry
-from sluice_reconciler.journals.loop import WALK_PAGES_MAX
-from sluice_reconciler.passes.quarantine_walk import QuarantineWalk
+from sluice_reconciler.passes.held_batches import PAGES_MAX, QuarantinePass
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.retry import WRITE_RETRY
 
@@ -28,9 +27,9 @@ async def refuse_many(store: SimStore, count: int, *, referenced: bool) -> list[
     return references
 
 
-def walk_over(store: SimStore) -> QuarantineWalk:
+def walk_over(store: SimStore) -> QuarantinePass:
     backoff = runtime_of(store).backoff(WRITE_RETRY)
-    return QuarantineWalk(store, HoldRecords(store), RequestLimit(8), backoff)
+    return QuarantinePass(store, HoldRecords(store), RequestLimit(8), backoff)
 
 
 def references_in(store: SimStore) -> set[str]:
@@ -78,5 +77,5 @@ async def test_the_pages_of_a_check_do_not_grow_with_the_conflicts(store: SimSto
     for _ in range(4):
         store.counts.clear()
         await held.check()
-        assert store.counts["list"] <= WALK_PAGES_MAX + 2
+        assert store.counts["list"] <= PAGES_MAX + 2
     assert reference in store.held

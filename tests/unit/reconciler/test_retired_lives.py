@@ -12,18 +12,21 @@ from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane
 from sluice_reconciler.discovery import DiscoveryClaim, merge_claim
 from sluice_reconciler.explain import explain
-from sluice_reconciler.lanes import retirement
+from sluice_reconciler.lanes import state
 from sluice_reconciler.lanes.parts import BootCounts, make_part, merge_parts
-from sluice_reconciler.lanes.retirement import (
+from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
+from sluice_reconciler.lanes.state import (
     CLOCK_MARGIN_S,
     RETIRED_MIN,
+    LaneRecord,
     ShownPass,
     is_rewrite_due,
+    lane_key,
+    parts_prefix,
+    read_lane_state,
     restore_ranges,
     settled_time_s,
 )
-from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
-from sluice_reconciler.lanes.state import LaneRecord, lane_key, parts_prefix, read_lane_state
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.service import Reconciler
 from sluice_store.authority import create_authority
@@ -103,7 +106,7 @@ class Deployment:
     """A store, its clock, and one reconciler after the other."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retirement, "RETIRED_MIN", 1)
+        monkeypatch.setattr(state, "RETIRED_MIN", 1)
         self.clock = SimClock()
         self.store = SimStore(clock=self.clock)
         self.seed = 0
@@ -254,9 +257,9 @@ async def test_a_pass_that_another_process_began_counts_for_common_queues_only(
         began_unix_ns=place.clock.at_ns, spans=(PassSpan(after="", up_to=None),), queues=("spark",)
     )
     options = PassOptions(resume=resume)
-    report = await service._pass_loop._parts.full_pass.run(None, options)
+    report = await service._pass_loop.full_pass.run(None, options)
     assert report.queues == ("spark",)
-    assert (await service._pass_loop._parts.full_pass.run(None)).queues == ("other", "spark")
+    assert (await service._pass_loop.full_pass.run(None)).queues == ("other", "spark")
 
 
 async def test_a_held_batch_of_a_halted_lane_keeps_its_hold_record(store: SimStore) -> None:

@@ -184,10 +184,10 @@ async def test_objects_of_a_member_that_does_not_work_are_bounded(
 
 async def test_a_round_that_stopped_at_a_limit_is_followed_without_a_pause() -> None:
     _, subjects, _ = await shared()
-    loop = subjects[0]._journal_loop
-    assert loop._pause_s() == subjects[0].settings.journal_poll_s
-    subjects[0].journals.is_behind = True
-    assert loop._pause_s() == 0
+    journals = subjects[0].journals
+    assert journals.pause_s == subjects[0].settings.journal_poll_s
+    journals.is_behind = True
+    assert journals.pause_s == 0
 
 
 async def test_batches_of_other_lanes_are_left_by_every_route(store: SimStore) -> None:
@@ -263,8 +263,8 @@ async def test_http_consumers_of_a_lane_are_sent_to_its_owner(store: SimStore) -
     assert owned[0] | owned[1] == {0, 1}
     for lane in (0, 1):
         owner = next(n for n, lanes in enumerate(owned) if lane in lanes)
-        assert subjects[owner].http_queues["sink"].owners.owner_url(lane) == ""
-        assert subjects[1 - owner].http_queues["sink"].owners.owner_url(lane) == urls[owner]
+        assert subjects[owner].http_queues["sink"].owner_url(lane) == ""
+        assert subjects[1 - owner].http_queues["sink"].owner_url(lane) == urls[owner]
 
 
 async def test_one_pass_is_enough_for_what_no_journal_named_in_lanes_of_others() -> None:

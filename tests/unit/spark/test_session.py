@@ -51,6 +51,18 @@ def test_session_conf_requires_jars_only_if_the_jvm_needs_them() -> None:
     assert conf["spark.hadoop.fs.s3a.endpoint.region"] == "us-east-1"
 
 
+def test_the_master_is_that_of_sparks_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MASTER", raising=False)
+    assert SessionSettings().master == "local[2,4]"
+    monkeypatch.setenv("MASTER", "local[8]")
+    assert SessionSettings().master == "local[8]"
+
+
+def test_the_heap_is_left_to_spark() -> None:
+    """`SPARK_DRIVER_MEMORY` sets it, which a setting of sluice would override."""
+    assert "spark.driver.memory" not in session_conf(SessionSettings(), delta=False)
+
+
 def test_session_conf_of_a_cluster_does_not_set_the_driver_address() -> None:
     """Executors could not reach a driver at 127.0.0.1."""
     conf = session_conf(SessionSettings(master="spark://head:7077"), delta=False)

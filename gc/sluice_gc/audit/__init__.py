@@ -1,1 +1,0 @@
-"""An audit of the whole store, and its certificate: auditor, tasks, certificate."""

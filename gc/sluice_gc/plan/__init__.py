@@ -1,1 +1,0 @@
-"""A plan of deletions, made from a certificate: plan, planner, plan_candidates."""

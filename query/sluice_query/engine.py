@@ -1,0 +1,255 @@
+"""DuckDB as sluice uses it: in memory, bounded, interruptible and without network access."""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+import duckdb
+
+from sluice_lake.data_files import DataFile
+from sluice_lake.errors import TableRefused
+from sluice_lake.locations import TableLocation, open_filesystem
+from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
+from sluice_query.settings import QuerySettings
+from sluice_query.sql import SqlStatement
+
+LAKE: Final = "lake"
+PENDING: Final = "pending"
+_S3: Final = "s3://"
+_PROBE: Final = "probe"
+_READ_ALL: Final = SqlStatement("SELECT bit_xor(hash(COLUMNS(*))) FROM probe")
+"""Reads every column of every row."""
+
+_Result = TypeVar("_Result")
+
+
+class QueryTimedOut(SluiceError):
+    """A query that exceeded its time limit."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(limit_s)
+        self.limit_s = limit_s
+
+    def __str__(self) -> str:
+        return f"query exceeded its time limit: narrow the time range, limit_s=`{self.limit_s:g}`"
+
+
+class QueryTooLarge(SluiceError):
+    """A query that needs more memory than its limit."""
+
+    code = ErrorCode.OVERLOADED
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"query exceeded its memory limit: narrow the range or the limit: {self.reason}"
+
+
+class DataFilesUnreadable(TableRefused):
+    """Data files that cannot be read; a query for records leaves them out and is partial."""
+
+
+class QueryEngine:
+    """One connection for one query."""
+
+    def __init__(self, opening: Future[Any], settings: QuerySettings) -> None:
+        self._opening = opening
+        self._settings = settings
+        self._registered: dict[str, tuple[TableLocation, tuple[DataFile, ...]]] = {}
+
+    @property
+    def _connection(self) -> Any:  # noqa: ANN401 - DuckDB is untyped
+        return self._opening.result()
+
+    def check_pattern(self, pattern: str) -> None:
+        """Check that RE2 accepts a pattern.
+
+        Raises:
+            BadUsage: The pattern does not compile, or would need too much memory.
+        """
+        try:
+            self._connection.execute("SELECT regexp_matches('', ?)", [pattern]).fetchall()
+        except duckdb.InvalidInputException as error:
+            raise BadUsage(f"regex does not compile: {_reason(error)}") from error
+
+    def register_files(self, name: str, files: Sequence[DataFile], location: TableLocation) -> None:
+        """Make data files of one table readable under a name."""
+        paths = [location.uri_of(file.path) for file in files]
+        self._registered[name] = (location, tuple(files))
+        with self._errors_translated():
+            if location.is_local:
+                self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
+            else:
+                self._connection.register(name, _open_dataset(location, paths))
+
+    def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
+        """Make an Arrow table readable under a name."""
+        self._connection.register(name, table)
+
+    def rows(self, statement: SqlStatement) -> list[tuple[Any, ...]]:
+        """Run a statement and return every row; raise `QueryTooLarge` above the memory limit."""
+        with self._errors_translated():
+            found: list[tuple[Any, ...]] = self._connection.execute(
+                statement.text, list(statement.values)
+            ).fetchall()
+            return found
+
+    def open_reader(self, statement: SqlStatement, rows: int) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        """Run a statement and return an Arrow reader of its rows, `rows` of them at a time.
+
+        The rows are computed while they are read, and are never in memory together.
+        """
+        with self._errors_translated():
+            found = self._connection.sql(statement.text, params=list(statement.values))
+            return found.to_arrow_reader(rows)
+
+    def next_rows(self, reader: Any) -> Any | None:  # noqa: ANN401 - pyarrow is untyped
+        """Return the next record batch of a reader, or None after the last."""
+        with self._errors_translated():
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                return None
+
+    def find_unreadable(
+        self, location: TableLocation, files: Sequence[DataFile]
+    ) -> list[tuple[DataFile, str]]:
+        """Return the files that cannot be read, each with what is wrong.
+
+        Sizes are compared first. If all are right, each file is read completely.
+        """
+        if wrong := find_wrong_files(location, files):
+            return wrong
+        for file in files:
+            try:
+                self.register_files(_PROBE, [file], location)
+                self.rows(_READ_ALL)
+            except DataFilesUnreadable as error:
+                wrong.append((file, f"is damaged ({error.__cause__ and _reason(error.__cause__)})"))
+        return wrong
+
+    @contextmanager
+    def _errors_translated(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.OutOfMemoryException as error:
+            raise QueryTooLarge(_reason(error)) from error
+        except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
+            raise
+        except (duckdb.Error, OSError) as error:
+            raise self._file_error(error) from error
+
+    def _file_error(self, error: Exception) -> DataFilesUnreadable:
+        """Return an error that names the file, if its size shows which one cannot be read."""
+        for location, files in self._registered.values():
+            try:
+                wrong = find_wrong_files(location, files)
+            except SluiceError:
+                wrong = []
+            for file, why in wrong:
+                return DataFilesUnreadable(location.uri, describe_file(location, file, why))
+        table = ", ".join(sorted({one.uri for one, _ in self._registered.values()})) or LAKE
+        reason = f"a data file cannot be read: {_reason(error)}"
+        return DataFilesUnreadable(table, f"{reason}; {FILE_REMEDY}")
+
+    async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
+        """Run blocking work in a thread; after `left_s`, interrupt it and raise `QueryTimedOut`."""
+        task = asyncio.create_task(asyncio.to_thread(work))
+        done, _ = await self._wait(task, left_s)
+        if not done:
+            await self._stop(task)
+            raise QueryTimedOut(self._settings.time_s_max)
+        return task.result()
+
+    async def _wait(
+        self, task: asyncio.Task[_Result], left_s: float
+    ) -> tuple[set[asyncio.Task[_Result]], set[asyncio.Task[_Result]]]:
+        try:
+            return await asyncio.wait({task}, timeout=max(left_s, 0))
+        except asyncio.CancelledError:
+            await self._stop(task)
+            raise
+
+    async def _stop(self, task: asyncio.Task[_Result]) -> None:
+        # The connection may be closed only after the thread has stopped using it.
+        while not task.done():
+            self._connection.interrupt()
+            await asyncio.wait({task}, timeout=0.05)
+        if not task.cancelled():
+            task.exception()
+
+
+@contextmanager
+def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
+    """Open an engine with a temporary folder for data that does not fit into memory."""
+    with tempfile.TemporaryDirectory(prefix="sluice-query-") as spill:
+        config = {
+            "memory_limit": f"{settings.memory_bytes_max}B",
+            "threads": settings.threads,
+            "temp_directory": spill,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+        }
+        # Opening takes as long as reading a table's log, so the two run concurrently.
+        with ThreadPoolExecutor(1, "sluice-engine") as thread:
+            opening = thread.submit(duckdb.connect, ":memory:", config=config)
+            try:
+                yield QueryEngine(opening, settings)
+            finally:
+                opening.result().close()
+
+
+def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    """Open Parquet files of a bucket, given as `s3://bucket/key`, as one dataset.
+
+    pyarrow contains an S3 client; DuckDB would download its own as an extension at run time.
+    """
+    with _pandas_hidden():
+        import pyarrow.dataset as ds  # noqa: PLC0415 - slow, and not needed for a local lake
+
+    filesystem, _ = open_filesystem(location)
+    keys = [path.removeprefix(_S3) for path in paths]
+    return ds.dataset(keys, format="parquet", filesystem=filesystem)
+
+
+def keep_pandas_out() -> None:
+    """Let pyarrow find no pandas: it imports pandas with the first array, which takes a second.
+
+    For a process that only queries. In any other one a later conversion to pandas would fail.
+    """
+    with _pandas_hidden():
+        import pyarrow as pa  # noqa: PLC0415 - before its first array
+
+        pa.array([0])
+
+
+class _PandasHider:
+    """A finder for which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+@contextmanager
+def _pandas_hidden() -> Iterator[None]:
+    sys.meta_path.insert(0, _PandasHider)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(_PandasHider)
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error).splitlines()[0]
+    return text.split("Error: ", 1)[-1]

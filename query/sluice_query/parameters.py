@@ -1,0 +1,402 @@
+"""The parameters of queries and views as text, as an HTTP client and the command line give them."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import (
+    BUCKETS_DEFAULT,
+    BUCKETS_MAX,
+    BUCKETS_MIN,
+    END_NS,
+    FIRST_NS,
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    NEIGHBOURS_DEFAULT,
+    NEIGHBOURS_MAX,
+    TOP_DEFAULT,
+    TOP_MAX,
+    VALUES_DEFAULT,
+    VALUES_MAX,
+    Aggregate,
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    ParameterName,
+    Query,
+    RecordField,
+    Series,
+    TopValues,
+    agents_of,
+    bucket_starts,
+    check_encodable,
+    check_query,
+    choose_width,
+    parse_field,
+    parse_filter,
+    plain_name,
+)
+from sluice_web.parameters import (
+    ChoiceParameter,
+    FlagParameter,
+    IntegerParameter,
+    Parameter,
+    TextParameter,
+)
+
+FROM_DEFAULT: Final = "1h"
+FILTER_CHARS_MAX: Final = 4_000
+STEP_DEFAULT: Final = "1m"
+_KINDS: Final[Mapping[str, Kind]] = {name: name for name in KINDS}
+_FROM: Final = TextParameter(name="from")
+_TO: Final = TextParameter(name="to")
+_TEXT: Final = TextParameter(name="q")
+_REGEX: Final = FlagParameter(name="regex")
+_IGNORE_CASE: Final = FlagParameter(name="ignore_case")
+_KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
+_AGENTS: Final = TextParameter(name="agent", repeated=True)
+_ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
+_FILTERS: Final = TextParameter(name="filter", repeated=True, chars_max=FILTER_CHARS_MAX)
+_STATS_ONLY: Final = FlagParameter(name="stats_only")
+_LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
+_NEWEST_FIRST: Final = FlagParameter(name="newest_first")
+_METRIC: Final = TextParameter(name="metric")
+_STEP: Final = TextParameter(name="step")
+_AGGREGATE: Final = ChoiceParameter(
+    name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
+)
+_BY_AGENT: Final = FlagParameter(name="by_agent")
+_RAW: Final = FlagParameter(name="raw")
+_HIGHLIGHT: Final = FlagParameter(name="highlight")
+CONDITIONS: Final[tuple[Parameter, ...]] = (
+    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
+)
+"""The parameters that select records, for the parser and for the OpenAPI description."""
+PARAMETERS: Final[tuple[Parameter, ...]] = (
+    *CONDITIONS,
+    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW, _HIGHLIGHT),
+)
+"""Every parameter of `/v1/query`."""
+ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
+"""The parameters that select records and their order."""
+STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
+"""Every parameter of a query whose records are returned while it runs."""
+_AFTER: Final = TextParameter(name="after")
+TAILED: Final[tuple[Parameter, ...]] = (
+    *(one for one in STREAMED if one is not _TO),
+    _AFTER,
+)
+"""Every parameter of a tail."""
+
+_UNITS_NS: Final = {
+    "ms": NS_PER_S // 1000,
+    "s": NS_PER_S,
+    "m": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+    "d": 86_400 * NS_PER_S,
+}
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
+_OTHER_DURATION: Final = re.compile(
+    r"([1-9][0-9]{0,5}) ?(msec|sec|second|min|minute|hr|hour|d|day|w|week|[smh])s?(?: ago)?",
+    re.ASCII,
+)
+_WITHOUT_OFFSET: Final = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d:\d\d(?:\.\d{1,9})?)?", re.ASCII
+)
+_DATE_CHARS: Final = 10
+_INSTANT_END: Final = 2**63
+"""Instants are 64-bit integers of nanoseconds."""
+_UNIX: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_UNIX_UNITS: Final = ((10**11, NS_PER_S), (10**14, NS_PER_S // 10**3), (10**17, NS_PER_S // 10**6))
+"""Sizes below which a number is of seconds, milliseconds or microseconds; larger ones are of ns.
+
+The sizes separate the units for every time from 1973 to 5138. Smaller numbers are of seconds.
+"""
+
+_Value = TypeVar("_Value")
+
+
+def parse_query(
+    given: Mapping[str, Sequence[str]],
+    now_ns: UnixNs,
+    name: ParameterName = plain_name,
+    known: Sequence[Parameter] = PARAMETERS,
+) -> Query:
+    """Return the query that parameters describe; raise `BadUsage` as `check_query` does.
+
+    Only `agent`, `attribute` and `filter` may have several values. Durations count back from
+    `now_ns`. Error messages use the names that `name` returns.
+    """
+    check_given(given, known, name)
+    read = ParameterReader(given, name)
+    kind = _KINDS[read.choice(_KIND)]
+    series = None
+    if _METRIC.name in given:
+        series = Series(
+            metric=given[_METRIC.name][0],
+            step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
+            aggregate=Aggregate(read.choice(_AGGREGATE)),
+            by_agent=read.flag(_BY_AGENT),
+            raw=read.flag(_RAW),
+        )
+    from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
+    if from_ns >= now_ns and _TO.name not in given:
+        raise BadUsage(
+            f"{name(_FROM.name)} is in the future, and {name(_TO.name)} is now: add a later"
+            f" {name(_TO.name)} to find records with future times, from=`{format_rfc3339(from_ns)}`"
+        )
+    query = Query(
+        from_ns=from_ns,
+        to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
+        kind="metrics" if series else kind,
+        text=given[_TEXT.name][0] if _TEXT.name in given else None,
+        regex=read.flag(_REGEX),
+        ignore_case=read.flag(_IGNORE_CASE),
+        agents=tuple(given.get(_AGENTS.name, ())),
+        attributes=read.values(_ATTRIBUTES, parse_pair),
+        filters=read.values(_FILTERS, lambda text: parse_filter(text, kind)),
+        stats_only=read.flag(_STATS_ONLY),
+        limit=read.integer(_LIMIT),
+        newest_first=read.flag(_NEWEST_FIRST),
+        series=series,
+        highlight=read.flag(_HIGHLIGHT),
+    )
+    if not query.agents:  # files are selected by agent
+        query = replace(query, agents=agents_of(query.filters))
+    return check_query(query, name)
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
+    return int(found[1]) * _UNITS_NS[found[2]]
+
+
+def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
+    """Return the instant of an RFC 3339 time, a Unix time, `now`, or `15m` for that ago.
+
+    The unit of a Unix time follows from its size: seconds, milliseconds, microseconds or ns.
+
+    Raises:
+        BadUsage: The text has another form, or the instant is outside 1677 to 2262.
+    """
+    instant_ns = _instant(text, now_ns)
+    if not -_INSTANT_END <= instant_ns < _INSTANT_END:
+        raise BadUsage(f"must be a time between 1677 and 2262, time=`{text[:40]}`")
+    return instant_ns
+
+
+def _instant(text: str, now_ns: UnixNs) -> UnixNs:
+    if text == "now":
+        return now_ns
+    if _UNIX.fullmatch(text):
+        number = int(text)
+        return UnixNs(number * next((ns for end, ns in _UNIX_UNITS if abs(number) < end), 1))
+    if _DURATION.fullmatch(text.removeprefix("-")):
+        return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
+    try:
+        return parse_rfc3339(text)
+    except BadUsage as error:
+        raise BadUsage(
+            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d{_meant(text)}"
+        ) from error
+
+
+def _meant(text: str) -> str:
+    """Return the time that a text of another form means, as a question; else nothing."""
+    quantity = _OTHER_DURATION.fullmatch(text.strip().lower())
+    if text.lower() == "yesterday":
+        meant = "1d"
+    elif quantity is not None and quantity[2] in {"w", "week"}:
+        meant = f"{7 * int(quantity[1])}d"
+    elif quantity is not None:
+        meant = quantity[1] + ("ms" if quantity[2].startswith("ms") else quantity[2][0])
+    elif _WITHOUT_OFFSET.fullmatch(text):
+        meant = f"{text}Z" if len(text) > _DATE_CHARS else f"{text}T00:00:00Z"
+    else:
+        return ""
+    return f"; did you mean {meant}?"
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the two sides of `KEY=VALUE`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise BadUsage(f"must be KEY=VALUE, found=`{text[:80]}`")
+    return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterReader:
+    """Reads single parameters; every error names the parameter."""
+
+    given: Mapping[str, Sequence[str]]
+    name: ParameterName
+
+    def value(
+        self, parameter: TextParameter, default: str, parse: Callable[[str], _Value]
+    ) -> _Value:
+        """Return the parsed value of a parameter, or of the default."""
+        return self._parsed(parameter, self.given.get(parameter.name, (default,))[0], parse)
+
+    def values(
+        self, parameter: TextParameter, parse: Callable[[str], _Value]
+    ) -> tuple[_Value, ...]:
+        """Return the parsed values of a repeated parameter."""
+        found = self.given.get(parameter.name, ())
+        return tuple(self._parsed(parameter, text, parse) for text in found)
+
+    def flag(self, parameter: FlagParameter) -> bool:
+        """Return the value of a flag."""
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def choice(self, parameter: ChoiceParameter) -> str:
+        """Return the chosen word."""
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def integer(self, parameter: IntegerParameter) -> int:
+        """Return the number."""
+        shown, found = self._shown(parameter)
+        return replace(parameter, name=shown).read(found)
+
+    def _shown(self, parameter: Parameter) -> tuple[str, Mapping[str, str]]:
+        """Return the name for error messages, and the parameter's value under that name."""
+        shown = self.name(parameter.name)
+        values = self.given.get(parameter.name)
+        return shown, {} if values is None else {shown: values[0]}
+
+    def _parsed(self, parameter: Parameter, text: str, parse: Callable[[str], _Value]) -> _Value:
+        try:
+            return parse(text)
+        except BadUsage as error:
+            raise BadUsage(f"{self.name(parameter.name)}: {error}") from error
+
+
+def check_given(
+    given: Mapping[str, Sequence[str]], parameters: Sequence[Parameter], name: ParameterName
+) -> None:
+    """Check that parameters are known, not too long, and each given as often as it may be."""
+    known = {parameter.name: parameter for parameter in parameters}
+    for parameter, values in given.items():
+        if parameter not in known:
+            raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
+        one = known[parameter]
+        if not one.repeated and len(values) > 1:
+            raise BadUsage(f"parameter is repeated, parameter=`{name(parameter)}`")
+        if isinstance(one, TextParameter):
+            for text in values:
+                replace(one, name=name(parameter)).check(text)
+
+
+_BUCKETS: Final = IntegerParameter(
+    name="buckets", default=BUCKETS_DEFAULT, minimum=BUCKETS_MIN, maximum=BUCKETS_MAX
+)
+_BUCKET_STEP: Final = TextParameter(name="step")
+_BY: Final = TextParameter(name="by", chars_max=FILTER_CHARS_MAX)
+_TOP: Final = IntegerParameter(name="top", default=TOP_DEFAULT, maximum=TOP_MAX)
+_FIELD: Final = TextParameter(name="field", chars_max=FILTER_CHARS_MAX)
+_VALUES_LIMIT: Final = IntegerParameter(name="limit", default=VALUES_DEFAULT, maximum=VALUES_MAX)
+_BOOT: Final = TextParameter(name="boot")
+_SEQ: Final = IntegerParameter(name="seq", default=0, minimum=0, maximum=10**18 - 1)
+_RECORDS_BEFORE: Final = IntegerParameter(
+    name="before", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
+)
+_RECORDS_AFTER: Final = IntegerParameter(
+    name="after", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
+)
+HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
+FIELDS: Final[tuple[Parameter, ...]] = CONDITIONS
+VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _VALUES_LIMIT)
+_POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
+CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
+
+Given = Mapping[str, Sequence[str]]
+"""Each parameter's values."""
+
+
+def parse_histogram(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for a histogram."""
+    query, read = _parse(given, now_ns, name, HISTOGRAM)
+    width_ns = _read_width(given, query, name, read)
+    by = None if _BY.name not in given else _read_field(read, _BY, query.kind)
+    return replace(query, view=Histogram(step_ns=width_ns, by=by, top=read.integer(_TOP)))
+
+
+def _read_width(given: Given, query: Query, name: ParameterName, read: ParameterReader) -> int:
+    """Return the width of a bar: the given step, or one that makes few enough bars."""
+    if _BUCKET_STEP.name not in given:
+        return choose_width(query.from_ns, query.to_ns, read.integer(_BUCKETS))
+    if _BUCKETS.name in given:
+        raise BadUsage(f"choose one of {name(_BUCKET_STEP.name)} and {name(_BUCKETS.name)}")
+    width_ns = read.value(_BUCKET_STEP, "", parse_duration)
+    bars = len(bucket_starts(query.from_ns, query.to_ns, width_ns))
+    if bars > BUCKETS_MAX:
+        raise BadUsage(
+            f"{name(_BUCKET_STEP.name)} is too short for the time range, bars=`{bars}`,"
+            f" most=`{BUCKETS_MAX}`"
+        )
+    return width_ns
+
+
+def parse_fields(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the fields of records."""
+    query, _ = _parse(given, now_ns, name, FIELDS)
+    return replace(query, view=FieldList())
+
+
+def parse_values(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the values of a field."""
+    query, read = _parse(given, now_ns, name, VALUES)
+    _require(given, (_FIELD,), name)
+    field = _read_field(read, _FIELD, query.kind)
+    return replace(query, view=TopValues(field=field, limit=read.integer(_VALUES_LIMIT)))
+
+
+def parse_context(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the neighbours of a record."""
+    everything = {"from": (str(FIRST_NS),), "to": (str(END_NS),)}
+    query, read = _parse({**everything, **given}, now_ns, name, CONTEXT)
+    _require(given, (_BOOT, _SEQ), name)
+    if len(query.agents) != 1:
+        raise BadUsage(f"one agent is required: add {name('agent')}, agents=`{len(query.agents)}`")
+    around = Neighbourhood(
+        boot_id=given[_BOOT.name][0],
+        seq=read.integer(_SEQ),
+        before=read.integer(_RECORDS_BEFORE),
+        after=read.integer(_RECORDS_AFTER),
+    )
+    query = replace(query, view=around, highlight=read.flag(_HIGHLIGHT))
+    return check_query(query, name)
+
+
+def _parse(
+    given: Given, now_ns: UnixNs, name: ParameterName, known: Sequence[Parameter]
+) -> tuple[Query, ParameterReader]:
+    check_given(given, known, name)
+    conditions = {one.name for one in CONDITIONS}
+    selecting = {key: values for key, values in given.items() if key in conditions}
+    query = parse_query(selecting, now_ns, name, known=CONDITIONS)
+    return query, ParameterReader(given, name)
+
+
+def _require(given: Given, parameters: Sequence[Parameter], name: ParameterName) -> None:
+    for one in parameters:
+        if one.name not in given:
+            raise BadUsage(f"parameter is missing: add {name(one.name)}")
+
+
+def _read_field(read: ParameterReader, parameter: TextParameter, kind: Kind) -> RecordField:
+    def parse(text: str) -> RecordField:
+        check_encodable(text)
+        return parse_field(text, kind)
+
+    return read.value(parameter, "", parse)

@@ -1,0 +1,120 @@
+"""Answers for a terminal: a series as a plot, histograms and values as bars, or plain lines."""
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Final
+
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import NS_PER_S
+from sluice_protocol.utf8 import printable_text
+from sluice_query.request import Series
+from sluice_query.result import QuerySummary, SeriesPoint
+from sluice_query.views import HistogramBucket, HistogramResult, TopValuesResult
+
+_HEIGHT: Final = 20
+
+
+def draw_series(
+    series: Series, points: Sequence[SeriesPoint], width: int | None, summary: QuerySummary
+) -> str:
+    """Return a series as text, a plot of at most `width` columns.
+
+    With None as width it is one line for each point. The last line of a plot states from `summary`
+    how complete the points are.
+    """
+    drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
+    if width is None or not drawn:
+        return "".join(
+            f"{format_rfc3339(one.step_ns)} {one.agent_id or '-'} {one.value}\n" for one in points
+        )
+    import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
+
+    figure = plotext.figure
+    figure.clear()
+    plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
+    figure.plot_size(width, _HEIGHT)
+    figure.theme("simple")
+    figure.title(f"{series.aggregate.value} of {series.metric}")
+    figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
+    for agent in sorted({one.agent_id for one in drawn}):
+        points_of_agent = [one for one in drawn if one.agent_id == agent]
+        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in points_of_agent]
+        figure.draw(
+            figure.signal(when, [one.value for one in points_of_agent]).lines().label(agent)
+        )
+    plot = str(figure.build().string()).rstrip("\n")
+    state = "partial" if summary.partial else "complete"
+    return f"{plot}\n{state}, {summary.until_text}\n"
+
+
+_FULL: Final = "█"
+_EIGHTHS: Final = ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")
+_BAR_MIN: Final = 10
+_VALUE_CHARS: Final = 40
+_MS_PER_S: Final = 1000
+
+
+def draw_histogram(result: HistogramResult, width: int | None) -> str:
+    """Return a histogram as text, one line for each bucket.
+
+    Without a width, the lines are tab-separated and have no bars.
+    """
+    rows = [(bucket, _split_text(result, bucket)) for bucket in result.buckets]
+    if width is None:
+        lines = ["\t".join([one.ts, str(one.count), *filter(None, [rest])]) for one, rest in rows]
+        return "".join(f"{line}\n" for line in lines)
+    most = max((bucket.count for bucket in result.buckets), default=0)
+    size, digits = len(str(most)), 23 if result.step_ms < _MS_PER_S else 19
+    # The bars of all lines have the same scale.
+    room = width - digits - size - 3 - max((len(rest) for _, rest in rows), default=0)
+    lines = []
+    for bucket, rest in rows:
+        bar = bar_of(bucket.count, most, max(room, _BAR_MIN))
+        lines.append(f"{bucket.ts[:digits]} {bucket.count:>{size}} {bar} {rest}".rstrip())
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _split_text(result: HistogramResult, bucket: HistogramBucket) -> str:
+    if result.split is None:
+        return ""
+    names = [_shown(value) for value in result.split.values]
+    counts = [*zip(names, bucket.counts, strict=True), ("other", bucket.other)]
+    return " ".join(f"{name}={count}" for name, count in counts if count)
+
+
+def draw_values(result: TopValuesResult, width: int | None) -> str:
+    """Return the values of a field as text, one line for each value.
+
+    Without a width, the lines are tab-separated and have no bars.
+    """
+    rows = [(_shown(one.value), one.count) for one in result.values]
+    if result.missing:
+        rows.append(("(missing)", result.missing))
+    if width is None:
+        return "".join(f"{count}\t{name}\n" for name, count in rows)
+    most = max((count for _, count in rows), default=0)
+    size = len(str(most))
+    shown = [(name[:_VALUE_CHARS], count) for name, count in rows]
+    column = max((len(name) for name, _ in shown), default=0)
+    lines = []
+    for name, count in shown:
+        share = f"{100 * count / result.records:5.1f} %"
+        head = f"{name:<{column}} {count:>{size}} {share} "
+        lines.append(head + bar_of(count, most, max(width - len(head), _BAR_MIN)))
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def bar_of(count: int, most: int, room: int) -> str:
+    """Return a bar whose length is the share of a count; any count above 0 is visible."""
+    if count <= 0:
+        return ""
+    eighths = max(count * room * 8 // most, 1)
+    return _FULL * (eighths // 8) + _EIGHTHS[eighths % 8]
+
+
+def _shown(value: object) -> str:
+    """Return a value on one line, without characters that a terminal would execute."""
+    if value is None:
+        return "(missing)"
+    return printable_text(str(value))

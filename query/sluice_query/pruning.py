@@ -1,0 +1,248 @@
+"""Selection of the data files that a query must read.
+
+A file is left out when its statistics, or an index chunk, show that none of its records can match.
+Missing knowledge never leaves a file out: a file without statistics or without a chunk, a chunk
+that is missing or cannot be read, and a text too short for the chunk's filters all mean that the
+file is read.
+"""
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sluice_lake.data_files import (
+    STATS_SLACK_NS,
+    DataFile,
+    TimeStats,
+    list_files,
+    partitions_of,
+    total_bytes,
+)
+from sluice_lake.delta import find_table
+from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.tables import Table
+from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.keys import index_prefix
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import ObjectKey
+from sluice_query.request import Query
+from sluice_store.port import ListedObject, ObjectStore
+
+_UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
+"""A pattern with alternatives, flags, quotes or numbered characters is not analysed."""
+_TOKEN: Final = re.compile(
+    r"(?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\])"
+    r"|(?P<count>[*+?]|\{\d*(?:,\d*)?\})"
+    r"|\\(?P<escaped>[^\w\s])"
+    r"|(?P<other>\\.|[()^$.\n])"
+    r"|(?P<plain>.)",
+    re.DOTALL,
+)
+
+
+def required_texts(query: Query) -> tuple[str, ...]:
+    """Return texts that every match of the query's text contains; none when that is not certain."""
+    if query.text is None or query.ignore_case:
+        return ()
+    return literals_of(query.text) if query.regex else (query.text,)
+
+
+def literals_of(pattern: str) -> tuple[str, ...]:
+    """Return the sequences of plain characters that every match of an RE2 pattern contains.
+
+    Characters in a group, in a set, or before a repetition count are left out.
+    """
+    if _UNSURE.search(pattern):
+        return ()
+    runs: list[str] = [""]
+    depth = 0
+    for token in _TOKEN.finditer(pattern):
+        letter = token["plain"] or token["escaped"]
+        depth += {"(": 1, ")": -1}.get(token["other"] or "", 0)
+        if token["count"]:
+            # A counted character may occur zero times, so it ends the run without being part of it.
+            runs[-1] = runs[-1][:-1]
+            runs.append("")
+        elif letter is not None and depth == 0:
+            runs[-1] += letter
+        else:
+            runs.append("")
+    return tuple(run for run in runs if run)
+
+
+CHUNKS_CONCURRENT_MAX: Final = 2
+"""A decoded chunk may use 256 MiB of memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedFiles:
+    """The files of one state of a table that a query must read.
+
+    Attributes:
+        index_bytes: Size of the index chunks read for the selection.
+        lanes: Lane to the last queue sequence that this state of the table contains.
+    """
+
+    location: TableLocation
+    read: tuple[DataFile, ...] = ()
+    pruned: int = 0
+    index_bytes: int = 0
+    lanes: dict[int, int]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files to read and of the index chunks that selected them."""
+        return self.index_bytes + total_bytes(self.read)
+
+
+def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int]) -> SelectedFiles:
+    """Select, by their statistics, the files of a record table that may contain matching records.
+
+    The versions of `lanes` are read from the same state of the table.
+    """
+    location = lake_location(store_url, table.name)
+    opened = find_table(store_url, table)
+    if opened is None:
+        return SelectedFiles(location=location, lanes={})
+    files = list_files(opened, table)
+    read = tuple(file for file in files if may_contain(file, query))
+    return SelectedFiles(
+        location=location,
+        read=read,
+        pruned=len(files) - len(read),
+        lanes=read_lane_versions(location, opened, lanes),
+    )
+
+
+def select_partitions(
+    store_url: str, table: Table, wanted: Callable[[str], bool]
+) -> tuple[DataFile, ...]:
+    """Return the files of a table's newest state whose partition is wanted."""
+    opened = find_table(store_url, table)
+    return () if opened is None else tuple(list_files(opened, table, wanted))
+
+
+def may_contain(file: DataFile, query: Query) -> bool:
+    """Return False if the file's statistics show that no record of the query is in it."""
+    if file.records == 0 or not may_have_agent(file, query.agents):
+        return False
+    if query.around is not None and not _may_be_in(query.around.boot_id, file.boots):
+        return False
+    if query.accepted_from_ns is not None and file.accepted_at.range_ns is not None:
+        latest = file.accepted_at.range_ns[1]
+        if file.accepted_at.nulls == 0 and latest + STATS_SLACK_NS <= query.accepted_from_ns:
+            return False
+    if _may_overlap(file.ts, file.records, query):
+        return True
+    # A record without a time is placed at the acceptance of its batch.
+    return file.ts.nulls != 0 and _may_overlap(file.accepted_at, file.records, query)
+
+
+def _may_overlap(stats: TimeStats, records: int | None, query: Query) -> bool:
+    if stats.range_ns is None:
+        # Without a range only a file that records that all its values are null is ruled out.
+        return stats.nulls is None or stats.nulls != records
+    earliest, latest = stats.range_ns
+    return earliest < query.to_ns and latest + STATS_SLACK_NS > query.from_ns
+
+
+def may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
+    """Return False if statistics show that a file has no row of the agents; empty means all."""
+    return not agents or any(_may_be_in(agent, file.agents) for agent in agents)
+
+
+def _may_be_in(text: str, bounds: tuple[str, str] | None) -> bool:
+    if bounds is None:
+        return True
+    first, last = bounds
+    # The upper bound may be truncated; it then sorts before the longest values of the file.
+    return text >= first and (text <= last or text.startswith(last))
+
+
+def newest_files(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """Return files sorted by the time of their latest record, the newest first."""
+    return tuple(sorted(files, key=time_bound_ns, reverse=True))
+
+
+def time_bound_ns(file: DataFile) -> float:
+    """Return a time that all records of a file are before, Unix ns; infinity when not known."""
+    bounds: list[float] = []
+    if file.ts.nulls is None or file.ts.nulls != file.records:
+        bounds.append(_end_ns(file.ts))
+    if file.ts.nulls != 0:  # a record without a time is placed at the acceptance of its batch
+        bounds.append(_end_ns(file.accepted_at))
+    return max(bounds)
+
+
+def _end_ns(stats: TimeStats) -> float:
+    # Not a float: times of today have more digits than one.
+    return math.inf if stats.range_ns is None else stats.range_ns[1] + STATS_SLACK_NS
+
+
+async def prune_by_index(
+    store: ObjectStore, selected: SelectedFiles, query: Query
+) -> SelectedFiles:
+    """Return the selection without the files that index chunks rule out."""
+    texts = [text.encode() for text in required_texts(query)]
+    if query.kind != "logs" or not texts or not selected.read:
+        return selected
+    from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
+
+    texts = [text for text in texts if len(text) >= TEXT_BYTES_MIN]
+    if not texts:
+        return selected
+    paths = frozenset(file.path for file in selected.read)
+    chunks = [chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, day)]
+    ruled_out = await _rule_out(store, chunks, paths, texts)
+    read = tuple(file for file in selected.read if file.path not in ruled_out)
+    return replace(
+        selected,
+        read=read,
+        pruned=selected.pruned + len(selected.read) - len(read),
+        index_bytes=sum(chunk.size_bytes for chunk in chunks),
+    )
+
+
+async def _rule_out(
+    store: ObjectStore,
+    chunks: Sequence[ListedObject],
+    paths: frozenset[str],
+    texts: Sequence[bytes],
+) -> frozenset[str]:
+    limit = asyncio.Semaphore(CHUNKS_CONCURRENT_MAX)
+
+    async def read(chunk: ListedObject) -> frozenset[str]:
+        async with limit:
+            match await store.get(chunk.key):
+                case NotFound():
+                    return frozenset()
+                case Found(body=body):
+                    return await asyncio.to_thread(_without, chunk.key, body, paths, texts)
+
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(read(chunk)) for chunk in chunks]
+    return frozenset().union(*(task.result() for task in tasks))
+
+
+async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:
+    return [one async for page in store.list(index_prefix(day)) for one in page.objects]
+
+
+def _without(
+    key: ObjectKey, body: bytes, paths: frozenset[str], texts: Sequence[bytes]
+) -> frozenset[str]:
+    from sluice_protocol.index_chunk import decode_chunk  # noqa: PLC0415 - only with chunks
+
+    try:
+        files = decode_chunk(key, body)
+    except InvalidRecord:
+        return frozenset()
+    return frozenset(
+        entry.file.path
+        for entry in files
+        if entry.file.path in paths and not all(entry.may_contain(text) for text in texts)
+    )

@@ -1,1 +1,0 @@
-"""The question of a query: `request.py`, `filters.py`, `parameters.py` (its parameters as text)."""

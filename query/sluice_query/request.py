@@ -1,0 +1,449 @@
+"""A query as a value: fields of a record, conditions on them, and what is computed from records.
+
+`check_query` decides whether it can be answered.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
+from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import UnixNs
+
+COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
+    name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))
+    for name, kind in KINDS.items()
+}
+MAPS: Final = ("attributes", "resource")
+FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.queried_fields}
+"""The fields of all kinds; kinds that have a name in common have the same field."""
+NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
+"""Fields whose values are numbers."""
+_ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
+FIELD_PATTERN: Final = (
+    r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
+)
+_FIELD: Final = re.compile(FIELD_PATTERN, re.DOTALL)
+_PLAIN_KEY: Final = re.compile(r'[^=!<>~"]+', re.DOTALL)
+_SHOWN_CHARS_MAX: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class RecordField:
+    """One field: a column, or a key of a column that is a map."""
+
+    column: str
+    key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that clients use for the field."""
+        if self.key is None:
+            return self.column
+        if _PLAIN_KEY.fullmatch(self.key):
+            return f"{self.column}.{self.key}"
+        return f"{self.column}.{msgspec.json.encode(self.key).decode()}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers."""
+        return self.column in NUMBERS
+
+
+def parse_field(text: str, kind: Kind) -> RecordField:
+    """Return the field of a name; raise `BadUsage` if records of the kind have no such field."""
+    found = _FIELD.fullmatch(text)
+    if found is None:
+        raise unknown_field(text, kind)
+    return field_of_match(found, text, kind)
+
+
+def field_of_match(found: re.Match[str], text: str, kind: Kind) -> RecordField:
+    """Return the field that `FIELD_PATTERN` found in a text."""
+    column, quoted, plain = found["column"], found["quoted"], found["plain"]
+    key = plain
+    if quoted is not None:
+        try:
+            key = msgspec.json.decode(quoted, type=str)
+        except (*UNREADABLE_JSON, UnicodeError) as error:
+            raise BadUsage(f"key is not a JSON string, key=`{_shown(quoted)}`") from error
+    known = MAPS if key is not None else COLUMN_FIELDS[kind]
+    if column not in known:
+        raise unknown_field(text, kind)
+    return RecordField(column, key)
+
+
+def unknown_field(text: str, kind: Kind) -> BadUsage:
+    """Return the error for a text that names no field of a kind."""
+    columns = ", ".join(COLUMN_FIELDS[kind])
+    maps = " or ".join(f"{one}.KEY" for one in MAPS)
+    return BadUsage(f"unknown field: use one of {columns}, {maps}, field=`{_shown(text)}`")
+
+
+def check_encodable(text: str) -> None:
+    """Raise `BadUsage` if a text cannot be encoded as UTF-8: half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise BadUsage("text is not valid UTF-8") from error
+
+
+def _shown(text: str) -> str:
+    return text[:_SHOWN_CHARS_MAX].encode(errors="replace").decode()
+
+
+FILTERS_MAX: Final = 50
+_SEVERITIES: Final = {
+    "trace": 1,
+    "debug": 5,
+    "info": 9,
+    "warn": 13,
+    "warning": 13,
+    "error": 17,
+    "fatal": 21,
+}
+"""The lowest number of each severity of OpenTelemetry, for messages."""
+
+
+class FilterOperator(StrEnum):
+    """How a field is compared."""
+
+    EQUAL = "="
+    UNEQUAL = "!="
+    MATCHES = "=~"
+    MATCHES_NOT = "!~"
+    LESS = "<"
+    AT_MOST = "<="
+    GREATER = ">"
+    AT_LEAST = ">="
+    EXISTS = "exists"
+    ABSENT = "absent"
+
+
+PATTERN_OPERATORS: Final = frozenset({FilterOperator.MATCHES, FilterOperator.MATCHES_NOT})
+ORDER_OPERATORS: Final = frozenset(
+    {
+        FilterOperator.LESS,
+        FilterOperator.AT_MOST,
+        FilterOperator.GREATER,
+        FilterOperator.AT_LEAST,
+    }
+)
+_FILTER: Final = re.compile(
+    rf"(?P<absent>!?){FIELD_PATTERN}(?:(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*))?",
+    re.DOTALL,
+)
+_NUMBER: Final = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?(?:inf|nan)",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """One condition; `value` is empty for `EXISTS` and `ABSENT`."""
+
+    field: RecordField
+    operator: FilterOperator
+    value: str | float = ""
+
+
+def parse_filter(text: str, kind: Kind) -> RecordFilter:
+    """Return the condition of a text."""
+    check_encodable(text)
+    found = _FILTER.fullmatch(text)
+    if found is None:
+        raise unknown_field(text, kind)
+    field = field_of_match(found, text, kind)
+    if found["operator"] is None:
+        absent = found["absent"] == "!"
+        return RecordFilter(field, FilterOperator.ABSENT if absent else FilterOperator.EXISTS)
+    if found["absent"]:
+        raise BadUsage(f"a filter with `!` has no value: use FIELD!=VALUE, field=`{field.name}`")
+    operator = FilterOperator(found["operator"])
+    if operator in ORDER_OPERATORS and not field.is_number:
+        raise BadUsage(
+            f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
+            f" operator=`{operator}`"
+        )
+    if not field.is_number:
+        return RecordFilter(field, operator, found["value"])
+    if operator in PATTERN_OPERATORS:
+        raise BadUsage(f"a number does not match a pattern: use = or >=, field=`{field.name}`")
+    number = _parse_number(field, found["value"])
+    if operator in ORDER_OPERATORS and math.isnan(number):
+        raise BadUsage(f"NaN has no order: use = or !=, field=`{field.name}`")
+    return RecordFilter(field, operator, number)
+
+
+def agents_of(filters: Sequence[RecordFilter]) -> tuple[str, ...]:
+    """Return the agents to which filters restrict the records; empty if they do not."""
+    return tuple(
+        str(one.value)
+        for one in filters
+        if one.field.column == "agent_id" and one.operator is FilterOperator.EQUAL
+    )
+
+
+def _parse_number(field: RecordField, text: str) -> float:
+    if _NUMBER.fullmatch(text) is None:
+        number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
+        meant = f": {text} is {number}" if number else ""
+        raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
+    return float(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Histogram:
+    """The number of records in each bucket of time.
+
+    Buckets start at the multiples of their width since 1970. With `by`, the `top` most frequent
+    values of the field have separate counts.
+    """
+
+    step_ns: int
+    by: RecordField | None = None
+    top: int = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldList:
+    """The fields that the records have."""
+
+    keys_max: int = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopValues:
+    """The most frequent values of one field."""
+
+    field: RecordField
+    limit: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """The records before and after one record of one boot of an agent.
+
+    The agent is that of the query.
+    """
+
+    boot_id: str
+    seq: int
+    before: int = 10
+    after: int = 10
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood
+
+
+BUCKETS_DEFAULT: Final = 60
+BUCKETS_MIN: Final = 4
+"""With fewer, the widest buckets could not cover all times."""
+BUCKETS_MAX: Final = 1_000
+TOP_DEFAULT: Final = 5
+TOP_MAX: Final = 20
+VALUES_DEFAULT: Final = 10
+VALUES_MAX: Final = 1_000
+NEIGHBOURS_DEFAULT: Final = 10
+NEIGHBOURS_MAX: Final = 1_000
+LIMIT_DEFAULT: Final = 1_000
+LIMIT_MAX: Final = 100_000
+STEPS_MAX: Final = 100_000
+PATTERN_BYTES_MAX: Final = 1_000
+FIRST_NS: Final = UnixNs(-(1 << 63) + (1 << 56))
+"""Before any record, Unix ns; a margin of two years below it still is a 64-bit number."""
+END_NS: Final = UnixNs((1 << 63) - 1)
+"""After any record, Unix ns."""
+
+ParameterName = Callable[[str], str]
+"""Returns the name under which the caller knows a parameter: a command line has `--by-agent`."""
+
+
+NS_PER_MS: Final = 1_000_000
+_S: Final = 1_000 * NS_PER_MS
+_MIN: Final = 60 * _S
+_HOUR: Final = 60 * _MIN
+_DAY: Final = 24 * _HOUR
+WIDTHS_NS: Final = (
+    *(number * NS_PER_MS for number in (1, 2, 5, 10, 20, 50, 100, 200, 500)),
+    *(number * _S for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _MIN for number in (1, 2, 5, 10, 15, 30)),
+    *(number * _HOUR for number in (1, 2, 3, 6, 12)),
+    *(number * _DAY for number in (1, 7, 30, 365, 3_650, 36_500, 100_000)),
+)
+"""The widths of buckets."""
+
+
+def choose_width(from_ns: int, to_ns: int, buckets: int) -> int:
+    """Return the smallest width with which a range needs at most `buckets` buckets, ns."""
+    for width_ns in WIDTHS_NS:
+        if len(bucket_starts(from_ns, to_ns, width_ns)) <= buckets:
+            return width_ns
+    return WIDTHS_NS[-1]
+
+
+def bucket_starts(from_ns: int, to_ns: int, width_ns: int) -> range:
+    """Return the starts of the buckets of a range, Unix ns."""
+    return range(from_ns // width_ns * width_ns, to_ns, width_ns)
+
+
+def plain_name(parameter: str) -> str:
+    """Return the parameter's own name, which an HTTP client uses."""
+    return parameter
+
+
+class Aggregate(StrEnum):
+    """How the points of one step become one value."""
+
+    AVG = "avg"
+    MIN = "min"
+    MAX = "max"
+    SUM = "sum"
+    COUNT = "count"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A series to compute from the points of one metric.
+
+    A `raw` series is computed from samples only, without rollups.
+    """
+
+    metric: str
+    step_ns: int
+    aggregate: Aggregate = Aggregate.AVG
+    by_agent: bool = False
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One query.
+
+    Attributes:
+        to_ns: Exclusive.
+        text: What a log's body, or a metric's name, must contain or match.
+        agents: Empty means all.
+        attributes: Pairs that must be among the record's attributes or its batch's resource.
+        accepted_from_ns: Earliest acceptance of the records' batches; None for any.
+        series: None for records.
+    """
+
+    from_ns: UnixNs
+    to_ns: UnixNs
+    kind: Kind = "logs"
+    text: str | None = None
+    regex: bool = False
+    ignore_case: bool = False
+    agents: tuple[str, ...] = ()
+    attributes: tuple[tuple[str, str], ...] = ()
+    filters: tuple[RecordFilter, ...] = ()
+    accepted_from_ns: UnixNs | None = None
+    stats_only: bool = False
+    limit: int = LIMIT_DEFAULT
+    newest_first: bool = False
+    series: Series | None = None
+    deleting: DeleteRecord | None = None
+    view: View | None = None
+    highlight: bool = False
+
+    @property
+    def around(self) -> Neighbourhood | None:
+        """The record whose neighbours are searched, if that is what is computed."""
+        return self.view if isinstance(self.view, Neighbourhood) else None
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The RE2 patterns of the query."""
+        texts = [self.text] if self.regex and self.text is not None else []
+        texts += [str(one.value) for one in self.filters if one.operator in PATTERN_OPERATORS]
+        return tuple(texts)
+
+
+def query_of_delete(record: DeleteRecord) -> Query:
+    """Return the query that counts the records that a delete hides.
+
+    Its range, agents and text only narrow what is read; the delete itself decides.
+    """
+    text = None if KINDS[record.kind].is_named else record.contains
+    if text is not None and not 1 <= len(text.encode()) <= PATTERN_BYTES_MAX:
+        text = None
+    start, end = record.from_unix_ns, record.to_unix_ns
+    return Query(
+        kind=record.kind,
+        from_ns=FIRST_NS if start is None else UnixNs(start),
+        to_ns=END_NS if end is None else UnixNs(end),
+        text=text,
+        agents=() if record.agent_id is None else (record.agent_id,),
+        deleting=record,
+    )
+
+
+def check_query(query: Query, name: ParameterName = plain_name) -> Query:
+    """Return the query if it can be answered.
+
+    Raises:
+        BadUsage: The range ends before it starts, a limit is exceeded, or conditions do not fit the
+            kind.
+    """
+    if query.to_ns <= query.from_ns:
+        raise BadUsage(
+            f"time range ends before it starts: swap {name('from')} and {name('to')},"
+            f" from=`{format_rfc3339(query.from_ns)}`, to=`{format_rfc3339(query.to_ns)}`"
+        )
+    if not 1 <= query.limit <= LIMIT_MAX:
+        raise BadUsage(f"{name('limit')} must be 1 to {LIMIT_MAX}, limit=`{query.limit}`")
+    _check_text(query, name)
+    if len(query.filters) > FILTERS_MAX:
+        raise BadUsage(
+            f"at most {FILTERS_MAX} times: {name('filter')}, times=`{len(query.filters)}`"
+        )
+    if query.highlight and query.text is None:
+        raise BadUsage(f"{name('highlight')} needs a text: add {name('q')}")
+    if query.series is not None:
+        _check_series(query, query.series, name)
+    return query
+
+
+def _check_text(query: Query, name: ParameterName) -> None:
+    if query.text is None:
+        if query.regex or query.ignore_case:
+            used = "regex" if query.regex else "ignore_case"
+            raise BadUsage(f"{name(used)} needs a text: add {name('q')}")
+        return
+    if KINDS[query.kind].searched is None:
+        raise BadUsage(
+            f"{query.kind} are opaque bytes and cannot be searched for text: omit {name('q')}"
+        )
+    try:
+        size_bytes = len(query.text.encode())
+    except UnicodeEncodeError as error:
+        raise BadUsage(f"{name('q')} is not valid UTF-8") from error
+    if not 1 <= size_bytes <= PATTERN_BYTES_MAX:
+        raise BadUsage(f"{name('q')} must be 1 to {PATTERN_BYTES_MAX} bytes, bytes=`{size_bytes}`")
+
+
+def _check_series(query: Query, series: Series, name: ParameterName) -> None:
+    if query.kind != "metrics":
+        raise BadUsage(
+            f"a series is computed from metrics: omit {name('kind')} or {name('metric')}"
+        )
+    if query.filters:
+        raise BadUsage(f"a series has no filters: use {name('attribute')} or {name('agent')}")
+    if query.stats_only:
+        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
+    steps = -(-(query.to_ns - query.from_ns) // series.step_ns)
+    if steps > STEPS_MAX:
+        raise BadUsage(
+            f"{name('step')} is too short for the time range, steps=`{steps}`, most=`{STEPS_MAX}`"
+        )

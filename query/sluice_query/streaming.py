@@ -1,0 +1,233 @@
+"""Records of a search while it runs, the newest first.
+
+Files and pending batches are read in waves, those with the newest records first. A record is
+returned as soon as no later wave can contain a newer one. When the limit is reached, later waves
+are not read. What a stream reads is fixed before the first wave, as for any search: a batch that is
+ingested meanwhile is read from its blob, and not from the records.
+
+A wave is bounded by its cost, so the first records do not wait for a long backlog.
+"""
+
+import heapq
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from sluice_lake.data_files import DataFile
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import Kind
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_query.engine import DataFilesUnreadable
+from sluice_query.pending import end_ns, joined_batches
+from sluice_query.pruning import time_bound_ns
+from sluice_query.request import Query
+from sluice_query.result import QuerySummary, Row, record_json
+from sluice_query.search import Evaluator, Searcher, SearchRead, SourceReader
+from sluice_query.sql import ordered_sql, returned_columns
+
+FIRST_WAVE_BYTES: Final = 8 << 20
+WAVE_BYTES_MAX: Final = 256 << 20
+BATCH_COST_BYTES: Final = 256 << 10
+"""What one pending batch costs in addition to its size: a request to the store, and decoding.
+
+At most 32 batches are therefore in the first wave, however small they are.
+"""
+_GROWTH: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wave:
+    """Sources that are read together.
+
+    All records of later waves are before `until_ns`; None for the last wave.
+    """
+
+    files: tuple[DataFile, ...]
+    batches: tuple[AcceptedManifest, ...]
+    until_ns: float | None
+
+
+RecordKey = tuple[int, str, str, int]
+"""Time, agent, boot and sequence number of a record; the order of a search."""
+KeyedRow = tuple[RecordKey, tuple[object, ...]]
+_Source = DataFile | AcceptedManifest
+
+
+def plan_waves(files: Sequence[DataFile], batches: Sequence[AcceptedManifest] = ()) -> list[Wave]:
+    """Divide sources into waves of growing cost, the newest records first; at least one wave."""
+    sources: list[_Source] = [*batches, *files]
+    groups: list[list[_Source]] = [[]]
+    bound_bytes, cost_bytes = FIRST_WAVE_BYTES, 0
+    for source in sorted(sources, key=_bound_ns, reverse=True):
+        if groups[-1] and cost_bytes + _cost_bytes(source) > bound_bytes:
+            groups.append([])
+            bound_bytes, cost_bytes = min(bound_bytes * _GROWTH, WAVE_BYTES_MAX), 0
+        groups[-1].append(source)
+        cost_bytes += _cost_bytes(source)
+    later = [*(_bound_ns(group[0]) for group in groups[1:]), None]
+    return [
+        Wave(
+            files=tuple(one for one in group if isinstance(one, DataFile)),
+            batches=tuple(one for one in group if isinstance(one, AcceptedManifest)),
+            until_ns=until,
+        )
+        for group, until in zip(groups, later, strict=True)
+    ]
+
+
+def _bound_ns(source: _Source) -> float:
+    return time_bound_ns(source) if isinstance(source, DataFile) else end_ns(source)
+
+
+def _cost_bytes(source: _Source) -> int:
+    if isinstance(source, DataFile):
+        return source.size_bytes
+    return source.frame_bytes + BATCH_COST_BYTES
+
+
+class NewestFirst:
+    """Records of waves, merged: returned when no later wave can contain a newer one."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._held: list[KeyedRow] = []
+        self.more = False
+
+    def add(self, found: Sequence[KeyedRow], until_ns: float | None) -> list[tuple[object, ...]]:
+        """Add the rows of a wave, sorted; return the rows that are now certain to be next.
+
+        All rows of later waves are before `until_ns`; None if there are none.
+        """
+        held = list(heapq.merge(self._held, found, key=_order, reverse=True))
+        certain = len(held)
+        if until_ns is not None:
+            certain = next((n for n, (key, _) in enumerate(held) if key[0] < until_ns), certain)
+        taken = min(certain, self._left)
+        self._left -= taken
+        # One row over the limit shows whether there are more; further ones are never returned.
+        self._held = held[taken : taken + self._left + 1]
+        self.more = self._left == 0 and bool(self._held)
+        return [row for _, row in held[:taken]]
+
+    @property
+    def wanted(self) -> int:
+        """Return how many rows of a further wave can be needed."""
+        return self._left + 1
+
+
+def _order(item: KeyedRow) -> RecordKey:
+    return item[0]
+
+
+class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a search is.
+
+    Attributes:
+        segments: Files to read if the limit is not reached.
+        batches: Pending batches to read if the limit is not reached.
+    """
+
+    segments_read: int
+    segments: int
+    batches_read: int
+    batches: int
+    results: int
+    elapsed_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamPart:
+    """One part of a stream: records, older than all before them, or at the end the summary."""
+
+    records: tuple[Row, ...] = ()
+    progress: StreamProgress | None = None
+    summary: QuerySummary | None = None
+
+
+def stream_lines(kind: Kind, part: StreamPart) -> Iterator[bytes]:
+    """Yield one part of a stream as NDJSON."""
+    for row in part.records:
+        yield msgspec.json.encode(record_json(kind, row)) + b"\n"
+    if part.progress is not None:
+        yield msgspec.json.encode({"progress": part.progress}) + b"\n"
+    if part.summary is not None:
+        yield msgspec.json.encode({"summary": part.summary}) + b"\n"
+
+
+async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[StreamPart]:
+    """Yield the records of a query, the newest first, then the summary.
+
+    The records and their order are those of the same query with `newest_first`.
+    """
+    if query.series is not None or query.stats_only or query.view is not None:
+        raise BadUsage("only records can be streamed: omit metric and stats_only")
+    query = replace(query, newest_first=True)
+    async with searcher.reading(query) as reader:
+        read = await reader.select()
+        merged, results, problems = NewestFirst(query.limit), 0, read.problems
+        files, fetched = replace(read.files, read=()), joined_batches(())
+        for wave in plan_waves(read.files.read, read.waiting):
+            part = replace(
+                read,
+                files=replace(read.files, read=wave.files),
+                fetched=await reader.fetch(wave.batches),
+                problems=(),
+            )
+            while True:
+                evaluator = searcher.evaluator(reader, part)
+                try:
+                    found = await reader.bounded(
+                        partial(_read_wave, evaluator, part.files.read, limit=merged.wanted)
+                    )
+                    break
+                except DataFilesUnreadable as error:
+                    part = await reader.without_unreadable(part, error)
+            problems += part.problems
+            rows = merged.add(found, wave.until_ns)
+            records = await reader.bounded(partial(evaluator.rows, rows))
+            results += len(records)
+            files = replace(files, read=(*files.read, *part.files.read))
+            # The tables of a wave are not needed after it.
+            fetched = joined_batches((fetched, replace(part.fetched, tables=())))
+            done = replace(read, files=files, fetched=fetched)
+            progress = _progress(reader, read, done, results)
+            yield StreamPart(records=tuple(records), progress=progress)
+            if merged.more:
+                break
+        pruned = read.files.pruned + len(read.files.read) - len(files.read)
+        summary = QuerySummary(results=results, more=merged.more)
+        files = replace(files, pruned=pruned)
+        done = replace(read, files=files, fetched=fetched, problems=problems)
+        yield StreamPart(summary=reader.summarize(summary, done))
+
+
+def _progress(
+    reader: SourceReader, read: SearchRead, done: SearchRead, results: int
+) -> StreamProgress:
+    return StreamProgress(
+        segments_read=len(done.files.read),
+        segments=len(read.files.read),
+        batches_read=done.fetched.batches,
+        batches=len(read.waiting),
+        results=results,
+        elapsed_ms=reader.elapsed_ms(),
+    )
+
+
+def _read_wave(evaluator: Evaluator, files: tuple[DataFile, ...], *, limit: int) -> list[KeyedRow]:
+    query = evaluator.query
+    sources = evaluator.sources(files)
+    if not sources.names:
+        return []
+    columns = returned_columns(query.kind)
+    places = [columns.index(name) for name in ("agent_id", "boot_id", "seq")]
+    shown = ", ".join(["at_ns", *columns])
+    statement = ordered_sql(query, shown, sources, limit=limit)
+    found: list[KeyedRow] = []
+    for at_ns, *row in evaluator.engine.rows(statement):
+        agent, boot, seq = (row[place] for place in places)
+        found.append(((at_ns, agent, boot, seq), tuple(row)))
+    return found

@@ -1,0 +1,476 @@
+"""Views that are computed from records: histogram, fields, values, neighbours."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_query.engine import QueryEngine
+from sluice_query.pruning import newest_files
+from sluice_query.request import (
+    COLUMN_FIELDS,
+    MAPS,
+    NS_PER_MS,
+    FieldList,
+    Histogram,
+    Neighbourhood,
+    Query,
+    RecordField,
+    TopValues,
+    View,
+    bucket_starts,
+)
+from sluice_query.result import NeighboursResult, ViewResult, number_json, record_json
+from sluice_query.sql import (
+    RecordSources,
+    SqlStatement,
+    field_sql,
+    record_time,
+    returned_columns,
+    select_sql,
+)
+
+if TYPE_CHECKING:
+    from sluice_query.search import Evaluator
+
+VALUE_CHARS_MAX: Final = 1_000
+"""Longer values are cut."""
+
+_SAME_VALUE: Final = "counted.found IS NOT DISTINCT FROM ranked.found"
+
+
+class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One bucket.
+
+    Attributes:
+        ts: Its start, RFC 3339.
+        count: Its number of records.
+        counts: The number of records of each value of the split; absent without one.
+        other: The number of records of all other values; absent where it is 0.
+    """
+
+    ts: str
+    count: int
+    counts: tuple[int, ...] = ()
+    other: int = 0
+
+
+class HistogramSplit(msgspec.Struct, frozen=True, kw_only=True):
+    """By what the buckets are divided.
+
+    Attributes:
+        values: The most frequent values, the most frequent first; null for records without it.
+    """
+
+    field: str
+    values: tuple[str | float | int | None, ...]
+
+
+class HistogramResult(ViewResult, frozen=True, kw_only=True):
+    """A histogram.
+
+    Attributes:
+        step_ms: Width of a bucket, ms.
+        buckets: Every bucket of the range, in order.
+        split: By what the buckets are divided, or null.
+    """
+
+    step_ms: int
+    buckets: tuple[HistogramBucket, ...]
+    split: HistogramSplit | None = None
+
+
+def histogram_sql(query: Query, histogram: Histogram, sources: RecordSources) -> SqlStatement:
+    """Return the statement for the counts.
+
+    Its rows are the number of the bucket, a value, the rank of the value or None for all others,
+    and the count.
+    """
+    # `//` truncates in DuckDB, so the remainder of a time before 1970 needs its own term.
+    at, step = record_time(query.kind), int(histogram.step_ns)
+    bucket = f"({at} // {step} - ({at} % {step} < 0)::INT)"
+    if histogram.by is None:
+        inner = select_sql(query, SqlStatement(f"{bucket} AS bucket"), sources)
+        text = f"SELECT bucket, NULL, NULL, count(*) FROM ({inner.text}) GROUP BY bucket"  # noqa: S608 - constants
+        return SqlStatement(text, inner.values)
+    value = field_sql(histogram.by)
+    columns = SqlStatement(f"{bucket} AS bucket, {value.text} AS found", value.values)
+    inner = select_sql(query, columns, sources)
+    counted = f"SELECT bucket, found, count(*) AS n FROM ({inner.text}) GROUP BY bucket, found"  # noqa: S608 - constants
+    place = "row_number() OVER (ORDER BY sum(n) DESC, found) AS place"
+    ranked = f"SELECT found, {place} FROM counted GROUP BY found ORDER BY place LIMIT ?"  # noqa: S608 - constants
+    text = (
+        f"WITH counted AS MATERIALIZED ({counted}), ranked AS ({ranked})"  # noqa: S608 - constants
+        " SELECT bucket, any_value(ranked.found), place, sum(n)::BIGINT"
+        f" FROM counted LEFT JOIN ranked ON {_SAME_VALUE} GROUP BY bucket, place"
+    )
+    return SqlStatement(text, (*inner.values, histogram.top))
+
+
+def make_histogram(
+    query: Query, histogram: Histogram, rows: Sequence[tuple[Any, ...]]
+) -> HistogramResult:
+    """Return the histogram of the rows of its statement."""
+    step_ns = histogram.step_ns
+    values = {place: found for _, found, place, _ in rows if place is not None}
+    counts: dict[int, list[int]] = {}
+    others: dict[int, int] = {}
+    for bucket, _, place, count in rows:
+        if place is None:
+            others[bucket] = count
+        else:
+            counts.setdefault(bucket, [0] * len(values))[place - 1] = count
+    nothing = (0,) * len(values)
+    buckets = []
+    for start_ns in bucket_starts(query.from_ns, query.to_ns, step_ns):
+        place = start_ns // step_ns
+        one, other = tuple(counts.get(place, nothing)), others.get(place, 0)
+        split_other = other if histogram.by is not None else 0
+        ts = format_rfc3339(start_ns)
+        buckets.append(
+            HistogramBucket(ts=ts, count=sum(one) + other, counts=one, other=split_other)
+        )
+    split = None
+    if histogram.by is not None:
+        shown = tuple(shown_value(values[place]) for place in sorted(values))
+        split = HistogramSplit(field=histogram.by.name, values=shown)
+    return HistogramResult(step_ms=step_ns // NS_PER_MS, buckets=tuple(buckets), split=split)
+
+
+def shown_value(value: object) -> str | float | int | None:
+    """Return a value of a field for JSON, cut where it is very long."""
+    if isinstance(value, str):
+        return value[:VALUE_CHARS_MAX]
+    shown: Any = number_json(value)
+    number: str | float | int | None = shown
+    return number
+
+
+_UNREAD: Final = "body"
+"""Every log has a body; reading all of them only to count would be slow."""
+
+
+class FieldCount(msgspec.Struct, frozen=True, kw_only=True):
+    """One field.
+
+    Attributes:
+        field: Its name, as filters use it.
+        count: The number of records that have it.
+        distinct: An estimate of the number of its values; null for the body, which is not read.
+    """
+
+    field: str
+    count: int
+    distinct: int | None
+
+
+class FieldListResult(ViewResult, frozen=True, kw_only=True):
+    """The fields of records.
+
+    Attributes:
+        fields: The columns, then the keys by their count.
+        records: The number of records that were counted.
+        sampled: Whether more records match than were counted.
+        more: Whether there are more keys than are listed.
+    """
+
+    fields: tuple[FieldCount, ...] = ()
+    records: int = 0
+    sampled: bool = False
+    more: bool = False
+
+
+class ValueCount(msgspec.Struct, frozen=True, kw_only=True):
+    """One value of a field.
+
+    Attributes:
+        count: The number of records that have it.
+        cut: Whether the value is longer than it is shown.
+    """
+
+    value: str | float | int | None
+    count: int
+    cut: bool = False
+
+
+class TopValuesResult(ViewResult, frozen=True, kw_only=True):
+    """The most frequent values of a field.
+
+    Attributes:
+        values: The values, the most frequent first.
+        missing: The number of records without the field.
+        records: The number of records that were counted.
+        sampled: Whether more records match than were counted.
+    """
+
+    field: str
+    values: tuple[ValueCount, ...] = ()
+    distinct: int = 0
+    missing: int = 0
+    records: int = 0
+    sampled: bool = False
+
+
+def values_sql(
+    query: Query, top: TopValues, sources: RecordSources, *, records_max: int
+) -> SqlStatement:
+    """Return the statement for the values of a field.
+
+    Its rows are a value, its count, the number of values, of records without one, and of all
+    records. The value None is last. One record over the limit shows whether there are more.
+    """
+    value = field_sql(top.field)
+    columns = SqlStatement(f"{value.text} AS found", value.values)
+    inner = select_sql(query, columns, sources)
+    text = (
+        f"WITH counted AS (SELECT found, count(*) AS n FROM ({inner.text} LIMIT ?) GROUP BY found)"  # noqa: S608 - constants
+        " SELECT found, n, count(found) OVER (),"
+        " coalesce(sum(n) FILTER (found IS NULL) OVER (), 0)::BIGINT, (sum(n) OVER ())::BIGINT"
+        " FROM counted ORDER BY found IS NULL, n DESC, found LIMIT ?"
+    )
+    return SqlStatement(text, (*inner.values, records_max + 1, top.limit))
+
+
+def make_values(
+    top: TopValues, rows: Sequence[tuple[Any, ...]], *, records_max: int
+) -> TopValuesResult:
+    """Return the result of the rows of `values_sql`."""
+    if not rows:
+        return TopValuesResult(field=top.field.name)
+    _, _, distinct, missing, records = rows[0]
+    values = tuple(
+        ValueCount(
+            value=shown_value(found),
+            count=count,
+            cut=isinstance(found, str) and len(found) > VALUE_CHARS_MAX,
+        )
+        for found, count, *_ in rows
+        if found is not None
+    )
+    return TopValuesResult(
+        field=top.field.name,
+        values=values,
+        distinct=distinct,
+        missing=missing,
+        records=records,
+        sampled=records > records_max,
+    )
+
+
+def fields_sql(
+    query: Query, wanted: FieldList, sources: RecordSources, *, records_max: int
+) -> SqlStatement:
+    """Return the statement for the fields.
+
+    Its rows are a column, a key or None, the number of records with the field, and the estimated
+    number of values. The row without a column has the number of all records.
+    """
+    columns = [RecordField(name) for name in COLUMN_FIELDS[query.kind] if name != _UNREAD]
+    shown = [f"{field_sql(one).text} AS {one.column}_found" for one in columns]
+    inner = select_sql(query, SqlStatement(", ".join([*shown, *MAPS])), sources)
+    parts = ["SELECT NULL AS col, NULL AS key, count(*) AS n, 0 AS d FROM found"]
+    parts += [
+        f"SELECT '{one.column}', NULL, count({one.column}_found),"  # noqa: S608 - constants
+        f" approx_count_distinct({one.column}_found) FROM found"
+        for one in columns
+    ]
+    parts += [
+        f"(SELECT '{one}', pair.key, count(*) AS n, approx_count_distinct(pair.value)"  # noqa: S608 - constants
+        f" FROM (SELECT unnest(map_entries({one})) AS pair FROM found)"
+        " GROUP BY pair.key ORDER BY n DESC, pair.key LIMIT ?)"
+        for one in MAPS
+    ]
+    text = f"WITH found AS MATERIALIZED ({inner.text} LIMIT ?) {' UNION ALL '.join(parts)}"
+    limits = (wanted.keys_max + 1,) * len(MAPS)
+    return SqlStatement(text, (*inner.values, records_max + 1, *limits))
+
+
+def make_fields(
+    query: Query, wanted: FieldList, rows: Sequence[tuple[Any, ...]], *, records_max: int
+) -> FieldListResult:
+    """Return the result of the rows of `fields_sql`."""
+    records = next((count for column, _, count, _ in rows if column is None), 0)
+    found: dict[tuple[str, str | None], tuple[int, int | None]]
+    found = {(column, key): (count, distinct) for column, key, count, distinct in rows}
+    found[_UNREAD, None] = (records, None)
+    columns = [
+        _field_count(RecordField(name), *found[name, None])
+        for name in COLUMN_FIELDS[query.kind]
+        if found.get((name, None), (0, 0))[0]
+    ]
+    keys = [
+        _field_count(RecordField(column, key), count, distinct)
+        for column, key, count, distinct in rows
+        if key is not None
+    ]
+    keys.sort(key=lambda one: (-one.count, one.field))
+    return FieldListResult(
+        fields=(*columns, *keys[: wanted.keys_max]),
+        records=records,
+        sampled=records > records_max,
+        more=len(keys) > wanted.keys_max,
+    )
+
+
+def _field_count(field: RecordField, count: int, distinct: int | None) -> FieldCount:
+    return FieldCount(field=field.name, count=count, distinct=distinct)
+
+
+_WINDOW_FIRST: Final = 1_000
+_WINDOW_GROWTH: Final = 32
+_SEQ_MAX: Final = (1 << 63) - 1
+
+_Row = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceWindow:
+    """A range of sequence numbers, both ends inclusive."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSources:
+    """The sources of a window's records, and whether other files may have records around it."""
+
+    sources: RecordSources
+    earlier_left: bool
+    later_left: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNeighbours:
+    """A record and its neighbours; a side has one row more than wanted if there are more."""
+
+    before: list[_Row]
+    record: _Row | None
+    after: list[_Row]
+
+
+def windows(around: Neighbourhood) -> Iterator[SequenceWindow]:
+    """Yield growing ranges of sequence numbers around a record; the last contains all numbers."""
+    reach = _WINDOW_FIRST + 2 * max(around.before, around.after)
+    while reach < _SEQ_MAX:
+        first, last = max(around.seq - reach, 0), min(around.seq + reach, _SEQ_MAX)
+        yield SequenceWindow(first=first, last=last)
+        reach *= _WINDOW_GROWTH
+    yield SequenceWindow(first=0, last=_SEQ_MAX)
+
+
+def neighbours_sql(
+    query: Query, sources: RecordSources, window: SequenceWindow, *, descending: bool, limit: int
+) -> SqlStatement:
+    """Return the statement for a query's records of a window, in the order of their sequence."""
+    columns = ", ".join(returned_columns(query.kind))
+    inner = select_sql(query, SqlStatement(columns), sources)
+    order = "DESC" if descending else "ASC"
+    return SqlStatement(
+        f"SELECT {columns} FROM ({inner.text}) WHERE seq BETWEEN ? AND ?"  # noqa: S608 - constants
+        f" ORDER BY seq {order} LIMIT ?",
+        (*inner.values, window.first, window.last, limit),
+    )
+
+
+def find_neighbours(
+    engine: QueryEngine,
+    query: Query,
+    around: Neighbourhood,
+    open_sources: Callable[[SequenceWindow], "WindowSources"],
+) -> FoundNeighbours:
+    """Return a record and its neighbours, reading as few files as possible.
+
+    `open_sources` registers the files that may contain records of a window.
+    """
+    found = FoundNeighbours(before=[], record=None, after=[])
+    for window in windows(around):
+        opened = open_sources(window)
+        if opened.sources.names:
+            found = _read(engine, query, around, window, opened)
+        before_known = not opened.earlier_left or len(found.before) > around.before
+        if before_known and (not opened.later_left or len(found.after) > around.after):
+            break
+    return found
+
+
+def _read(
+    engine: QueryEngine,
+    query: Query,
+    around: Neighbourhood,
+    window: SequenceWindow,
+    opened: WindowSources,
+) -> FoundNeighbours:
+    # Beyond the window, records of files that are not open may be closer.
+    first = window.first if opened.earlier_left else 0
+    last = window.last if opened.later_left else _SEQ_MAX
+    up_to = SequenceWindow(first=first, last=around.seq)
+    later = SequenceWindow(first=around.seq + 1, last=last)
+    sources = opened.sources
+    limit = around.before + 2  # the record, its neighbours, and one more
+    rows = engine.rows(neighbours_sql(query, sources, up_to, descending=True, limit=limit))
+    place = returned_columns(query.kind).index("seq")
+    record = rows.pop(0) if rows and rows[0][place] == around.seq else None
+    limit = around.after + 1
+    after = engine.rows(neighbours_sql(query, sources, later, descending=False, limit=limit))
+    return FoundNeighbours(before=rows[: around.before + 1][::-1], record=record, after=list(after))
+
+
+def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
+    """Return a view, without a summary, and how many records it has."""
+    query, most = evaluator.query, evaluator.records_max
+    if isinstance(view, Neighbourhood):
+        return _neighbours(evaluator, view)
+    sources = evaluator.sources(newest_files(evaluator.read.files.read), pending_first=True)
+
+    def rows(statement: SqlStatement) -> list[tuple[Any, ...]]:
+        return evaluator.engine.rows(statement) if sources.names else []
+
+    match view:
+        case Histogram():
+            histogram = make_histogram(query, view, rows(histogram_sql(query, view, sources)))
+            return histogram, sum(one.count for one in histogram.buckets)
+        case FieldList():
+            found = rows(fields_sql(query, view, sources, records_max=most))
+            fields = make_fields(query, view, found, records_max=most)
+            return fields, fields.records
+        case TopValues():
+            found = rows(values_sql(query, view, sources, records_max=most))
+            values = make_values(view, found, records_max=most)
+            return values, values.records
+
+
+def _neighbours(evaluator: "Evaluator", around: Neighbourhood) -> tuple[ViewResult, int]:
+    query = evaluator.query
+
+    def open_sources(window: SequenceWindow) -> WindowSources:
+        return _window_sources(evaluator, window)
+
+    found = find_neighbours(evaluator.engine, query, around, open_sources)
+    before = evaluator.rows(found.before[-around.before :] if around.before else [])
+    records = [] if found.record is None else evaluator.rows([found.record])
+    after = evaluator.rows(found.after[: around.after])
+    result = NeighboursResult(
+        before=tuple(record_json(query.kind, row) for row in before),
+        record=record_json(query.kind, records[0]) if records else None,
+        after=tuple(record_json(query.kind, row) for row in after),
+        more_before=len(found.before) > around.before,
+        more_after=len(found.after) > around.after,
+    )
+    return result, len(before) + len(records) + len(after)
+
+
+def _window_sources(evaluator: "Evaluator", window: SequenceWindow) -> WindowSources:
+    files, earlier, later = [], False, False
+    for file in evaluator.read.files.read:
+        first, last = file.record_seqs or (window.first, window.last)
+        if last < window.first:
+            earlier = True
+        elif first > window.last:
+            later = True
+        else:
+            files.append(file)
+    sources = evaluator.sources(tuple(files))
+    return WindowSources(sources=sources, earlier_left=earlier, later_left=later)
