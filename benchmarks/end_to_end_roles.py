@@ -133,7 +133,7 @@ async def reconcile(url: str, flags: str) -> RoleCost:
         counting = Counting(store)
         subject = await Reconciler.of(counting, settings=settings)
         running = asyncio.create_task(subject.run())
-        while not subject.health.rounds:  # noqa: ASYNC110 - its state has no event
+        while not subject.health.journal_passes:  # noqa: ASYNC110 - its state has no event
             await asyncio.sleep(0.05)
         print("ready", flush=True)
         await asyncio.to_thread(_wait_for_line)  # the load begins

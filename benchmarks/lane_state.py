@@ -26,7 +26,7 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.lane import Lane, Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
-from sluice_reconciler.lanes.part_log import PartCache, read_ledger
+from sluice_reconciler.lanes.part_log import PartCache, read_enqueued
 from sluice_store.port import ObjectStore
 
 LANE: Final = Lane(queue="spark", lane=0)
@@ -107,7 +107,7 @@ async def prepared(store: ObjectStore, lives: int, choose: Callable[[int], int])
     owner = await LaneOwner.take(counted, LANE, Runtime())
     for number in range(lives):
         agent, boot = life_of(number)
-        owner.ledger.add(IntendedBatch(agent_id=agent, boot_id=boot, seq_start=0, seq_end=99))
+        owner.enqueued.add(IntendedBatch(agent_id=agent, boot_id=boot, seq_start=0, seq_end=99))
     await owner.close()
     counted.size_bytes = counted.writes = 0
     return FlushCost(owner=owner, store=counted, lives=lives, choose=choose)
@@ -176,7 +176,7 @@ def _line(name: str, cost: FlushCost, taken: list[Sample]) -> str:
 async def _takeover(cost: FlushCost) -> str:
     """Return what reading the state costs a new owner."""
     spent = time.process_time()
-    ledger, _ = await read_ledger(cost.store, LANE, PartCache())
+    ledger, _ = await read_enqueued(cost.store, LANE, PartCache())
     cpu_s = time.process_time() - spent
     return (
         f"takeover at {cost.lives} lives: {cpu_s:.2f} s CPU to read,"

@@ -93,7 +93,7 @@ async def _leave_lane_states(store: ObjectStore, count: int) -> None:
         for agent in range(AGENTS):
             if lane_of(f"host-{agent}", LANES) == lane:
                 for number in range(agent, count, AGENTS):
-                    owner.ledger.add(pending(who_is(number)))
+                    owner.enqueued.add(pending(who_is(number)))
         await owner.close()
 
 

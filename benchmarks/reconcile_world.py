@@ -185,7 +185,7 @@ async def leave_ledger(store: ObjectStore, count: int) -> None:
         for lane in range(LANES)
     ]
     for agent in range(AGENTS):
-        ledger = owners[lane_of(f"host-{agent}", LANES)].ledger
+        ledger = owners[lane_of(f"host-{agent}", LANES)].enqueued
         for number in range(agent, count, AGENTS):
             ledger.add(pending(who_is(number)))
     for owner in owners:

@@ -56,7 +56,7 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import UnixNs
-from sluice_queue.inspection import read_status
+from sluice_queue.inspection import read_lane_status
 from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord
 from sluice_store import create_authority
 from sluice_store.local import LocalStore
@@ -163,7 +163,7 @@ async def is_shared(store: ObjectStore, count: int) -> bool:
 
 async def batches_of(store: ObjectStore) -> int:
     """Return the number of batches that the queue contains."""
-    return sum(one.waiting_batches for one in await read_status(store, "spark"))
+    return sum(one.waiting_batches for one in await read_lane_status(store, "spark"))
 
 
 async def fill(

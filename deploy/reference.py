@@ -22,10 +22,10 @@ from deploy.page_sections import split_section
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_agent.settings import default_agent_id
 from sluice_cli.deployment.redaction import is_secret_option
-from sluice_cli.shell.application import build
+from sluice_cli.shell.application import build_application
 from sluice_cli.shell.commands import COMMANDS
-from sluice_cli.shell.environment import variable_of
 from sluice_cli.shell.options import STORE_DEFAULT
+from sluice_cli.shell.settings import variable_of_option
 from sluice_console.metrics import ConsoleMetrics
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.cycle import GcMetrics
@@ -125,7 +125,7 @@ def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:
 
 def render_commands() -> str:
     """Return the page of all commands, with their options, variables and defaults."""
-    root = build()
+    root = build_application()
     parts = [_COMMANDS_HEAD + _table(_OPTION_COLUMNS, _shared_rows())]
     for name in COMMANDS:
         parts.extend(_command_sections(root, (name,)))
@@ -155,7 +155,12 @@ def _command_section(app: App, path: tuple[str, ...]) -> str:
     if not options:
         return f"{title}{' '.join(summary.split())}\n\n{usage}".rstrip() + "\n"
     rows = (
-        (f"`{one.names[0]}`", f"`{variable_of(path, one.names[0])}`", _default(one), _meaning(one))
+        (
+            f"`{one.names[0]}`",
+            f"`{variable_of_option(path, one.names[0])}`",
+            _default(one),
+            _meaning(one),
+        )
         for one in options
     )
     table = _table(_OPTION_COLUMNS, rows)

@@ -21,7 +21,7 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.gateway_addresses import Gateways, resolve_name
 from sluice_agent.sending.parked_inquiry import ParkedInquiry
 from sluice_agent.sending.signing_key import read_key
-from sluice_agent.sending.transport import HttpTransport, client_tls, open_session
+from sluice_agent.sending.transport import HttpTransport, client_tls, open_upload_session
 from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import (
     ONCE_GIVE_UP_S,
@@ -100,7 +100,7 @@ async def _opened(
         metrics.corrupt.inc()
         _log.error("spool_file_corrupt", name=name, reason=reason)
     metrics.watch(spool)
-    session = open_session(
+    session = open_upload_session(
         tls=client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key),
         connections_max=settings.uploads + 1,  # one for a question about a parked batch
         total_s=settings.upload_s,

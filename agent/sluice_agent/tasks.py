@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from sluice_agent.errors import SpoolUnwritable
-from sluice_agent.inputs.file_report import FileCounts, make_report, read_report, write_report
+from sluice_agent.inputs.file_report import FileCounts, make_file_report, read_report, write_report
 from sluice_agent.inputs.files import FileInput, PollResult
 from sluice_agent.inputs.host_metrics import HostMetricsInput
 from sluice_agent.inputs.line_readers import PipeInput
@@ -189,7 +189,9 @@ async def _report(agent: Agent, counts: FileCounts, before: FileCounts | None) -
     """Write the report of the files if it has changed; return what was written."""
     now = replace(counts)
     if now != before and not (before is None and now == FileCounts() and not _reported(agent)):
-        report = make_report(now, agent_id=agent.settings.agent_id, now_ns=agent.clock.now_ns())
+        report = make_file_report(
+            now, agent_id=agent.settings.agent_id, now_ns=agent.clock.now_ns()
+        )
         await asyncio.to_thread(write_report, agent.spool.settings.directory, report)
     return now
 

@@ -9,9 +9,9 @@ import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.shell.options import (
+    ENGINE,
     EXISTING_STORE,
     STORE_DEFAULT,
-    Engine,
     Json,
     NewStoreUrl,
     StoreUrl,
@@ -83,7 +83,7 @@ def run(
     *,
     store: NewStoreUrl = STORE_DEFAULT,
     settings: Annotated[AuditSettings, Parameter(name="*")] = _DEFAULTS,
-    engine: Engine = "local",
+    engine: Annotated[EngineName, ENGINE] = "local",
     estimate: Annotated[
         int | None,
         Parameter(help="Print what an audit of this many accepted batches costs, and exit."),

@@ -9,11 +9,11 @@ import msgspec
 from cyclopts import App, Argument, CycloptsError
 
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
-from sluice_cli.shell.application import build, check_settings
+from sluice_cli.shell.application import build_application, refuse_unknown_settings
 from sluice_cli.shell.commands import COMMANDS
 from sluice_cli.shell.options import Json
 from sluice_cli.shell.output import emit, print_columns
-from sluice_cli.shell.settings_file import refuse_unknown_command
+from sluice_cli.shell.settings import refuse_unknown_command
 from sluice_cli.shell.usage_errors import usage_error
 
 if TYPE_CHECKING:
@@ -46,15 +46,15 @@ def show(command: str | None = None, *, json: Json = False) -> None:
     """
     if command is not None:
         refuse_unknown_command(command)
-    settings = read_settings(command)
+    settings = list_settings(command)
     emit(settings, as_json=json, human=lambda console: _draw(console, settings))
 
 
-def read_settings(command: str | None = None) -> list[Setting]:
+def list_settings(command: str | None = None) -> list[Setting]:
     """Return every setting of every command, or of one command."""
-    root = build()
+    root = build_application()
     names = [command] if command else [name for name in COMMANDS if name != "config"]
-    check_settings(root, names)
+    refuse_unknown_settings(root, names)
     try:
         return [setting for name in names for setting in _settings_of(root, (name,))]
     except CycloptsError as error:

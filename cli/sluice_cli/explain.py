@@ -9,8 +9,13 @@ from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds
 from sluice_protocol.identity import format_identity
-from sluice_reconciler.explain import BatchPath, QueuePosition, StoredObject, parse_subject
-from sluice_reconciler.explain import explain as read_paths
+from sluice_reconciler.explain import (
+    BatchPath,
+    QueuePosition,
+    StoredObject,
+    parse_subject,
+    read_paths,
+)
 from sluice_store import StoreMode, open_deployment
 
 if TYPE_CHECKING:

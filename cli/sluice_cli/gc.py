@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from sluice_cli.gc_plans import approve, candidates, plans, stop
-from sluice_cli.shell.options import STORE_DEFAULT, Engine, Json, StoreUrl
+from sluice_cli.shell.options import ENGINE, STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.settings import (
     CycleSettings,
@@ -59,7 +59,7 @@ def plan(
     inventory_bucket: Annotated[
         str, Parameter(help="The bucket that it must describe; by default that of the store.")
     ] = "",
-    engine: Engine = "local",
+    engine: Annotated[EngineName, ENGINE] = "local",
     json: Json = False,
 ) -> int:
     """List what may be deleted according to a certificate, and why. Delete nothing."""
@@ -77,7 +77,7 @@ def run(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[RunSettings, Parameter(name="*")] = _RUN,
-    engine: Engine = "local",
+    engine: Annotated[EngineName, ENGINE] = "local",
     json: Json = False,
 ) -> int:
     """Prove every clause again for each candidate of a plan, and delete what is proved.
@@ -160,7 +160,7 @@ def cycle(
     *,
     store: StoreUrl = STORE_DEFAULT,
     settings: Annotated[CycleSettings, Parameter(name="*")] = _CYCLE,
-    engine: Engine = "local",
+    engine: Annotated[EngineName, ENGINE] = "local",
     json: Json = False,
 ) -> int:
     """Audit, execute the plan whose grace period is over, and plan again, unattended.

@@ -92,9 +92,9 @@ def resume(task: TaskName, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = F
 @app.command(show=False)
 def worker() -> int:
     """Run jobs that `sluice maintain` sends on standard input."""
-    from sluice_maintain.worker import run_worker  # noqa: PLC0415 - imports Spark's jobs
+    from sluice_maintain.worker import run_job_worker  # noqa: PLC0415 - imports Spark's jobs
 
-    run_worker()
+    run_job_worker()
     return ExitCode.DONE.value
 
 

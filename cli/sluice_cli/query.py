@@ -132,7 +132,7 @@ _SETTINGS = QuerySettings()
 _SERVING = ServeSettings()
 
 
-def parse_options(options: QueryOptions, now_ns: UnixNs) -> Query:
+def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
     """Return the query that the options describe."""
     given: dict[str, list[str]] = {}
     viewed = options.histogram or options.top is not None
@@ -233,7 +233,7 @@ def query(
 
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
-    question = parse_options(options, SystemClock().now_ns())
+    question = query_of(options, SystemClock().now_ns())
     if options.reconciler is not None and not options.tail:
         raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
     if options.reconciler is not None and "://" not in options.reconciler:
@@ -266,7 +266,7 @@ def query(
 
 async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
     """Return a line for each name of a query without results that no record of its range has."""
-    from sluice_cli.shell.settings_file import near_names  # noqa: PLC0415 - only without results
+    from sluice_cli.shell.settings import near_names  # noqa: PLC0415 - only without results
     from sluice_query.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
     from sluice_query.views import FieldListResult, TopValuesResult  # noqa: PLC0415
 
@@ -438,7 +438,7 @@ def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> No
     for row in result.records:
         sys.stdout.write(_line(result.kind, row) + "\n")
     sys.stdout.flush()
-    for line in (*describe(result.summary).split("\n"), *hints):
+    for line in (*describe_summary(result.summary).split("\n"), *hints):
         sys.stderr.write(printable_text(line) + "\n")  # names of fields are from senders
     if not hints and not result.summary.results and not result.summary.partial:
         sys.stderr.write(
@@ -476,7 +476,7 @@ def _terminal_text(text: str) -> str:
     return "\n    ".join(printable_text(one, kept="\t") for one in text.split("\n"))
 
 
-def describe(summary: "QuerySummary") -> str:
+def describe_summary(summary: "QuerySummary") -> str:
     """Format a summary as text."""
     span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
     more = " (more match: raise --limit)" if summary.more else ""

@@ -15,7 +15,7 @@ from cyclopts import App
 
 from sluice_cli.deployment.redaction import is_secret_option, remove_secrets
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.shell.output import emit, encode_json
+from sluice_cli.shell.output import emit, json_line
 from sluice_protocol.errors import BadUsage, SluiceError
 
 app = App(name="support", help="Collect what a report about a fault needs.")
@@ -68,19 +68,19 @@ def _status(store: str) -> str:
     try:
         facts = asyncio.run(read_facts(store))
     except SluiceError as error:  # the reason is what the report is about
-        return encode_json({"store": store, "problem": str(error)})
-    return encode_json({"store": store, "facts": facts})
+        return json_line({"store": store, "problem": str(error)})
+    return json_line({"store": store, "facts": facts})
 
 
 def _settings() -> str:
-    from sluice_cli.config_show import read_settings  # noqa: PLC0415 - imports every command
+    from sluice_cli.config_show import list_settings  # noqa: PLC0415 - imports every command
 
-    return encode_json([one for one in read_settings() if one.origin != "default"])
+    return json_line([one for one in list_settings() if one.origin != "default"])
 
 
 def _versions() -> str:
     packages = {one.metadata["Name"]: one.version for one in distributions()}
-    return encode_json(
+    return json_line(
         {
             "python": sys.version,
             "platform": platform.platform(),

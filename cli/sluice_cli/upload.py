@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_agent.sending.foreign_responses import describe_foreign
+from sluice_agent.sending.foreign_responses import describe_foreign_server
 from sluice_agent.sending.gateway_choice import GatewayTarget
 from sluice_agent.sending.signing_key import read_key
 from sluice_agent.sending.transport import (
@@ -17,7 +17,7 @@ from sluice_agent.sending.transport import (
     UploadRequest,
     UploadResult,
     client_tls,
-    open_session,
+    open_upload_session,
 )
 from sluice_agent.sending.upload_decisions import (
     Forget,
@@ -100,7 +100,7 @@ async def _send(
     gateway: str, key: Path | None, sent: UploadRequest, tls: ssl.SSLContext | None
 ) -> UploadResult:
     signing = read_key(key) if key is not None else None
-    async with open_session(
+    async with open_upload_session(
         tls=tls, connections_max=1, total_s=UPLOAD_S, connect_s=CONNECT_S
     ) as session:
         return await HttpTransport(session, key=signing, clock=SystemClock()).send(
@@ -115,7 +115,7 @@ def _report(gateway: str, sent: UploadRequest, received: UploadResult) -> Upload
     problem = ""
     if isinstance(response, GatewayResponse) and isinstance(reaction, SendAgain):
         target = GatewayTarget(url=gateway)
-        problem = describe_foreign(target, response) if reaction.is_foreign else ""
+        problem = describe_foreign_server(target, response) if reaction.is_foreign else ""
     return UploadReport(
         frame_sha256=sent.digest,
         status=response.status if isinstance(response, GatewayResponse) else 0,

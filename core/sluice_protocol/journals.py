@@ -294,7 +294,7 @@ def _is_replaced(one: ProcessProgress, evidence: _Evidence) -> bool:
 
 
 DISCOVERY: Final = ObjectKey(f"{RECONCILER}discovery.json")
-UNHEALTHY: Final = f"{RECONCILER}unhealthy/"
+HOLD_RECORDS: Final = f"{RECONCILER}unhealthy/"
 
 
 class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -356,4 +356,4 @@ class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 def hold_record_key(key: str) -> ObjectKey:
     """Return the key of the hold record of an object."""
-    return ObjectKey(f"{UNHEALTHY}{hashlib.sha256(key.encode()).hexdigest()}.json")
+    return ObjectKey(f"{HOLD_RECORDS}{hashlib.sha256(key.encode()).hexdigest()}.json")

@@ -96,14 +96,14 @@ def _fan(digest: Digest) -> str:
     return f"{digest[:2]}/{digest[2:4]}/{digest}"
 
 
-@lru_cache(maxsize=4096)  # the lives of many batches repeat
-def _life(agent_id: str, boot_id: str) -> str:
+@lru_cache(maxsize=4096)  # the boots of many batches repeat
+def _boot_folder(agent_id: str, boot_id: str) -> str:
     return f"agent={agent_id.encode().hex()}/boot={boot_id.encode().hex()}/"
 
 
 def _who(identity: Identity) -> str:
-    life = _life(identity.agent_id, identity.boot_id)
-    return f"{life}{identity.seq_start:020d}-{identity.seq_end:020d}"
+    boot = _boot_folder(identity.agent_id, identity.boot_id)
+    return f"{boot}{identity.seq_start:020d}-{identity.seq_end:020d}"
 
 
 def hour_path(at_ns: int) -> str:

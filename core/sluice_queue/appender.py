@@ -33,7 +33,7 @@ from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import Lane, RegisterClient, Runtime, spill
+from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     SEGMENTS_MAX,
@@ -42,7 +42,6 @@ from sluice_queue.register import (
     append,
     encode_register,
 )
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.write_proofs import (
     AppendAttempt,
     Committed,
@@ -55,7 +54,31 @@ from sluice_queue.write_proofs import (
     may_append,
 )
 from sluice_store.port import ObjectStore
-from sluice_store.retry import RetryBudget
+from sluice_store.retry import RetryBudget, RetrySettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerSettings:
+    """How a producer flushes.
+
+    Attributes:
+        flush_interval_s: Longest wait of a batch for others, seconds.
+        flush_bytes: Referenced frame bytes that start a flush immediately, bytes.
+        max_unflushed_bytes: Most referenced frame bytes that are accepted but not yet durable,
+            bytes; `produce` waits above it.
+        list_batches_max: Most batches in one work list, count.
+        held_entries_max: Entries in the register before its older half moves to a segment, count,
+            at most 4 096.
+        retry: Bounds of one swap.
+    """
+
+    flush_interval_s: float = 0.1
+    flush_bytes: int = 64 * 1024 * 1024
+    max_unflushed_bytes: int = 256 * 1024 * 1024
+    list_batches_max: int = 4096
+    held_entries_max: int = ENTRIES_MAX
+    retry: RetrySettings = SWAP_RETRY
+
 
 PAUSE_S_MAX: Final = 4.0
 _FIRST_PAUSE_SWAPS: Final = 10

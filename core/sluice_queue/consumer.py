@@ -14,6 +14,7 @@ stalls the lane; opening the lane again hands out everything after `acked_throug
 
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from sluice_protocol.errors import Fenced, StoreUnavailable
 from sluice_protocol.manifests import WorkList
@@ -22,9 +23,8 @@ from sluice_protocol.units import ETag
 from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
 from sluice_queue.inspection import read_entries
-from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
 from sluice_queue.register import Register, dequeue, open_epoch
-from sluice_queue.settings import ConsumerSettings
 from sluice_queue.worklists import read_work_list
 from sluice_queue.write_proofs import (
     Acked,
@@ -40,6 +40,9 @@ from sluice_queue.write_proofs import (
 )
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
+
+ACKS_PER_DEQUEUE: Final = 100
+"""Calls of `ack` that share one write to the register."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +73,9 @@ class Consumer:
         client: RegisterClient,
         holder: EpochClaim,
         acked_through: int,
-        settings: ConsumerSettings,
     ) -> None:
         self._client = client
         self._holder = holder
-        self._settings = settings
         self._metrics = client.runtime.metrics
         self._durable = acked_through
         self._acked = acked_through
@@ -90,7 +91,6 @@ class Consumer:
         lane: int,
         resume_after: int | None = None,
         runtime: Runtime | None = None,
-        settings: ConsumerSettings | None = None,
     ) -> "Consumer":
         """Claim the lane's next epoch and fence every earlier consumer.
 
@@ -99,10 +99,9 @@ class Consumer:
         that the lane is past it, or has not reached it: entries would be lost or repeated.
         """
         with_tools = runtime if runtime is not None else Runtime()
-        bounds = settings if settings is not None else ConsumerSettings()
         client = RegisterClient(store, Lane(queue=queue, lane=lane), with_tools)
-        holder, state = await _open(client, bounds, resume_after)
-        consumer = cls(client, holder, state.acked_through, bounds)
+        holder, state = await _open(client, resume_after)
+        consumer = cls(client, holder, state.acked_through)
         if resume_after is not None and resume_after > state.acked_through:
             await consumer.ack_through(resume_after)
         return consumer
@@ -164,7 +163,7 @@ class Consumer:
         if sequence != self._acked + 1 or sequence > self._handed_out:
             reason = f"acknowledge in order, expected=`{self._acked + 1}`"
             raise AckRefused(self._client.lane.key, sequence, reason)
-        if sequence - self._durable >= self._settings.acks_per_dequeue:
+        if sequence - self._durable >= ACKS_PER_DEQUEUE:
             await self.ack_through(sequence)
         self._acked = sequence
 
@@ -185,7 +184,7 @@ class Consumer:
         if sequence <= self._durable:
             reason = f"already acknowledged, acked_through=`{self._durable}`"
             raise AckRefused(lane.key, sequence, reason)
-        retries = RetryBudget("ack", lane.key, self._client.runtime.backoff(self._settings.retry))
+        retries = RetryBudget("ack", lane.key, self._client.runtime.backoff(SWAP_RETRY))
         while True:
             try:
                 if await self._try_ack(sequence):
@@ -241,11 +240,9 @@ class Consumer:
         return seen
 
 
-async def _open(
-    client: RegisterClient, settings: ConsumerSettings, resume_after: int | None
-) -> tuple[EpochClaim, Register]:
+async def _open(client: RegisterClient, resume_after: int | None) -> tuple[EpochClaim, Register]:
     """Swap in the next epoch under a new owner id; return the claim and the state with it."""
-    retries = RetryBudget("open", client.lane.key, client.runtime.backoff(settings.retry))
+    retries = RetryBudget("open", client.lane.key, client.runtime.backoff(SWAP_RETRY))
     opening = _Opening(client=client, resume_after=resume_after, owner=client.runtime.id_bytes())
     while True:
         try:

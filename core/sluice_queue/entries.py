@@ -63,7 +63,7 @@ class Descriptor:
     metadata: bytes = b""
 
 
-def encode_entry(sequence: int, draft: Draft) -> bytes:
+def encode_queue_entry(sequence: int, draft: Draft) -> bytes:
     """Encode an entry, with its length first."""
     location = draft.location.encode()
     fixed = _FIXED.pack(
@@ -81,7 +81,7 @@ def encode_entry(sequence: int, draft: Draft) -> bytes:
     return LENGTH.pack(len(fixed) + len(tail)) + fixed + tail
 
 
-def decode_entry(key: str, record: bytes) -> Descriptor:
+def decode_queue_entry(key: str, record: bytes) -> Descriptor:
     """Decode one entry without its length."""
     if len(record) < _FIXED.size:
         raise LaneDamaged(key, "queue entry is shorter than its fixed part")
@@ -131,7 +131,7 @@ def decode_entries(
     at = 0
     while at < len(body):
         end = skip_entries(key, body, at, 1)
-        entry = decode_entry(key, bytes(body[at + LENGTH.size : end]))
+        entry = decode_queue_entry(key, bytes(body[at + LENGTH.size : end]))
         if entry.sequence != first_sequence + len(found):
             raise LaneDamaged(key, f"queue entry {entry.sequence} is out of sequence")
         found.append(entry)

@@ -220,7 +220,7 @@ class LaneStatus:
     clock_ahead_s: float = 0.0
 
 
-async def read_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
+async def read_lane_status(store: ObjectStore, queue: str | None = None) -> list[LaneStatus]:
     """Read the status of every lane that has a register, of one queue or of all."""
     found: dict[Lane, LaneStatus] = {}
 
@@ -236,7 +236,7 @@ async def _read_status(store: ObjectStore, lane: Lane) -> LaneStatus:
     try:
         view = await read_lane(store, lane.queue, lane.lane)
         ahead_s = (view.date_ns - SystemClock().now_ns()) / NS_PER_S
-        return replace(status_of(view), clock_ahead_s=ahead_s)
+        return replace(lane_status_of(view), clock_ahead_s=ahead_s)
     except LaneDamaged as error:
         return LaneStatus(
             queue=lane.queue,
@@ -246,7 +246,7 @@ async def _read_status(store: ObjectStore, lane: Lane) -> LaneStatus:
         )
 
 
-def status_of(view: LaneSnapshot) -> LaneStatus:
+def lane_status_of(view: LaneSnapshot) -> LaneStatus:
     """Return the status of a lane from its snapshot."""
     oldest = min((one.first_accepted_at_ns for one in view.descriptors), default=None)
     return LaneStatus(

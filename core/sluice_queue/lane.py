@@ -24,11 +24,19 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.entries import Descriptor, decode_entries, skip_entries
 from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.metrics import QueueMetrics
-from sluice_queue.register import Register, SegmentRef, check_head, decode_register, encode_register
+from sluice_queue.register import (
+    Register,
+    SegmentRef,
+    check_object_head,
+    decode_register,
+    encode_register,
+)
 from sluice_queue.write_proofs import RegisterRead, is_other_register
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
+SWAP_RETRY: Final = RetrySettings()
+"""Bounds of one swap of a register, for which several writers may compete."""
 SEGMENT_MAGIC: Final = b"LMQS"
 SEGMENT_VERSION: Final = 1
 _HEADER: Final = struct.Struct("<4sHHQQ")
@@ -68,7 +76,7 @@ def spill(key: str, state: Register) -> Spill:
 def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
     """Decode a segment and all of its entries."""
     what, size = "queue segment", _HEADER.size
-    check_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
+    check_object_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
     _, _, reserved, first, last = _HEADER.unpack_from(body)
     if reserved:
         raise LaneDamaged(key, "reserved bytes of the queue segment are not 0")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
-from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_entry, skip_entries
+from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_queue_entry, skip_entries
 from sluice_queue.errors import LaneDamaged
 
 MAGIC: Final = b"LMQ1"
@@ -182,7 +182,9 @@ def _segments(body: bytes) -> tuple[SegmentRef, ...]:
     )
 
 
-def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int) -> None:
+def check_object_head(
+    key: str, body: bytes, *, what: str, magic: bytes, version: int, size: int
+) -> None:
     """Check that a body begins with a magic, a version, and the rest of its header."""
     if len(body) < _VERSION.size or body[:4] != magic:
         raise LaneDamaged(key, f"not a {what}")
@@ -195,7 +197,9 @@ def check_head(key: str, body: bytes, *, what: str, magic: bytes, version: int, 
 
 def decode_register(key: str, body: bytes) -> Register:
     """Decode the header of a register; the entries stay bytes."""
-    check_head(key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size)
+    check_object_head(
+        key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size
+    )
     found = dict(zip(_NAMES, _HEADER.unpack_from(body), strict=True))
     if found["reserved"] or found["reserved_2"]:
         raise LaneDamaged(key, "reserved bytes of the queue register are not 0")
@@ -238,7 +242,7 @@ def append(state: Register, drafts: tuple[Draft, ...], writer: Writer, nonce: by
     writer is set here.
     """
     first = state.next_sequence
-    added = b"".join(encode_entry(first + index, draft) for index, draft in enumerate(drafts))
+    added = b"".join(encode_queue_entry(first + index, draft) for index, draft in enumerate(drafts))
     me = replace(writer, first_sequence=first)
     others = tuple(one for one in state.writers if one.producer_id != writer.producer_id)
     return replace(

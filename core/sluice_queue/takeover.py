@@ -16,9 +16,8 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
 from sluice_queue.register import WRITERS_MAX, Register, Writer
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.write_proofs import (
     TERM_SHIFT,
     AppendAttempt,
@@ -66,9 +65,8 @@ async def take_over(
     `writes`, the number of applied writes.
     """
     with_tools = runtime if runtime is not None else Runtime()
-    bounds = ProducerSettings()
     client = RegisterClient(store, lane, with_tools)
-    retries = RetryBudget("take over", lane.key, with_tools.backoff(bounds.retry))
+    retries = RetryBudget("take over", lane.key, with_tools.backoff(SWAP_RETRY))
     fence = _Fence(client=client, producer_id=producer_id, term=term, writes=writes)
     while True:
         try:
@@ -79,9 +77,7 @@ async def take_over(
             continue
         await retries.wait_or_raise()
     counter = counter_of(term, fence.writes)
-    appender = Appender(
-        store, lane, runtime=with_tools, settings=bounds, producer=(producer_id, counter)
-    )
+    appender = Appender(store, lane, runtime=with_tools, producer=(producer_id, counter))
     return TakenOver(appender=appender, writes=fence.writes, forgotten=fence.forgotten)
 
 

@@ -275,8 +275,8 @@ class UploadJournal(Protocol):
         """Write until cancelled."""
         ...
 
-    async def close(self, *, landed: bool) -> None:
-        """Write the last object of a worker; `landed` if the authority has all of its batches."""
+    async def close(self, *, transferred: bool) -> None:
+        """Write the last object of a worker; `transferred` if all of its batches are."""
         ...
 
 
@@ -462,13 +462,13 @@ class AcceptanceJournal:
             while self._book.waiting:
                 await self._write(self._book)
 
-    async def close(self, *, landed: bool) -> None:
+    async def close(self, *, transferred: bool) -> None:
         """Write the last object; called after the last upload ended and `run` was cancelled.
 
         From here on no upload gets a 200, so the object names every batch of this process.
         """
         self._closing = True
-        if not landed:
+        if not transferred:
             return
         try:
             async with asyncio.timeout(CLOSE_S_MAX):

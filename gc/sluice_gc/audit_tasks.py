@@ -222,8 +222,8 @@ class ManifestRow:
 
 
 @dataclass(slots=True)
-class ManifestScan:
-    """The results of one pass over the range."""
+class ManifestPass:
+    """One pass over a range of manifests."""
 
     previous: dict[str, tuple[str, Digest]]
     findings: FindingLog = field(default_factory=FindingLog)
@@ -240,7 +240,7 @@ async def audit_manifests(
     """
     previous = {} if task.settings.deep > 0.0 else await _read_previous(store, task)
     listing = RangeListing(store, task.prefix, task.start_after, task.end_at)
-    seen = ManifestScan(previous=previous)
+    seen = ManifestPass(previous=previous)
     watch = SequenceChecker(seen.findings)
     async for page in listing.objects():
         wanted = [one for one in page if _check_key(one.key, seen.findings, watch)]
@@ -284,7 +284,7 @@ def _check_key(key: ObjectKey, findings: FindingLog, watch: SequenceChecker) -> 
 
 
 async def _read_page(
-    store: ObjectStore, page: Sequence[ListedObject], seen: ManifestScan, concurrency: int
+    store: ObjectStore, page: Sequence[ListedObject], seen: ManifestPass, concurrency: int
 ) -> list[ManifestRow]:
     """Return the rows of a page in key order; an unreadable manifest becomes a finding."""
     rows: dict[ObjectKey, ManifestRow] = {}
@@ -305,7 +305,7 @@ async def _read_page(
     return [rows[listed.key] for listed in page if listed.key in rows]
 
 
-async def _read_body(store: ObjectStore, key: ObjectKey, seen: ManifestScan) -> Digest | None:
+async def _read_body(store: ObjectStore, key: ObjectKey, seen: ManifestPass) -> Digest | None:
     read = await store.get(key)
     seen.bodies_read += 1
     if isinstance(read, Found):
@@ -351,7 +351,7 @@ def _decode_misplaced(key: ObjectKey, body: bytes, *, accepted: bool) -> Digest 
 
 
 async def _write_manifests(
-    store: ObjectStore, task: ManifestTask, seen: ManifestScan, backoff: Backoff
+    store: ObjectStore, task: ManifestTask, seen: ManifestPass, backoff: Backoff
 ) -> tuple[EvidenceFile, ...]:
     """Write the manifests in key order, and again split by the shard of the named digest."""
     put = partial(put_table, backoff=backoff)
@@ -399,7 +399,7 @@ def named_table(rows: Sequence[ManifestRow], shard: DigestShard) -> pa.Table:
     )
 
 
-def _count_manifests(task: ManifestTask, seen: ManifestScan) -> AuditCounts:
+def _count_manifests(task: ManifestTask, seen: ManifestPass) -> AuditCounts:
     count = seen.findings.count
     accepted = task.prefix == ACCEPTED
     return AuditCounts(
@@ -433,7 +433,7 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class ShardScan:
+class ShardPass:
     """The results of one pass over a shard."""
 
     task: ShardTask
@@ -451,7 +451,7 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     Raise `AuditIncomplete` if a range could not be listed in order and completely.
     """
     backoff = Backoff.seeded_by(clock)
-    seen = ShardScan(task=task, shard=parse_shard(task.shard), backoff=backoff)
+    seen = ShardPass(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
     seen.names.update(named["sha256"].to_pylist())
     ranges = [
@@ -494,7 +494,7 @@ def reference_of(digest: Digest, manifest_key: ObjectKey) -> ObjectKey:
 
 
 async def _join_references(
-    store: ObjectStore, seen: ShardScan, root: str, wanted: list[tuple[str, str]]
+    store: ObjectStore, seen: ShardPass, root: str, wanted: list[tuple[str, str]]
 ) -> KeyRange:
     """Merge expected and listed references: write missing ones, check unexpected ones."""
     listing = RangeListing(store, root, *seen.shard.bounds(root))
@@ -527,13 +527,13 @@ async def _join_references(
     return listing.covered_range()
 
 
-async def _repair(store: ObjectStore, seen: ShardScan, key: str, manifest_key: str) -> None:
+async def _repair(store: ObjectStore, seen: ShardPass, key: str, manifest_key: str) -> None:
     body = encode_reference(ObjectKey(manifest_key))
     await create_known(store, ObjectKey(key), body, seen.backoff)
     seen.findings.add(FindingKind.REFERENCE_REPAIRED, key, manifest_key)
 
 
-async def _check_unexpected(store: ObjectStore, seen: ShardScan, key: str) -> None:
+async def _check_unexpected(store: ObjectStore, seen: ShardPass, key: str) -> None:
     """Check a reference without a listed manifest; in every case it keeps its blob."""
     try:
         reference = parse_by_blob_key(key)
@@ -549,7 +549,7 @@ async def _check_unexpected(store: ObjectStore, seen: ShardScan, key: str) -> No
         seen.findings.add(FindingKind.DANGLING_REFERENCE, key, manifest)
 
 
-async def _list_blobs(store: ObjectStore, seen: ShardScan) -> tuple[pa.Table, KeyRange]:
+async def _list_blobs(store: ObjectStore, seen: ShardPass) -> tuple[pa.Table, KeyRange]:
     listing = RangeListing(store, RAW_BLOBS, *seen.shard.bounds(RAW_BLOBS))
     pages = [
         blobs_table(_blob_versions(page, seen.findings)) async for page in listing.incarnations()
@@ -594,7 +594,7 @@ def in_sample(sha256: bytes, share: float, seed: int) -> bool:
     return int.from_bytes(mixed[:8], "big") < share * 2**64
 
 
-async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> None:
+async def _read_deep(store: ObjectStore, seen: ShardPass, blobs: pa.Table) -> None:
     """Read and hash the current blobs in the sample."""
     share, seed = seen.task.settings.deep, seen.task.deep_seed
     if share <= 0.0:
@@ -608,7 +608,7 @@ async def _read_deep(store: ObjectStore, seen: ShardScan, blobs: pa.Table) -> No
     )
 
 
-async def _hash_blob(store: ObjectStore, seen: ShardScan, digest: Digest) -> None:
+async def _hash_blob(store: ObjectStore, seen: ShardPass, digest: Digest) -> None:
     read = await store.get(blob_key(digest))
     seen.deep_read += 1
     if isinstance(read, Found) and digest_of(read.body) != digest:
@@ -616,7 +616,7 @@ async def _hash_blob(store: ObjectStore, seen: ShardScan, digest: Digest) -> Non
 
 
 def _compare(
-    blobs: pa.Table, eligible: EligibleVersions, named: pa.Table, seen: ShardScan
+    blobs: pa.Table, eligible: EligibleVersions, named: pa.Table, seen: ShardPass
 ) -> AuditCounts:
     """Count the results of the join of names and blobs in both directions."""
     current = blobs.filter(blobs["current"])
@@ -634,7 +634,7 @@ def _compare(
     )
 
 
-def _count(names: pa.Table, seen: ShardScan) -> AuditCounts:
+def _count(names: pa.Table, seen: ShardPass) -> AuditCounts:
     """Count names, references and keys of unknown form."""
     count = seen.findings.count
     return AuditCounts(
@@ -653,7 +653,7 @@ def _missing_digests(named: pa.Table, current: pa.Table) -> list[bytes]:
 
 
 async def _write(
-    store: ObjectStore, seen: ShardScan, tables: dict[str, pa.Table]
+    store: ObjectStore, seen: ShardPass, tables: dict[str, pa.Table]
 ) -> tuple[EvidenceFile, ...]:
     folder, place = seen.task.folder, seen.task.shard
     put = partial(put_table, backoff=seen.backoff)

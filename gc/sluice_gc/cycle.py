@@ -160,13 +160,6 @@ class CycleRunner:
     async def cycle(self, settings: CycleSettings) -> CycleReport:
         """Run one cycle. The metrics file is written after it, also if it failed."""
         try:
-            return await self._counted(settings)
-        finally:
-            if settings.metrics_file is not None:
-                self._metrics.write(settings.metrics_file)
-
-    async def _counted(self, settings: CycleSettings) -> CycleReport:
-        try:
             report = await self._cycle(settings)
         except GcRefused as refused:
             self._metrics.refusals.labels(refused.rule.value).inc()
@@ -177,10 +170,14 @@ class CycleRunner:
             self._metrics.cycles.labels("failed").inc()
             log.error("gc_failed", error=str(error))  # noqa: TRY400 - a failure of the store needs no stack trace
             raise
-        self._metrics.cycles.labels("done").inc()
-        self._metrics.last_success.set(self._clock.now_ns() / NS_PER_S)
-        log.info("gc_cycle_finished", audit_id=report.audit_id, deleted=report.facts.deleted)
-        return report
+        else:
+            self._metrics.cycles.labels("done").inc()
+            self._metrics.last_success.set(self._clock.now_ns() / NS_PER_S)
+            log.info("gc_cycle_finished", audit_id=report.audit_id, deleted=report.facts.deleted)
+            return report
+        finally:
+            if settings.metrics_file is not None:
+                self._metrics.write(settings.metrics_file)
 
     async def _cycle(self, settings: CycleSettings) -> CycleReport:
         certificate = await self._auditor.audit(settings.for_audit())

@@ -21,7 +21,7 @@ from sluice_gc.certificate import (
     read_place,
 )
 from sluice_gc.errors import CertificateInvalid, GcRefused
-from sluice_gc.plan import check_not_stopped, is_finished, read_plan, read_plan_ids
+from sluice_gc.plan import check_not_stopped, is_finished, read_plan_ids, read_stored_plan
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.clock import ulid_time_prefix
 from sluice_protocol.keys import GC_EVIDENCE
@@ -96,7 +96,7 @@ async def read_pinned_places(store: ObjectStore, trusted: TrustedKeys, now_ns: i
     places: list[int] = []
     for plan_id in await read_plan_ids(store, after=after):
         try:
-            plan = await read_plan(store, trusted, plan_id)
+            plan = (await read_stored_plan(store, trusted, plan_id)).plan
             await check_not_stopped(store, plan_id)
             open_ns = plan.made_at_unix_ns + OPEN_PLAN_NS
             if open_ns > now_ns and not await is_finished(store, plan_id):

@@ -42,11 +42,7 @@ from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, create_known
 
 _DOMAIN: Final = b"sluice.gc_plan.v1\n"
-
-
 SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
-
-
 AGE_DAYS: Final = (7, 14, 30, 90)
 
 
@@ -300,11 +296,6 @@ class PlanBasis:
 async def read_store_time(store: ObjectStore) -> UnixNs:
     """Return the store's clock: the Date of the response to one HEAD request."""
     return (await store.head(AUTHORITY_SETTINGS)).date_ns
-
-
-async def read_plan(store: ObjectStore, trusted: TrustedKeys, plan_id: str) -> Plan:
-    """Return a verified plan."""
-    return (await read_stored_plan(store, trusted, plan_id)).plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ import asyncio
 import io
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -333,12 +332,6 @@ _PREFIX: Final = re.compile(r"[0-9a-f]{2,64}", re.ASCII)
 _GONE: Final = "the candidates were removed by rule or are lost: make a new plan"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _OpenedPlan:
-    plan: Plan
-    signature_checked: bool
-
-
 async def read_candidates(
     store: ObjectStore,
     plan_id: str,
@@ -360,10 +353,9 @@ async def read_candidates(
             f"search by {PREFIX_DIGITS_MIN} to {_DIGEST_DIGITS} lower-case hex digits of a SHA-256,"
             f" prefix=`{prefix[:80]}`"
         )
-    opened = await _read_plan(store, plan_id, trusted)
-    if opened is None:
+    plan = await _read_plan(store, plan_id, trusted)
+    if plan is None:
         return None
-    plan = opened.plan
     found = (
         await _matching(store, plan, prefix, after + limit + 1)
         if prefix
@@ -374,7 +366,7 @@ async def read_candidates(
         plan_id=plan_id,
         made_at_unix_ns=plan.made_at_unix_ns,
         retry_horizon_s=plan.retry_horizon_s,
-        signature_checked=opened.signature_checked,
+        signature_checked=bool(trusted),
         total=sum(one.rows for one in plan.candidates),
         candidates=tuple(plan_candidate(one) for one in shown),
         more=len(found) > (after + limit if prefix else limit),
@@ -386,10 +378,9 @@ async def read_candidate(
 ) -> CandidateDetail | None:
     """Return what a plan and its runs state about one blob; None if there is no such plan."""
     check_plan_id(plan_id)
-    opened = await _read_plan(store, plan_id, trusted)
-    if opened is None:
+    plan = await _read_plan(store, plan_id, trusted)
+    if plan is None:
         return None
-    plan = opened.plan
     rows = await _matching(store, plan, digest, PAGE_MAX)
     proofs, more = await _read_proofs(store, plan_id, digest) if rows else ([], False)
     detail = CandidateDetail(
@@ -397,7 +388,7 @@ async def read_candidate(
         audit_id=plan.audit_id,
         sha256=digest,
         key=blob_key(digest),
-        signature_checked=opened.signature_checked,
+        signature_checked=bool(trusted),
         candidates=tuple(_with_run(one) for one in rows),
         proofs=tuple(proofs),
         proofs_more=more,
@@ -413,19 +404,17 @@ def _with_run(row: CandidateRow) -> PlanCandidate:
     return msgspec.structs.replace(one, clauses=(*one.clauses, *run_clauses(row)))
 
 
-async def _read_plan(
-    store: ObjectStore, plan_id: str, trusted: TrustedKeys | None
-) -> _OpenedPlan | None:
+async def _read_plan(store: ObjectStore, plan_id: str, trusted: TrustedKeys | None) -> Plan | None:
     key = plan_key(plan_id)
     read = await store.get(key)
     if not isinstance(read, Found):
         return None
     if trusted:
-        return _OpenedPlan(plan=verify_plan(plan_id, read.body, trusted), signature_checked=True)
+        return verify_plan(plan_id, read.body, trusted)
     plan = decode_record(key, read.body, SignedPlan).plan
     if plan.plan_id != plan_id:
         raise InvalidRecord(key, f"it contains another plan, found={plan.plan_id}")
-    return _OpenedPlan(plan=plan, signature_checked=False)
+    return plan
 
 
 async def _from(store: ObjectStore, plan: Plan, after: int, wanted: int) -> list[CandidateRow]:

@@ -64,7 +64,7 @@ def needed_by(rights: TaskRights) -> tuple[NeededRight, ...]:
     )
 
 
-def rights_of(task: TaskName, settings: MaintainSettings) -> TaskRights:
+def rights_of_task(task: TaskName, settings: MaintainSettings) -> TaskRights:
     """Return what a task needs with these settings."""
     if task is TaskName.GC and not settings.gc.execute_only:
         return union_of([TASK_RIGHTS["gc"], TASK_RIGHTS["audit"]])
@@ -105,7 +105,7 @@ async def _first_key(store: ObjectStore, prefix: str) -> ObjectKey | None:
     return None
 
 
-async def find_missing(
+async def find_missing_rights(
     store: ObjectStore, wanted: Mapping[str, tuple[NeededRight, ...]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the rights that a store denies, by task; each right is tried once."""
@@ -137,7 +137,7 @@ async def check_rights(url: str, settings: MaintainSettings) -> dict[str, tuple[
     for task, policy in settings.policies().items():
         if _is_used(task, policy, settings):
             found = groups.setdefault(policy.profile, {})
-            found[task.value] = needed_by(rights_of(task, settings))
+            found[task.value] = needed_by(rights_of_task(task, settings))
     missing: dict[str, tuple[str, ...]] = {}
     for profile, wanted in groups.items():
         missing |= await _check_profile(url, profile, wanted)
@@ -157,6 +157,6 @@ async def _check_profile(
 ) -> dict[str, tuple[str, ...]]:
     try:
         async with open_store(with_profile(url, profile)) as store:
-            return await find_missing(store, wanted)
+            return await find_missing_rights(store, wanted)
     except StoreDenied as error:
         return {task: (str(error),) for task in wanted}

@@ -176,7 +176,7 @@ class Worker:
         return StoreJobs(store, SystemClock(), SystemIds())
 
 
-def run_worker() -> None:
+def run_job_worker() -> None:
     """Run a worker process until its input ends.
 
     Libraries and the JVM may print to standard output, which is redirected to standard error.

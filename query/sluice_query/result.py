@@ -4,7 +4,7 @@ import base64
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -124,22 +124,6 @@ class QueryResult:
     matches: tuple[MatchCount, ...] = ()
     view: ViewResult | None = None
     position: str = ""
-
-
-class NeighboursResult(ViewResult, frozen=True, kw_only=True):
-    """The records before and after one record, in the order of their sequence numbers.
-
-    Attributes:
-        record: The record, or null if the query does not find it.
-        more_before: Whether there are earlier records.
-        more_after: Whether there are later records.
-    """
-
-    before: tuple[dict[str, Any], ...] = ()
-    record: dict[str, Any] | None = None
-    after: tuple[dict[str, Any], ...] = ()
-    more_before: bool = False
-    more_after: bool = False
 
 
 def result_lines(result: QueryResult) -> Iterator[bytes]:

@@ -338,14 +338,16 @@ class OpenedRollups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenRollups:
-    """The rollups that a query uses, and how; without any, `opened` and `plan` are None.
+    """The rollups that a series uses, and how; without any, `opened` and `plan` are None.
 
     `problems` has the reasons, a sentence each, why rollups are missing where no samples remain.
+    `samples` are the files of samples, after the table of samples was read.
     """
 
     opened: OpenedRollups | None = None
     plan: RollupPlan | None = None
     problems: tuple[str, ...] = ()
+    samples: SampleFiles = SampleFiles()
 
     def extended(self, query: Query) -> Query:
         """Return the query with the time range of the plan."""
@@ -354,31 +356,37 @@ class ChosenRollups:
         span = self.plan.span
         return replace(query, from_ns=UnixNs(span.from_ns), to_ns=UnixNs(span.to_ns))
 
-    def over(
-        self, selected: SelectedFiles, query: Query
-    ) -> tuple["ChosenRollups", SelectedFiles, SampleFiles]:
+    def over(self, selected: SelectedFiles, query: Query) -> tuple["ChosenRollups", SelectedFiles]:
         """Return what remains to be read of the rollups and of the samples.
 
         `selected` has files of a later state of the samples.
         """
-        plan = self.plan
+        plan, every = self.plan, SampleFiles(every=selected.read)
         if plan is None:
-            return self, selected, SampleFiles(every=selected.read)
+            return replace(self, samples=every), selected
         if not plan.is_within(selected.lanes):
             reason = "they contain samples of a queue that is not that of the table `metrics`"
-            return (
-                _unusable(reason, lost=plan.rollups_only_before_ns is not None),
-                selected,
-                (SampleFiles(every=selected.read)),
-            )
+            unused = _unusable(reason, lost=plan.rollups_only_before_ns is not None)
+            return replace(unused, samples=every), selected
         divided = divide_files(plan, selected.read, selected.lanes, query.agents)
         wanted = {file.path for file in (*divided.every, *divided.later)}
         read = tuple(file for file in selected.read if file.path in wanted)
         pruned = selected.pruned + len(selected.read) - len(read)
-        chosen = self
-        if plan.hides_samples(divided):
-            chosen = replace(self, problems=(*self.problems, _NOT_ROLLED_UP))
-        return chosen, replace(selected, read=read, pruned=pruned), divided
+        late = (_NOT_ROLLED_UP,) if plan.hides_samples(divided) else ()
+        chosen = replace(self, samples=divided, problems=(*self.problems, *late))
+        return chosen, replace(selected, read=read, pruned=pruned)
+
+    def without(self, gone: Collection[str]) -> "ChosenRollups":
+        """Return the same without some files, given by their paths."""
+        opened = self.opened
+        if opened is not None:
+            kept = tuple(one for one in opened.files if one.path not in gone)
+            opened = replace(opened, files=kept)
+        samples = SampleFiles(
+            every=tuple(one for one in self.samples.every if one.path not in gone),
+            later=tuple(one for one in self.samples.later if one.path not in gone),
+        )
+        return replace(self, opened=opened, samples=samples)
 
 
 def _unusable(reason: str, *, lost: bool) -> ChosenRollups:

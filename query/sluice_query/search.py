@@ -6,7 +6,7 @@ The order of the reads makes sure that a batch that moves during the query is fo
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from msgspec.structs import replace as copy_with
@@ -52,14 +52,6 @@ from sluice_query.result import (
     QuerySummary,
     Row,
 )
-from sluice_query.rollups import (
-    ChosenRollups,
-    SampleFiles,
-    choose_rollups,
-    needs_rollups,
-    open_rollups,
-    without_rollups,
-)
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import (
     RecordSources,
@@ -80,6 +72,9 @@ from sluice_query.unqueued import (
 )
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import DeletesCache, read_active_deletes
+
+if TYPE_CHECKING:
+    from sluice_query.rollups import ChosenRollups
 
 _NS_PER_MS: Final = NS_PER_S // 1000
 
@@ -151,17 +146,17 @@ class SearchRead:
         query: For a series, extended to what its rollups need.
         waiting: The pending batches that the answer needs, the newest first.
         fetched: Batches of `waiting` that were read.
+        rollups: Those of a series; None for records.
         known: The batches in the queue, in the ledger, or in a searched spool.
     """
 
     query: Query
     coverage: Coverage
     files: SelectedFiles
-    divided: SampleFiles
     waiting: tuple[AcceptedManifest, ...]
     fetched: FetchedBatches
     deletes: tuple[DeleteRecord, ...]
-    rollups: ChosenRollups
+    rollups: "ChosenRollups | None"
     problems: tuple[str, ...]
     known: frozenset[Identity]
 
@@ -193,19 +188,21 @@ class SourceReader:
         pending = await read_pending(store, settings, self.searcher.work_lists)
         active = await read_active_deletes(store, self.searcher.deletes)
         rollups = await self._choose_rollups(coverage, active)
-        query = rollups.extended(self.query)
+        query = self.query if rollups is None else rollups.extended(self.query)
+        every_lane = rollups is not None and rollups.plan is not None
         opened = await self.bounded(
-            lambda: self._open_tables(query, pending, coverage, every_lane=rollups.plan is not None)
+            lambda: self._open_tables(query, pending, coverage, every_lane=every_lane)
         )
         files, ledger, dead = opened.files, opened.ledger, opened.dead
-        rollups, files, divided = rollups.over(files, query)
-        query = rollups.extended(self.query)
+        if rollups is not None:
+            rollups, files = rollups.over(files, query)
+            query = rollups.extended(self.query)
         files = await prune_by_index(store, files, self.query)
         missing = choose_pending(pending, query, files.lanes, ledger)
         unqueued = await self._not_returned_yet(unqueued, pending, files)
         chosen = choose_newest([*missing, *unqueued.batches], settings)
-        problems = (*unqueued.problems, *pending.problems, *chosen.problems, *rollups.problems)
-        problems += opened.older
+        problems = (*unqueued.problems, *pending.problems, *chosen.problems)
+        problems += opened.older if rollups is None else (*rollups.problems, *opened.older)
         problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         known: set[Identity] = set()
@@ -216,7 +213,6 @@ class SourceReader:
             query=query,
             coverage=coverage,
             files=files,
-            divided=divided,
             waiting=chosen.manifests,
             fetched=FetchedBatches(),
             deletes=applying_deletes(active, query),
@@ -249,29 +245,20 @@ class SourceReader:
         Raises:
             DataFilesUnreadable: Every file of the records and of the rollups can be read now.
         """
-        files, opened = read.files, read.rollups.opened
-        wrong = await self.bounded(lambda: self.engine.find_unreadable(files.location, files.read))
-        problems = [describe_file(files.location, file, why) for file, why in wrong]
-        gone = {file.path for file, _ in wrong}
-        rollups = read.rollups
-        if opened is not None and not wrong:
-            location, rows = opened.location, opened.files
-            wrong = await self.bounded(lambda: self.engine.find_unreadable(location, rows))
-            problems = [describe_file(location, file, why) for file, why in wrong]
-            lost = {file.path for file, _ in wrong}
-            kept = tuple(one for one in rows if one.path not in lost)
-            rollups = replace(rollups, opened=replace(opened, files=kept))
+        files, location = read.files, read.files.location
+        wrong = await self.bounded(lambda: self.engine.find_unreadable(location, files.read))
+        if not wrong and read.rollups is not None and read.rollups.opened is not None:
+            opened = read.rollups.opened
+            location = opened.location
+            wrong = await self.bounded(lambda: self.engine.find_unreadable(location, opened.files))
         if not wrong:
             raise error
-        divided = SampleFiles(
-            every=tuple(one for one in read.divided.every if one.path not in gone),
-            later=tuple(one for one in read.divided.later if one.path not in gone),
-        )
+        gone = {file.path for file, _ in wrong}
+        problems = [describe_file(location, file, why) for file, why in wrong]
         return replace(
             read,
             files=replace(files, read=tuple(one for one in files.read if one.path not in gone)),
-            divided=divided,
-            rollups=rollups,
+            rollups=None if read.rollups is None else read.rollups.without(gone),
             problems=(*read.problems, *problems),
         )
 
@@ -288,7 +275,8 @@ class SourceReader:
             reasons=(*fetched.problems, *read.problems),
             elapsed_ms=self.elapsed_ms(),
         )
-        summary = _with_rollups(summary, read.rollups)
+        if read.rollups is not None:
+            summary = _with_rollups(summary, read.rollups)
         complete = decide_completeness(
             read.coverage, self.query, self.searcher.settings, read.known
         )
@@ -356,7 +344,18 @@ class SourceReader:
 
     async def _choose_rollups(
         self, coverage: Coverage, deletes: tuple[DeleteRecord, ...]
-    ) -> ChosenRollups:
+    ) -> "ChosenRollups | None":
+        """Return the rollups of a series; None for records."""
+        if self.query.series is None:
+            return None
+        from sluice_query.rollups import (  # noqa: PLC0415 - only for a series
+            ChosenRollups,
+            choose_rollups,
+            needs_rollups,
+            open_rollups,
+            without_rollups,
+        )
+
         lanes, query = coverage.lane_count, self.query
         if not lanes or not needs_rollups(query, deletes):
             return ChosenRollups(problems=without_rollups(query, deletes))
@@ -407,7 +406,7 @@ class _OpenedTables:
     older: tuple[str, ...]
 
 
-def _with_rollups(summary: QuerySummary, rollups: ChosenRollups) -> QuerySummary:
+def _with_rollups(summary: QuerySummary, rollups: "ChosenRollups") -> QuerySummary:
     opened, plan = rollups.opened, rollups.plan
     if opened is None or plan is None:
         return summary
@@ -518,10 +517,10 @@ class Evaluator:
     def result(self) -> QueryResult:
         """Return the result, with a summary of the records only."""
         query, read = self.query, self.read
-        if query.series is not None:
+        if query.series is not None and read.rollups is not None:
             from sluice_query.series import compute_series  # noqa: PLC0415 - for metrics
 
-            points = compute_series(self.engine, query.series, read)
+            points = compute_series(self.engine, query.series, read, read.rollups)
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
         if query.view is not None:

@@ -18,6 +18,7 @@ from sluice_query.result import SeriesPoint
 from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
+    ChosenRollups,
     RollupPlan,
     TimeSpan,
 )
@@ -213,15 +214,17 @@ _MINUTES: Final = "minutes"
 _HOURS: Final = "hours"
 
 
-def compute_series(engine: QueryEngine, series: Series, read: "SearchRead") -> list[SeriesPoint]:
+def compute_series(
+    engine: QueryEngine, series: Series, read: "SearchRead", rollups: ChosenRollups
+) -> list[SeriesPoint]:
     """Return the points of a series in order."""
-    plan, opened = read.rollups.plan, read.rollups.opened
+    plan, opened = rollups.plan, rollups.opened
     samples: list[SampleSource] = []
-    if read.divided.every:
-        engine.register_files(LAKE, read.divided.every, read.files.location)
+    if rollups.samples.every:
+        engine.register_files(LAKE, rollups.samples.every, read.files.location)
         samples.append(SampleSource(name=LAKE, spans=plan.samples if plan is not None else None))
-    if plan is not None and read.divided.later:
-        engine.register_files(_LATER, read.divided.later, read.files.location)
+    if plan is not None and rollups.samples.later:
+        engine.register_files(_LATER, rollups.samples.later, read.files.location)
         windows = tuple(plan.windows)
         samples.append(SampleSource(name=_LATER, spans=windows, later_than=plan.through))
     if read.fetched.tables:

@@ -41,7 +41,7 @@ from sluice_lake.tables import BATCHES, accepted_hour
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreMisconfigured
 from sluice_protocol.identity import Identity
-from sluice_protocol.journals import UNHEALTHY, HoldRecord
+from sluice_protocol.journals import HOLD_RECORDS, HoldRecord
 from sluice_protocol.keys import ACCEPTED, accepted_key, agent_prefix, parse_accepted_key
 from sluice_protocol.manifests import (
     TRANSFER_MARKERS,
@@ -81,7 +81,7 @@ async def read_held(
 ) -> tuple[tuple[HeldBatch, ...], tuple[str, ...]]:
     """Return the held batches that may match, and what could not be read."""
     places: list[ObjectKey] = []
-    async for page in store.list(UNHEALTHY):
+    async for page in store.list(HOLD_RECORDS):
         places += [one.key for one in page.objects]
         if len(places) > HELD_MAX:
             return (), (

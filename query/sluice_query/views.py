@@ -22,7 +22,7 @@ from sluice_query.request import (
     View,
     bucket_starts,
 )
-from sluice_query.result import NeighboursResult, ViewResult, number_json, record_json
+from sluice_query.result import ViewResult, number_json, record_json
 from sluice_query.sql import (
     RecordSources,
     SqlStatement,
@@ -323,6 +323,22 @@ _WINDOW_GROWTH: Final = 32
 _SEQ_MAX: Final = (1 << 63) - 1
 
 _Row = tuple[object, ...]
+
+
+class NeighboursResult(ViewResult, frozen=True, kw_only=True):
+    """The records before and after one record, in the order of their sequence numbers.
+
+    Attributes:
+        record: The record, or null if the query does not find it.
+        more_before: Whether there are earlier records.
+        more_after: Whether there are later records.
+    """
+
+    before: tuple[dict[str, Any], ...] = ()
+    record: dict[str, Any] | None = None
+    after: tuple[dict[str, Any], ...] = ()
+    more_before: bool = False
+    more_after: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from sluice_web.parameters import AFTER, AgentParameter, IntegerParameter, Page,
 from sluice_web.problems import Problem, problem_of
 
 if TYPE_CHECKING:
-    from sluice_reconciler.sns_webhook import PageFetcher
+    from sluice_reconciler.sns_webhook import Fetch
 
 log = structlog.get_logger()
 
@@ -84,8 +84,8 @@ class LaneList(msgspec.Struct, frozen=True):
 class ReadyState(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/readyz`: full passes that succeeded, and tries that failed since.
 
-    `rounds` and `round_failures` are the same for the journal route. `stalled` contains every loop
-    that has failed for some seconds.
+    `rounds` and `round_failures` are the same for passes over journals. `stalled` contains every
+    loop that has failed for some seconds.
     """
 
     ready: bool
@@ -107,13 +107,13 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     stalled: tuple[StalledLoop, ...] = ()
 
 
-def make_app(reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> web.Application:
+def make_app(reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> web.Application:
     """Return the operator API of a reconciler that runs as long as the application.
 
-    Without a fetcher, certificates of SNS and confirmations are fetched over HTTPS.
+    Without `sns_fetch`, certificates of SNS and confirmations are fetched over HTTPS.
     """
     app = make_application(
-        OperatorApi(reconciler, sns_fetcher).endpoints(),
+        OperatorApi(reconciler, sns_fetch).endpoints(),
         middlewares=guarded_middlewares(reconciler.settings.api_token),
         title="sluice reconciler",
         allowed_hosts=parse_allowed_hosts(reconciler.settings.allowed_hosts),
@@ -141,18 +141,18 @@ async def _run(reconciler: Reconciler) -> None:
         log.exception("reconciler_work_ended")
 
 
-def _sns_endpoints(reconciler: Reconciler, fetcher: "PageFetcher | None") -> tuple[Endpoint, ...]:
+def _sns_endpoints(reconciler: Reconciler, fetch: "Fetch | None") -> tuple[Endpoint, ...]:
     if not reconciler.settings.sns_topics:
         return ()
     # Few stores have topics, and the parser of their certificates needs 0.03 s to import.
-    from sluice_reconciler.sns_webhook import SnsWebhook  # noqa: PLC0415
+    from sluice_reconciler.sns_webhook import SnsWebhook, fetch_page  # noqa: PLC0415
 
     webhook = SnsWebhook(
         reconciler.settings.sns_topics,
         reconciler.hint,
         reconciler.metrics,
         SystemClock(),
-        fetcher,
+        fetch or fetch_page,
     )
     return webhook.endpoints()
 
@@ -160,10 +160,10 @@ def _sns_endpoints(reconciler: Reconciler, fetcher: "PageFetcher | None") -> tup
 class OperatorApi:
     """The endpoints of one reconciler."""
 
-    def __init__(self, reconciler: Reconciler, sns_fetcher: "PageFetcher | None" = None) -> None:
+    def __init__(self, reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> None:
         self._reconciler = reconciler
         self._store = reconciler.store
-        self._webhook = _sns_endpoints(reconciler, sns_fetcher)
+        self._webhook = _sns_endpoints(reconciler, sns_fetch)
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return all endpoints."""
@@ -258,7 +258,7 @@ class OperatorApi:
                 method="GET",
                 path="/v1/queue",
                 handler=self._queue,
-                summary="Return the backlog and the owner of each lane",
+                summary="Return the pending entries and the owner of each lane",
                 parameters=(QUEUE,),
                 result=LaneList,
             ),
@@ -283,7 +283,7 @@ class OperatorApi:
             ready=not health.why_not_ready(),
             passes=health.passes,
             failures=health.failures(Loop.PASSES),
-            rounds=health.rounds,
+            rounds=health.journal_passes,
             round_failures=health.failures(Loop.JOURNALS),
             stalled=health.stalled,
         )

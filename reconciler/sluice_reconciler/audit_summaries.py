@@ -351,7 +351,7 @@ class RestorableBlob(msgspec.Struct, frozen=True, kw_only=True):
     """A copy of a deleted blob.
 
     Attributes:
-        sha256: The digest of the blob.
+        sha256: Of the blob.
         copied_at_unix_ns: When it was copied, immediately before its deletion.
     """
 
@@ -364,7 +364,7 @@ class RestorableBlobs(msgspec.Struct, frozen=True, kw_only=True):
     """Copies of deleted blobs.
 
     Attributes:
-        blobs: The first of them, by digest.
+        blobs: The first of them, by sha256.
         more: Whether there are more.
     """
 
@@ -430,12 +430,12 @@ async def list_restorable(store: ObjectStore) -> RestorableBlobs:
             if len(found) == COPIES_MAX:
                 return RestorableBlobs(blobs=tuple(found), more=True)
             try:
-                digest = parse_trash_key(one.key)
+                sha256 = parse_trash_key(one.key)
             except InvalidRecord:
                 continue  # a foreign key, which `sluice gc purge` reports
             found.append(
                 RestorableBlob(
-                    sha256=digest,
+                    sha256=sha256,
                     size_bytes=one.size_bytes,
                     copied_at_unix_ns=one.last_modified_ns,
                 )

@@ -10,7 +10,7 @@ from sluice_reconciler.journals.registry import GatewayRegistry
 from sluice_reconciler.lanes.worker import LaneWorkers
 from sluice_reconciler.live_window import LiveReader, LiveWindow
 from sluice_reconciler.loop_health import ReconcilerHealth
-from sluice_reconciler.metrics import CountedStore, ReconcilerMetrics, StageBacklog, StoreClock
+from sluice_reconciler.metrics import CountedStore, PendingStages, ReconcilerMetrics, StoreClock
 from sluice_reconciler.settings import CONCURRENCY, ReconcilerSettings
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.port import ObjectStore
@@ -37,7 +37,7 @@ class ReconcilerContext:
     discovery: DiscoveryStore
     registry: GatewayRegistry
     live: LiveReader
-    backlog: StageBacklog
+    pending: PendingStages
 
     @classmethod
     def of(
@@ -70,8 +70,8 @@ class ReconcilerContext:
             holds=HoldRecords(store),
             discovery=discovery,
             registry=GatewayRegistry(discovery, metrics),
-            live=LiveReader(store, window, clock, settings.round_interval_s),
-            backlog=StageBacklog(clock),
+            live=LiveReader(store, window, clock, settings.read_interval_s),
+            pending=PendingStages(clock),
         )
 
     @property

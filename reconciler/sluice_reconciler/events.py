@@ -24,7 +24,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_plus
 
 import msgspec
@@ -244,7 +244,7 @@ class HintQueue:
 
 
 if TYPE_CHECKING:  # The AWS SDK is an extra: only a process that opens an event queue needs it.
-    from sluice_store.s3.events import EventMessage
+    from sluice_store.s3.events import EventMessage, EventQueue
 
 
 BUFFER_MAX: Final = 1_024
@@ -256,22 +256,6 @@ LEFT_MAX: Final = 50
 DELAY_MAX_S: Final = 60
 RETRY_S: Final = 5.0
 """Pause after the store or the message queue failed, seconds."""
-
-
-class EventSource(Protocol):
-    """A queue of object events."""
-
-    async def receive(self) -> "list[EventMessage]":
-        """Wait for messages and return them."""
-        ...
-
-    async def done(self, messages: "Sequence[EventMessage]") -> None:
-        """Remove messages from the queue."""
-        ...
-
-    async def release(self, messages: "Sequence[EventMessage]", delay_s: int) -> None:
-        """Make messages visible again after a delay."""
-        ...
 
 
 class MessageFate(StrEnum):
@@ -287,7 +271,7 @@ class MessageFate(StrEnum):
 REMOVED: Final = frozenset({MessageFate.DONE, MessageFate.INVALID, MessageFate.ABANDONED})
 
 
-def decide_fate(
+def decide_message(
     keys: Sequence[ObjectKey], left: Collection[ObjectKey], receives: int
 ) -> MessageFate:
     """Decide about a message whose keys were processed without an error.
@@ -299,7 +283,7 @@ def decide_fate(
     return MessageFate.LEFT if receives < LEFT_MAX else MessageFate.ABANDONED
 
 
-def decide_failed(receives: int) -> MessageFate:
+def decide_failed_message(receives: int) -> MessageFate:
     """Decide about a message whose processing fails without the others."""
     return MessageFate.FAILED if receives < FAILURES_MAX else MessageFate.ABANDONED
 
@@ -325,7 +309,7 @@ class EventReceiver:
 
     def __init__(
         self,
-        source: EventSource,
+        source: "EventQueue",
         process: ProcessKeys,
         metrics: ReconcilerMetrics,
         clock: Clock,
@@ -405,7 +389,9 @@ class EventReceiver:
     ) -> "list[tuple[EventMessage, MessageFate]]":
         keys = list(dict.fromkeys(key for one in parsed for key in one.keys))
         left = (await self._process(keys)).left_keys if keys else frozenset[ObjectKey]()
-        return [(one.message, decide_fate(one.keys, left, one.message.receives)) for one in parsed]
+        return [
+            (one.message, decide_message(one.keys, left, one.message.receives)) for one in parsed
+        ]
 
     async def _process_alone(self, one: ParsedMessage) -> "tuple[EventMessage, MessageFate]":
         try:
@@ -414,7 +400,7 @@ class EventReceiver:
             log.warning("route_failed", route="event_queue", reason=str(error))
             return one.message, MessageFate.FAILED
         except Exception as error:
-            fate = decide_failed(one.message.receives)
+            fate = decide_failed_message(one.message.receives)
             if fate is MessageFate.ABANDONED:
                 log.exception("event_abandoned", keys=one.keys[:3], reason=str(error))
             return one.message, fate

@@ -47,7 +47,7 @@ from sluice_reconciler.indexes import (
     find_packed,
 )
 from sluice_reconciler.lanes.new_batches import new_batches
-from sluice_reconciler.lanes.part_log import read_ledger
+from sluice_reconciler.lanes.part_log import read_enqueued
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batches
 from sluice_store.authority import read_authority
@@ -79,7 +79,7 @@ class StoredObject:
         right: Whether its bytes are those that it should have; None if that was not compared.
         packed_in: The key of the packed object that contains the entry; None if it is alone.
         size_bytes: The size of the object, or of the packed object; None if it is missing.
-        sha256: The digest of these bytes; None if they were not read and the store has none.
+        sha256: Of these bytes; None if they were not read and the store has none.
         last_modified_unix_ns: When it was written, by the store's clock; None if it is missing.
     """
 
@@ -275,7 +275,7 @@ def parse_subject(text: str) -> Subject:
     """Parse what names a batch.
 
     This is the identity for `agent/boot/start-end` or the key of a manifest, the record for
-    `agent/boot/seq`, or the digest of a blob for its SHA-256 in 64 hex digits.
+    `agent/boot/seq`, or the blob for its SHA-256 in 64 hex digits.
     """
     if text.startswith(ACCEPTED):
         try:
@@ -301,7 +301,7 @@ def parse_subject(text: str) -> Subject:
     return who
 
 
-async def explain(
+async def read_paths(
     store: ObjectStore, subject: Subject, read_lake: ReadLake | None = None
 ) -> list[BatchPath]:
     """Return the path of an identity, or of every identity that contains a record or names a blob.
@@ -364,12 +364,12 @@ async def _batches_from(
                 yield parse_accepted_key(one.key)
 
 
-async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identity]:
+async def _named_by_envelope(store: ObjectStore, sha256: Digest) -> list[Identity]:
     """Return the identity in a blob's envelope, if its manifest names the blob.
 
     No other manifest can name it, so this needs no reverse reference.
     """
-    read = await store.get(blob_key(digest), first=0, last=HEAD_BYTES_MAX - 1)
+    read = await store.get(blob_key(sha256), first=0, last=HEAD_BYTES_MAX - 1)
     if not isinstance(read, Found):
         return []
     try:
@@ -377,7 +377,7 @@ async def _named_by_envelope(store: ObjectStore, digest: Digest) -> list[Identit
         manifest = await store.get(accepted_key(who))
         if not isinstance(manifest, Found):
             return []
-        named = decode_accepted(accepted_key(who), manifest.body).digest == digest
+        named = decode_accepted(accepted_key(who), manifest.body).digest == sha256
     except (InvalidFrame, InvalidRecord):
         return []
     return [who] if named else []
@@ -454,11 +454,11 @@ async def _place(
     store: ObjectStore, lane: Lane, manifest: AcceptedManifest
 ) -> QueuePosition | None:
     who = manifest.identity
-    ledger, _ = await read_ledger(store, lane, of=(who.agent_id, who.boot_id))
-    done = ledger.status(who) is not EnqueueStatus.NEW
+    enqueued, _ = await read_enqueued(store, lane, of=(who.agent_id, who.boot_id))
+    done = enqueued.status(who) is not EnqueueStatus.NEW
     if done:
-        done = not (await new_batches(store, ledger, [who]))[0]
-    boot = ledger.boot(who.agent_id, who.boot_id)
+        done = not (await new_batches(store, enqueued, [who]))[0]
+    boot = enqueued.boot(who.agent_id, who.boot_id)
     if boot is None or boot == BootRanges():
         return None
     view = await read_lane(store, lane.queue, lane.lane)

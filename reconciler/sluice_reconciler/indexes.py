@@ -216,7 +216,7 @@ class PackIndex:
         self._folders: OrderedDict[str, dict[ObjectKey, Digest]] = OrderedDict()
         self._lock = asyncio.Lock()
 
-    async def digest(self, key: ObjectKey) -> Digest | None:
+    async def sha256(self, key: ObjectKey) -> Digest | None:
         """Return the hash of an entry of a readable packed object, else None."""
         folder = key.rpartition("/")[0] + "/"
         async with self._lock:
@@ -296,13 +296,13 @@ def references_of(
 
 def reference_in(key: ObjectKey, body: bytes) -> list[tuple[ObjectKey, bytes]]:
     """Return the reverse reference that a raw-blob entry stands for; none for another entry."""
-    digest = key.rpartition("/sha256=")[2].removesuffix(".json")
+    sha256 = key.rpartition("/sha256=")[2].removesuffix(".json")
     if not key.startswith(RAW_BLOBS_BY_TIME):
         return []
     try:
         manifest = msgspec.json.decode(body, type=BlobReference).manifest_key
         who = parse_accepted_key(ObjectKey(manifest))
-        return [(accepted_by_blob_key(parse_digest(digest), who), body)]
+        return [(accepted_by_blob_key(parse_digest(sha256), who), body)]
     except (*UNREADABLE_JSON, InvalidRecord, ValueError):
         return []
 
@@ -314,9 +314,9 @@ def implied_reference(key: ObjectKey, body: bytes) -> ObjectKey | None:
     """
     if not (body.startswith(_REFERENCE_HEAD) and body.endswith(_REFERENCE_TAIL)):
         return None
-    digest = Digest(key.rpartition("=")[2].removesuffix(".json"))
+    sha256 = Digest(key.rpartition("=")[2].removesuffix(".json"))
     manifest = body[len(_REFERENCE_HEAD) : -len(_REFERENCE_TAIL)].decode(errors="replace")
-    return accepted_reference_key(digest, ObjectKey(manifest))
+    return accepted_reference_key(sha256, ObjectKey(manifest))
 
 
 def quarantine_entry(
@@ -423,7 +423,7 @@ class EntryComparison:
         found = await compare_object(self._store, *by_blob_of(batch), source=batch.key)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        return None if await self._packed.digest(by_time_of(batch)[1].key) is not None else found
+        return None if await self._packed.sha256(by_time_of(batch)[1].key) is not None else found
 
     async def compare_entry(
         self, batch: SourceManifest, entry: TimeEntry, *, any_body: bool = False
@@ -437,8 +437,8 @@ class EntryComparison:
         found = await compare_object(self._store, entry.key, body, batch.key)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        digest = await self._packed.digest(entry.key)
-        packed = digest is not None and (body is None or digest == digest_of(body))
+        sha256 = await self._packed.sha256(entry.key)
+        packed = sha256 is not None and (body is None or sha256 == digest_of(body))
         return None if packed else found
 
     async def compare_derived(self, key: ObjectKey) -> Sequence[DerivedDifference]:
@@ -451,7 +451,7 @@ class EntryComparison:
         try:
             entries = unpack(key, body)
         except InvalidRecord as error:
-            return (unreadable(key, error),)
+            return (unreadable_difference(key, error),)
         pack = key if parse_pack_key(key) is not None else None
         found = [await self.compare_source(*entry, pack) for entry in entries]
         return [one for one in found if one is not None]
@@ -467,7 +467,7 @@ class EntryComparison:
             source = _source_of(key, body)
             expected = await self._expected_body(key, source)
         except InvalidRecord as error:
-            return unreadable(key, error, pack)
+            return unreadable_difference(key, error, pack)
         if expected is None:
             return DerivedDifference(key=key, wrong=DifferenceKind.EXTRA, detail=source, pack=pack)
         # The body of an entry that is not packed is compared when its source is checked.
@@ -495,7 +495,7 @@ class EntryComparison:
         return dict([*entries.items(), by_blob_of(batch)]).get(key)
 
 
-def unreadable(
+def unreadable_difference(
     key: ObjectKey, error: InvalidRecord, pack: ObjectKey | None = None
 ) -> DerivedDifference:
     """Return the difference for a derived object whose bytes cannot be decoded."""

@@ -314,7 +314,7 @@ class LiveWindow:
 
 log = structlog.get_logger()
 
-BACKLOG_MAX: Final = 1000
+PENDING_MAX: Final = 1000
 """Batches queued to be read; about 1 KiB each."""
 
 OFFERED_MAX: Final = 400_000
@@ -333,17 +333,17 @@ class LiveReader:
     """Reads the blobs of newly accepted batches into a live window."""
 
     def __init__(
-        self, store: ObjectStore, window: LiveWindow, clock: StoreClock, round_s: float = 0.0
+        self, store: ObjectStore, window: LiveWindow, clock: StoreClock, read_s: float = 0.0
     ) -> None:
         """Create the reader.
 
-        `round_s` is the time between two reads of journals, by which records are later in any case.
+        `read_s` is the time between two reads of journals, by which records are later in any case.
         """
-        self._stale_ns = int((LATE_S + round_s) * NS_PER_S)
+        self._stale_ns = int((LATE_S + read_s) * NS_PER_S)
         self._store = store
         self._window = window
         self._clock = clock
-        self._backlog: deque[AcceptedManifest] = deque()
+        self._pending: deque[AcceptedManifest] = deque()
         self._work = asyncio.Event()
         self._grew = asyncio.Condition()
         self._offered = RecentKeys(OFFERED_MAX)
@@ -381,9 +381,9 @@ class LiveReader:
         self._offered.add(accepted_key(one.identity) for one in batches)
         batches = [self._without_repeated(one) for one in batches]
         young = [one for one in batches if one.accepted_at_ns > now_ns - self._window.window_ns]
-        self._backlog.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
-        while len(self._backlog) > BACKLOG_MAX:
-            self._window.skip(self._backlog.popleft().accepted_at_unix_ns)
+        self._pending.extend(sorted(young, key=lambda one: one.accepted_at_unix_ns))
+        while len(self._pending) > PENDING_MAX:
+            self._window.skip(self._pending.popleft().accepted_at_unix_ns)
         if young:
             self._work.set()
 
@@ -466,7 +466,7 @@ class LiveReader:
     def accepted_until_ns(self) -> UnixNs | None:
         """The time before which every acknowledged batch is in the window or reported missing."""
         covered_ns = max(self._compared_ns, self._covered_ns)
-        unread = [*self._reading, *self._backlog]
+        unread = [*self._reading, *self._pending]
         until_ns = min([covered_ns, *(one.accepted_at_unix_ns for one in unread)])
         return UnixNs(until_ns) if until_ns else None
 
@@ -475,8 +475,8 @@ class LiveReader:
         while True:
             await self._work.wait()
             self._work.clear()
-            while self._backlog:
-                self._reading = (self._backlog.popleft(),)
+            while self._pending:
+                self._reading = (self._pending.popleft(),)
                 await self._read(*self._reading)
                 self._reading = ()
 

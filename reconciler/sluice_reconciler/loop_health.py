@@ -46,7 +46,7 @@ class Loop(StrEnum):
     TIME_INDEX = "time_index"
     HELD_BATCHES = "held_batches"
     JOURNAL_REMOVAL = "journal_removal"
-    RETIRED_BOOTS = "retired_lives"
+    RETIRED_BOOTS = "retired_boots"
     COLLECTOR = "collector"
     EVENT_QUEUE = "event_queue"
 
@@ -77,12 +77,12 @@ class ReconcilerHealth:
     """The state of every loop.
 
     Attributes:
-        rounds: Successful while journals decide the frontier.
+        journal_passes: Successful while journals decide the frontier.
     """
 
     now_ns: Callable[[], int]
     passes: int = 0
-    rounds: int = 0
+    journal_passes: int = 0
     ended: bool = False
     _failing: dict[Loop, _Failure] = field(default_factory=dict)
 
@@ -128,7 +128,7 @@ class ReconcilerHealth:
         for one in self.stalled:
             if one.loop in NEEDED:
                 return f"no try has succeeded lately, loop=`{one.loop}`, reason=`{one.reason}`"
-        if self.passes + self.rounds == 0:
+        if self.passes + self.journal_passes == 0:
             return "no full pass has ended and no journal was read yet: it has just started"
         return ""
 

@@ -1,4 +1,4 @@
-"""Metrics of the reconciler, and the backlog and clock that some of them are computed from."""
+"""Metrics of the reconciler, and the clock and pending batches from which some are computed."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.wrapped import WrappedStore
 
-BACKLOG_MAX: Final = 100_000
+PENDING_MAX: Final = 100_000
 """Batches that one stage remembers; beyond it the latest is dropped, as the oldest sets the age."""
 
 
@@ -69,12 +69,12 @@ class ReconcilerMetrics:
         self.lag = gauge(
             "sluice_reconciler_lag_seconds", "age of the batch last indexed or enqueued", "stage"
         )
-        self.oldest_waiting = gauge(
+        self.oldest_pending = gauge(
             "sluice_reconciler_oldest_waiting_seconds",
             "age of the oldest batch pending at a stage, 0 for none",
             "stage",
         )
-        self.waiting = gauge(
+        self.pending = gauge(
             "sluice_reconciler_waiting_entries", "entries that are not acknowledged", "queue"
         )
         self.pass_seconds = gauge(
@@ -92,7 +92,7 @@ class ReconcilerMetrics:
         self.journal_objects = counter(
             "sluice_reconciler_journal_objects", "journal objects that were processed"
         )
-        self.journal_entries_waiting = gauge(
+        self.journal_entries_pending = gauge(
             "sluice_reconciler_journal_entries_waiting",
             "journal entries that were read and are not processed",
         )
@@ -161,7 +161,7 @@ class Stage(StrEnum):
     ENQUEUE = "enqueue"
 
 
-class StageBacklog:
+class PendingStages:
     """The batches pending at each stage, by accepted key.
 
     A batch is pending from when this process has read its manifest. If a stage fails, the batch
@@ -179,7 +179,7 @@ class StageBacklog:
         """Add a batch to a stage."""
         pending = self._pending[stage]
         pending[key] = accepted_at_ns
-        if len(pending) > BACKLOG_MAX:
+        if len(pending) > PENDING_MAX:
             pending.popitem()
 
     def end(self, stage: Stage, keys: Iterable[ObjectKey]) -> None:

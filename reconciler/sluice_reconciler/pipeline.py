@@ -142,7 +142,7 @@ class BatchPipeline:
         done = [key for key in unknown if key not in wanted]
         self._completed.add(done)
         for stage in Stage:
-            self._context.backlog.end(stage, done)
+            self._context.pending.end(stage, done)
         new = [key for key in unknown if key in wanted]
         return await self.process(new, named=named) if new else PipelineResult()
 
@@ -154,7 +154,7 @@ class BatchPipeline:
         return result
 
     def is_completed(self, key: ObjectKey) -> bool:
-        """Return True if this process completed a batch and the ledgers still contain it."""
+        """Return True if this process completed a batch and the lane states still contain it."""
         return key in self._completed and self._context.workers.has_batch(key)
 
     def has_indexed(self, entry: ObjectKey) -> bool:
@@ -199,7 +199,7 @@ class BatchPipeline:
         appended = [key for key in batch_keys if key not in not_appended]
         await context.requests.each(context.holds.held(appended), context.holds.release)
         if not left:
-            context.backlog.end(Stage.ENQUEUE, batch_keys)
+            context.pending.end(Stage.ENQUEUE, batch_keys)
             self._set_lag("enqueued", verified)
             self._completed.add(batch_keys)
             self._indexed.add(entries)
@@ -239,7 +239,7 @@ class BatchPipeline:
         for one in checked:
             if isinstance(one, VerifiedBatch):
                 context.clock.observe(one.date_ns)
-                context.backlog.begin(Stage.INDEX, one.key, one.manifest.accepted_at_ns)
+                context.pending.begin(Stage.INDEX, one.key, one.manifest.accepted_at_ns)
         return checked
 
     async def _index(self, verified: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
@@ -251,9 +251,9 @@ class BatchPipeline:
             objects = [(one.key, one.body, 1) for one in by_time]
         by_blob = references_of(verified, objects if self._context.settings.pack_references else ())
         written = await self._put_all([*objects, *by_blob])
-        self._context.backlog.end(Stage.INDEX, [one.key for one in verified])
+        self._context.pending.end(Stage.INDEX, [one.key for one in verified])
         for one in verified:
-            self._context.backlog.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
+            self._context.pending.begin(Stage.ENQUEUE, one.key, one.manifest.accepted_at_ns)
         self._set_lag("indexed", verified)
         return written, [key for key, _, _ in objects]
 

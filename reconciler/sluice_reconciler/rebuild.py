@@ -66,7 +66,7 @@ from sluice_reconciler.indexes import (
     read_source,
     reference_in,
     unpack,
-    unreadable,
+    unreadable_difference,
 )
 from sluice_reconciler.lanes.rebuild import Fence, LaneRebuild
 from sluice_reconciler.verify import SourceManifest
@@ -336,7 +336,7 @@ class IndexComparison:
                 try:
                     entries = unpack(place, stored)
                 except InvalidRecord as error:
-                    yield unreadable(place, error)
+                    yield unreadable_difference(place, error)
                     continue
                 for key, body in entries:
                     join.find(index, key, body)

@@ -78,7 +78,7 @@ class Reconciler:
         self._registry = context.registry
         self._clock = context.clock
         self._requests = context.requests
-        context.backlog.export(self.metrics.oldest_waiting)
+        context.pending.export(self.metrics.oldest_pending)
         self.metrics.frontier_age.set_function(self._frontier_age_s)
         self.share = LaneShare(self.store, authority.lanes, self._workers, runtime, self.metrics)
         self.pipeline = BatchPipeline(context, self._observe_verified)

@@ -32,7 +32,7 @@ class ReconcilerOptions:
             each 1 000 manifests if that is later. A gateway that is late causes an additional pass.
         freshness_s: How long a batch may be named by a journal before it is enqueued, about,
             seconds, at most 30. The reconciler then reads and processes journals, and lists gateway
-            processes, once in this time. Each round costs the same requests for any number of
+            processes, once in this time, with requests whose number does not depend on that of the
             batches. 0 means four times a second.
         share_lanes: Whether reconcilers divide the lanes among themselves. Otherwise a reconciler
             takes a lane over when a batch of it was left for 10 s.
@@ -177,8 +177,8 @@ class ReconcilerSettings(ReconcilerOptions):
     live_agent_bytes_max: int = 1024 * 1024
 
     @property
-    def round_interval_s(self) -> float:
-        """Time between two rounds over the journals of open processes, seconds."""
+    def read_interval_s(self) -> float:
+        """Time between two passes over the journals of open processes, seconds."""
         return max(self.journal_poll_s, self.freshness_s)
 
     @property

@@ -17,11 +17,11 @@ import base64
 import binascii
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -268,33 +268,26 @@ class FetchedPage:
     body: bytes
 
 
-class PageFetcher(Protocol):
-    """Fetches pages of AWS, which the webhook has checked to be of the right host."""
-
-    async def fetch(self, url: str) -> FetchedPage:
-        """Return the response, of at most `PAGE_BYTES_MAX` bytes, without following redirects."""
-        ...
+Fetch = Callable[[str], Awaitable[FetchedPage]]
+"""Fetches a page of AWS; the webhook has checked that its URL is of the right host."""
 
 
-class HttpsFetcher:
-    """Fetches over HTTPS; the certificate of the host is verified."""
-
-    async def fetch(self, url: str) -> FetchedPage:
-        """Return the response to a GET."""
-        timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-                session.get(url, allow_redirects=False) as response,
-            ):
-                body = bytearray()
-                async for part in response.content.iter_any():
-                    body += part
-                    if len(body) > PAGE_BYTES_MAX:
-                        raise OSError(f"the page has more than {PAGE_BYTES_MAX} bytes")
-                return FetchedPage(status=response.status, body=bytes(body))
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise OSError(f"{type(error).__name__}: {error}") from error
+async def fetch_page(url: str) -> FetchedPage:
+    """Fetch a page over HTTPS without following redirects; the host's certificate is verified."""
+    timeout = aiohttp.ClientTimeout(total=FETCH_TIMEOUT_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
+            session.get(url, allow_redirects=False) as response,
+        ):
+            body = bytearray()
+            async for part in response.content.iter_any():
+                body += part
+                if len(body) > PAGE_BYTES_MAX:
+                    raise OSError(f"the page has more than {PAGE_BYTES_MAX} bytes")
+            return FetchedPage(status=response.status, body=bytes(body))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 class SnsReceipt(msgspec.Struct, frozen=True):
@@ -314,7 +307,7 @@ class SnsWebhook:
         hint: Callable[[Sequence[ObjectKey]], int],
         metrics: ReconcilerMetrics,
         clock: Clock,
-        fetcher: PageFetcher | None = None,
+        fetch: Fetch = fetch_page,
     ) -> None:
         """Bind the webhook to a reconciler.
 
@@ -325,7 +318,7 @@ class SnsWebhook:
         self._hint = hint
         self._metrics = metrics
         self._clock = clock
-        self._fetcher = fetcher or HttpsFetcher()
+        self._fetch = fetch
         self._certificates: OrderedDict[str, tuple[int, x509.Certificate]] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._fetching = asyncio.Lock()
@@ -397,7 +390,7 @@ class SnsWebhook:
         return SnsReceipt(taken=taken, foreign=hints.foreign)
 
     async def _confirm(self, message: SnsMessage) -> None:
-        await self._fetch(message.subscribe_url or "")
+        await self._read_page(message.subscribe_url or "")
         log.info("sns_subscription_confirmed", topic=message.topic_arn)
 
     async def _certificate(self, url: str) -> x509.Certificate:
@@ -409,7 +402,7 @@ class SnsWebhook:
             if known is not None:
                 return known
             fetched_at_ns = self._clock.monotonic_ns()
-            certificate = parse_certificate(await self._fetch(url))
+            certificate = parse_certificate(await self._read_page(url))
             self._certificates[url] = (fetched_at_ns, certificate)
             while len(self._certificates) > CERTIFICATES_MAX:
                 self._certificates.popitem(last=False)
@@ -422,14 +415,14 @@ class SnsWebhook:
         self._certificates.move_to_end(url)
         return known[1]
 
-    async def _fetch(self, url: str) -> bytes:
+    async def _read_page(self, url: str) -> bytes:
         now_ns = self._clock.monotonic_ns()
         recent = [at for at in self._fetched_at_ns if now_ns - at < 60 * NS_PER_S]
         if len(recent) >= FETCHES_PER_MINUTE:
             raise HttpRefusal(ErrorCode.OVERLOADED, "too many requests to SNS: send it again")
         self._fetched_at_ns = [*recent, now_ns]
         try:
-            page = await self._fetcher.fetch(url)
+            page = await self._fetch(url)
         except OSError as error:
             log.warning("sns_unreachable", url=url, reason=str(error))
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, "SNS is unreachable") from error

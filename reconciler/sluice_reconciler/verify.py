@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from sluice_protocol.errors import InvalidRecord, StoreError
-from sluice_protocol.journals import UNHEALTHY, HoldReason, HoldRecord, hold_record_key
+from sluice_protocol.journals import HOLD_RECORDS, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import (
     AcceptedManifest,
@@ -45,7 +45,7 @@ async def list_hold_records(
     store: ObjectStore, damaged: set[ObjectKey] | None = None
 ) -> AsyncIterator[HoldRecord]:
     """Read every hold record; the keys of unreadable ones are added to `damaged`."""
-    async for page in store.list(UNHEALTHY):
+    async for page in store.list(HOLD_RECORDS):
         for listed in page.objects:
             match await store.get(listed.key):
                 case NotFound():
@@ -80,7 +80,7 @@ class HoldRecords:
 
     async def read(self) -> UnixNs:
         """List the hold records again, and keep `unstored`, which belongs to the full pass."""
-        pages = [page async for page in self._store.list(UNHEALTHY)]
+        pages = [page async for page in self._store.list(HOLD_RECORDS)]
         self._known = {listed.key for page in pages for listed in page.objects}
         return pages[0].date_ns
 

@@ -23,7 +23,7 @@ from support.commands import sluice
 from support.local_deployment import clean_environment, is_ready
 from support.store_versitygw import free_port
 
-from sluice_cli.shell.application import build
+from sluice_cli.shell.application import build_application
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60.0
@@ -109,7 +109,7 @@ def check_command(words: list[str]) -> None:
 
 @functools.cache
 def _application() -> App:
-    return build()
+    return build_application()
 
 
 @dataclass

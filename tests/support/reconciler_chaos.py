@@ -38,8 +38,8 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.journals import (
     DISCOVERY,
     HEARTBEAT_S,
+    HOLD_RECORDS,
     JOURNAL_REPLACED_AFTER_S,
-    UNHEALTHY,
     DiscoveryRecord,
 )
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, RAW_BLOBS
@@ -500,7 +500,7 @@ async def _remove(world: World) -> None:
         raise Violated(f"registrations are left: {registered}")
     if len(journals) > REMOVAL_S / HEARTBEAT_S + 3:
         raise Violated(f"journal objects are left: {len(journals)}")
-    if [key for key in held if key.startswith(UNHEALTHY)]:
+    if [key for key in held if key.startswith(HOLD_RECORDS)]:
         raise Violated("hold records are left")
 
 

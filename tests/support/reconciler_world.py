@@ -261,7 +261,7 @@ async def journaled(store: SimStore, **settings: Any) -> tuple[Reconciler, Journ
     writer = JournalWriter(store, now(store))
     await writer.register()
     subject = make(store, **settings)
-    await subject.journals.round()
+    await subject.journals.run_pass()
     await make_pass(subject)
     await writer.append([], through_ns=now(store))
     await rounds(store, subject)
@@ -273,4 +273,4 @@ async def rounds(store: SimStore, subject: Reconciler, count: int = 2) -> None:
     """Make rounds, each after the interval of listings."""
     for _ in range(count):
         pass_time(store, 1.1)
-        await subject.journals.round()
+        await subject.journals.run_pass()

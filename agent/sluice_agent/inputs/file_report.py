@@ -60,7 +60,7 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[str, ...] = ()
 
 
-def make_report(counts: FileCounts, *, agent_id: str, now_ns: int) -> FileReport:
+def make_file_report(counts: FileCounts, *, agent_id: str, now_ns: int) -> FileReport:
     """Return the report of an agent."""
     return FileReport(
         agent_id=agent_id,

@@ -31,7 +31,7 @@ STOP_S: Final = 60.0
 _log: Final = structlog.get_logger("sluice.agent.uploader")
 
 
-def describe_foreign(target: GatewayTarget, response: GatewayResponse) -> str:
+def describe_foreign_server(target: GatewayTarget, response: GatewayResponse) -> str:
     """Describe what responded, and what to check."""
     address = f" ({target.address})" if target.address else ""
     content = response.code or response.media_type or "no content type"
@@ -93,7 +93,7 @@ class ForeignResponses:
                 "not_a_gateway",
                 gateway=str(target),
                 status=response.status,
-                reason=describe_foreign(target, response),
+                reason=describe_foreign_server(target, response),
             )
 
     def refuse(
@@ -104,7 +104,7 @@ class ForeignResponses:
         if not self.rounds:
             self._since_s = now_s
         self.rounds += 1
-        self.problem = describe_foreign(target, response)
+        self.problem = describe_foreign_server(target, response)
         self._metrics.misdirected.set(1)
         known = self._refusals.get(batch.header.order)
         refusals = (

@@ -43,7 +43,7 @@ from sluice_agent.sending.upload_decisions import (
     decide_reaction,
 )
 from sluice_agent.spool.disk import Disk
-from sluice_agent.spool.format import decode_entry, is_entry
+from sluice_agent.spool.format import decode_spool_entry, is_entry
 from sluice_agent.spool.parked import read_reason
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ErrorCode
@@ -146,7 +146,7 @@ class ParkedInquiry:
             return 0
         try:
             body = await asyncio.to_thread(self.disk.read, self.folder / name)
-            header, frame = decode_entry(body)
+            header, frame = decode_spool_entry(body)
         except FileNotFoundError:  # an operator retried or dropped it
             return 0
         except CorruptEntry as error:

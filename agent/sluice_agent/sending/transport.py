@@ -235,7 +235,7 @@ def client_tls(ca: Path | None, cert: Path | None, key: Path | None) -> ssl.SSLC
     return context
 
 
-def open_session(
+def open_upload_session(
     *, tls: ssl.SSLContext | None, connections_max: int, total_s: float, connect_s: float
 ) -> aiohttp.ClientSession:
     """Open a session, which the caller must close."""

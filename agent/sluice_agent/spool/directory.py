@@ -11,8 +11,8 @@ from sluice_agent.spool.format import (
     PREFIX,
     EntryHeader,
     SpoolState,
-    decode_entry,
     decode_header,
+    decode_spool_entry,
     decode_state,
     encode_state,
     header_end,
@@ -83,7 +83,7 @@ class SpoolDirectory:
         path = self.path("ready", name)
         try:
             with _naming_file(path):
-                return decode_entry(self._disk.read(path))[1]
+                return decode_spool_entry(self._disk.read(path))[1]
         except FileNotFoundError as error:
             raise CorruptEntry("the file does not exist") from error
         except CorruptEntry as error:

@@ -125,7 +125,7 @@ def encode_header(header: EntryHeader) -> bytes:
     return msgspec.json.encode(header)
 
 
-def encode_entry(header: EntryHeader, frame: bytes) -> tuple[bytes, bytes]:
+def encode_spool_entry(header: EntryHeader, frame: bytes) -> tuple[bytes, bytes]:
     """Return the two parts of an entry's file; the frame is not copied."""
     body = encode_header(header)
     head = PREFIX.pack(MAGIC, len(body), hashlib.sha256(body).digest())
@@ -161,7 +161,7 @@ def decode_header(prefix: bytes, *, file_bytes: int) -> EntryHeader:
     return header
 
 
-def decode_entry(body: bytes) -> tuple[EntryHeader, bytes]:
+def decode_spool_entry(body: bytes) -> tuple[EntryHeader, bytes]:
     """Decode an entry."""
     header = decode_header(body, file_bytes=len(body))
     frame = body[len(body) - header.frame_bytes :]

@@ -32,7 +32,7 @@ from sluice_agent.spool.format import (
     EntryHeader,
     FileCheckpoint,
     ParkedReason,
-    encode_entry,
+    encode_spool_entry,
     fold_entry,
     is_entry,
     prune_state,
@@ -221,7 +221,7 @@ class Spool:
         header = sealed.header
         if self._closed:
             raise SpoolBroken(str(self.settings.directory), "the spool is closed")
-        self._directory.publish(header.name, encode_entry(header, sealed.frame))
+        self._directory.publish(header.name, encode_spool_entry(header, sealed.frame))
         batch = SpooledBatch(header=header)
         with self._mutex:
             self._state = fold_entry(self._state, header)

@@ -21,15 +21,13 @@ from cyclopts import config as providers
 from cyclopts.config import Env
 
 from sluice_cli.shell.commands import COMMANDS, SUMMARY
-from sluice_cli.shell.environment import check_variables
 from sluice_cli.shell.options import ExistingDirectory
-from sluice_cli.shell.settings_file import SHARED_KEYS, read_file, unknown_key
-from sluice_cli.shell.usage_errors import usage_error
+from sluice_cli.shell.settings import SHARED_KEYS, check_variables, read_file, unknown_key
 from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import BadUsage
 
 
-def build() -> App:
+def build_application() -> App:
     """Return the command-line application."""
     app = App(
         name="sluice",
@@ -50,13 +48,15 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
 
     Return None if the library has printed a help text or the version.
     """
-    app = build()
+    app = build_application()
     command = tokens[0]
     loaded = [command] if command in COMMANDS and command != "config" else []
-    check_settings(app, loaded)
+    refuse_unknown_settings(app, loaded)
     try:
         call, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except CycloptsError as error:
+        from sluice_cli.shell.usage_errors import usage_error  # noqa: PLC0415 - only for an error
+
         raise usage_error(error) from error
     # After parsing, so that a mistyped option is not reported as a missing store.
     _check_directories(bound)
@@ -71,7 +71,7 @@ def parse_command(tokens: list[str]) -> Callable[[], int] | None:
     return run
 
 
-def check_settings(app: App, commands: list[str]) -> None:
+def refuse_unknown_settings(app: App, commands: list[str]) -> None:
     """Refuse settings that no command reads: variables, and keys of the settings file.
 
     The error names the nearest known name. Settings of other commands than `commands` are not

@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from sluice_cli.shell.environment import refuse_unknown_variables
-from sluice_cli.shell.output import describe_error, describe_os_error, fail
-from sluice_cli.shell.settings_file import read_file, refuse_unknown_command
+from sluice_cli.shell.output import describe_os_error, describe_with_code, fail
+from sluice_cli.shell.settings import read_file, refuse_unknown_command, refuse_unknown_variables
 from sluice_protocol.distribution import describe_missing_package, read_version
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
@@ -77,7 +76,7 @@ def run_command(tokens: list[str]) -> int:
     try:
         return _run(tokens)
     except SluiceError as error:
-        fail(describe_error(error))
+        fail(describe_with_code(error))
         return error.exit_code.value
     except BrokenPipeError:
         raise
@@ -123,9 +122,9 @@ def _run(tokens: list[str]) -> int:
     run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
-    from sluice_cli.shell.logs import configure_logs  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
+    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
-    configure_logs()
+    log_to_stderr()
     return run()
 
 

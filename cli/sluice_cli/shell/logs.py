@@ -15,7 +15,7 @@ finally:
         sys.modules["rich"] = _RICH
 
 
-def configure_logs() -> None:
+def log_to_stderr() -> None:
     """Send events to standard error: coloured lines on a terminal, otherwise JSON lines."""
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *last_processors()],

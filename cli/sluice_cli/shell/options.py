@@ -5,7 +5,6 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_gc.settings import EngineName
 from sluice_protocol.errors import BadUsage, NoStore
 from sluice_protocol.store_backends import URL_FORMS, find_backend, is_local
 
@@ -62,8 +61,6 @@ NewStoreUrl = Annotated[str, _NAMED]
 StoreUrl = Annotated[str, _NAMED, EXISTING_STORE]
 """The acceptance authority: a bucket and prefix, or an existing directory."""
 
-Engine = Annotated[
-    EngineName, Parameter(help="`local` in this process, or `spark` on Spark's executors.")
-]
+ENGINE: Final = Parameter(help="`local` in this process, or `spark` on Spark's executors.")
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs.")]

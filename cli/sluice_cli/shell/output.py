@@ -66,11 +66,11 @@ class _TerminalText:
 
 def write_json(value: object, out: TextIO) -> None:
     """Write one JSON document and a newline; keys keep their order."""
-    out.write(encode_json(value))
+    out.write(json_line(value))
     out.flush()
 
 
-def encode_json(value: object) -> str:
+def json_line(value: object) -> str:
     """Return one JSON document and a newline; keys keep their order."""
     return msgspec.json.encode(value, enc_hook=_plain).decode() + "\n"
 
@@ -105,7 +105,7 @@ def fail(message: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
-def describe_error(error: SluiceError) -> str:
+def describe_with_code(error: SluiceError) -> str:
     """Return the message of an error with its code, the anchor in `docs/reference/errors.md`."""
     if error.exit_code is ExitCode.BAD_USAGE or error.code is ErrorCode.INTERNAL:
         return str(error)  # bad usage names its remedy, and `internal` is what has no other code

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import write_json
-from sluice_cli.shell.settings_file import FILE_DEFAULT
+from sluice_cli.shell.settings import FILE_DEFAULT
 from sluice_cli.up.home import LocalHome, prepare_store, write_settings
 from sluice_cli.up.preflight import (
     check_disk,

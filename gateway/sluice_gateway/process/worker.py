@@ -170,8 +170,8 @@ async def _until_drained(gateway: Gateway, next_number: int, stop: asyncio.Event
             task.cancel()
     transferred = await _transfer_rest(gateway)
     # A worker without a spool refuses what still runs; a spool may still accept it.
-    landed = transferred and (drained or gateway.transfer is None)
-    await gateway.uploads.journal.close(landed=landed)
+    is_complete = transferred and (drained or gateway.transfer is None)
+    await gateway.uploads.journal.close(transferred=is_complete)
     log.info("gateway_drained", complete=drained, transferred=transferred)
     return drained and transferred
 

@@ -52,7 +52,7 @@ class SpoolAcceptor:
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, str(error)) from error
         run = await self._spool.acceptor.accept(upload)
         if isinstance(run.verdict, Accepted):
-            self._spool.journal.note_landed(run.manifest)
+            self._spool.journal.note_transferred(run.manifest)
             await self._spool.journal.flush()
         return run
 
@@ -86,5 +86,5 @@ class SpoolAcceptor:
         """Add a record that is to be transferred."""
         self.pending[key] = self.pending.get(key, 0) + 1
         if key.startswith(ACCEPTED):
-            self._spool.journal.rules.landed.add(key)
+            self._spool.journal.rules.transferred.add(key)
         self._metrics.spool_pending.set(len(self.pending))

@@ -1,6 +1,6 @@
-"""Expiry of the manifests of a spool whose batches have landed.
+"""Expiry of the manifests of a spool whose batches are transferred.
 
-A manifest stays in the spool for the retry horizon and the margin after it has landed, because it
+A manifest stays in the spool for the retry horizon and the margin after it is transferred: it
 decides retries without the authority. Then it is removed in this order:
 
     mark of the boot written ──► manifest deleted ──► marker `landed/v1/<key>` deleted

@@ -1,4 +1,4 @@
-"""The acceptance journal of a spool: it is written into the authority, when batches have landed.
+"""The acceptance journal of a spool, written into the authority when batches are transferred.
 
 A spool accepts without the authority, so nothing fences it: its open registration alone keeps the
 time of the journals back. A spool therefore accepts only while the authority has an open
@@ -6,7 +6,7 @@ registration of it, which its stored state shows, also offline. All processes of
 one journal until it is closed. After a kill the next process needs no network; after a clean stop,
 which closes the journal, it needs the authority once. The stored state is one record:
 
-    registering ── registered in the authority ──► open ── everything landed ──► closing
+    registering ── registered in the authority ──► open ── everything transferred ──► closing
         ▲                                                                           │
         └────────── next start ────────── closed ◄── closed object in the authority ┘
 
@@ -14,9 +14,10 @@ Each state is written before the step that it announces, so a killed process is 
 `registering` repeats the registration under the same name, `open` continues the journal at the
 stored number, `closing` repeats the closed object. The spool accepts only in `open`.
 
-A batch has landed when the authority has it and the acceptance journal names it. The clock of the
-spool's machine plays no part: `LandedTime.advance` binds a time of the authority to the batches
-that were acknowledged before it was received, and the time is published once all have landed.
+A batch is transferred when the authority has it and the acceptance journal names it. The clock of
+the spool's machine plays no part: `TransferredTime.advance` binds a time of the authority to the
+batches that were acknowledged before it was received, and the time is published once all are
+transferred.
 Source: ADR 22.
 """
 
@@ -55,32 +56,32 @@ class _Answer:
     added: int
 
 
-class LandedTime:
-    """The batches of one spool that have not landed, in the order in which they were added.
+class TransferredTime:
+    """The batches of one spool that are not transferred, in the order in which they were added.
 
-    Every batch that was acknowledged before `through_ns` has landed. The time is fixed until the
-    batches of earlier processes were added (`scanned`).
+    Every batch that was acknowledged before `through_ns` is transferred. The time is fixed until
+    the batches of earlier processes were added (`scanned`).
     """
 
     def __init__(self) -> None:
         self.through_ns = UnixNs(0)
         self.scanned = False
         self._added = 0
-        self._waiting: dict[ObjectKey, int] = {}
+        self._pending: dict[ObjectKey, int] = {}
         self._answer: _Answer | None = None
 
     def add(self, key: ObjectKey) -> None:
         """Add a batch; called before it is acknowledged."""
-        if key not in self._waiting:
-            self._waiting[key] = self._added
+        if key not in self._pending:
+            self._pending[key] = self._added
             self._added += 1
 
-    def land(self, key: ObjectKey) -> None:
-        """Remove a batch that has landed."""
-        self._waiting.pop(key, None)
+    def remove(self, key: ObjectKey) -> None:
+        """Remove a batch that is transferred."""
+        self._pending.pop(key, None)
 
     def advance(self, answered_ns: UnixNs) -> UnixNs:
-        """Return the time through which every acknowledged batch has landed.
+        """Return the time through which every acknowledged batch is transferred.
 
         `answered_ns` is the authority's clock in a response that was received before this call.
         """
@@ -88,15 +89,15 @@ class LandedTime:
             return self.through_ns
         newest = _Answer(at_ns=answered_ns, added=self._added)
         bound = self._answer or newest
-        if self._has_landed(bound):
+        if self._is_transferred(bound):
             self.through_ns, bound = bound.at_ns, newest
-            if self._has_landed(newest):
+            if self._is_transferred(newest):
                 self.through_ns = newest.at_ns
         self._answer = bound
         return self.through_ns
 
-    def _has_landed(self, bound: _Answer) -> bool:
-        return next(iter(self._waiting.values()), self._added) >= bound.added
+    def _is_transferred(self, bound: _Answer) -> bool:
+        return next(iter(self._pending.values()), self._added) >= bound.added
 
 
 class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ class SpoolJournalState(msgspec.Struct, frozen=True, kw_only=True):
 
     `status` is the last step that may have begun, and `number` that of the last object that may
     exist. Every batch that the spool acknowledged before `complete_through_unix_ns`, a time of the
-    authority, has landed.
+    authority, is transferred.
     """
 
     schema: Literal["sluice.spool_journal.v1"] = "sluice.spool_journal.v1"
@@ -127,7 +128,7 @@ class SpoolRules:
         self._backoff = Backoff.seeded_by(clock)
         self._created_ns = created_ns
         self._loaded = False
-        self.landed = LandedTime()
+        self.transferred = TransferredTime()
         self.state: SpoolJournalState | None = None
 
     async def load(self) -> None:
@@ -137,14 +138,14 @@ class SpoolRules:
         found = await self._local.get(STATE)
         if isinstance(found, Found):
             self.state = decode_record(STATE, found.body, SpoolJournalState)
-            self.landed.through_ns = UnixNs(self.state.complete_through_unix_ns)
+            self.transferred.through_ns = UnixNs(self.state.complete_through_unix_ns)
         self._loaded = True
 
     async def start(self, now_ns: UnixNs) -> ProcessStart:
         """Return the name and time of a registration, the same again after a kill."""
         state = self.state
         if state is None or state.status != "registering":
-            # After a closed journal everything had landed, and nothing was accepted since.
+            # After a closed journal everything was transferred, and nothing was accepted since.
             started_ns = self._created_ns if state is None else now_ns
             last_ns = 0 if state is None else started_ns_of(state.process)
             name = process_name(UnixNs(max(now_ns, last_ns + 1)), self._ids.ulid())
@@ -155,18 +156,18 @@ class SpoolRules:
                 complete_through_unix_ns=started_ns,
             )
             await self._save(state)
-        self.landed.through_ns = UnixNs(state.started_at_unix_ns)
+        self.transferred.through_ns = UnixNs(state.started_at_unix_ns)
         return ProcessStart(process=state.process, started_ns=UnixNs(state.started_at_unix_ns))
 
     def through_ns(self, answered_ns: UnixNs) -> UnixNs:
         """Return the time of a journal object."""
-        return self.landed.advance(answered_ns)
+        return self.transferred.advance(answered_ns)
 
     async def begin_object(self, number: int) -> None:
         """Store the number of an object; only then may the object be written."""
         state = self.state
         if state is not None and state.number < number:
-            through_ns = self.landed.through_ns
+            through_ns = self.transferred.through_ns
             await self._save(
                 msgspec.structs.replace(state, number=number, complete_through_unix_ns=through_ns)
             )
@@ -199,7 +200,7 @@ class SpoolJournal:
         self._registering = asyncio.Lock()
         self._claimed = False
         self._registered = False
-        self._landed_since_write = False
+        self._transferred_since_write = False
         self.rules = rules
 
     def problem(self) -> str:
@@ -265,12 +266,12 @@ class SpoolJournal:
             raise HttpRefusal(ErrorCode.STORE_UNAVAILABLE, self.problem())
 
     def note(self, manifest: bytes) -> None:
-        """Do nothing: a spooled batch is noted when it has landed."""
+        """Do nothing: a spooled batch is noted when it is transferred."""
 
     async def require_current(self) -> None:
         """Do nothing: a spool is not fenced, because it accepts without the authority."""
 
-    def note_landed(self, manifest: bytes) -> None:
+    def note_transferred(self, manifest: bytes) -> None:
         """Add a manifest that the authority has; `flush` makes it durable."""
         self._writer.note(manifest)
 
@@ -278,7 +279,7 @@ class SpoolJournal:
         """Write every entry; only then may markers be written. Entries are kept on error."""
         await self.register()
         await self._writer.flush()
-        self._landed_since_write = True
+        self._transferred_since_write = True
 
     async def run(self) -> None:
         """Write the time while batches land, and heartbeats, until cancelled."""
@@ -288,20 +289,20 @@ class SpoolJournal:
             await self._clock.sleep(RETRY_S if failed else JOURNAL_INTERVAL_S)
 
     async def write_due(self) -> None:
-        """Write the time if batches have landed since the last object, or a heartbeat if due."""
+        """Write the time if batches were transferred since the last object, or a due heartbeat."""
         if self._registered:
-            landed, self._landed_since_write = self._landed_since_write, False
-            await self._writer.write_due(also_time=landed)
+            transferred, self._transferred_since_write = self._transferred_since_write, False
+            await self._writer.write_due(also_time=transferred)
             if self._writer.problem():
-                self._landed_since_write |= landed
+                self._transferred_since_write |= transferred
 
-    async def close(self, *, landed: bool) -> None:
-        """Close the journal if everything has landed; else the next process continues it."""
-        if not landed or not self._registered:
+    async def close(self, *, transferred: bool) -> None:
+        """Close the journal if everything is transferred; else the next process continues it."""
+        if not transferred or not self._registered:
             return
         try:
             await self.rules.advance_to("closing")
-            await self._writer.close(landed=landed)
+            await self._writer.close(transferred=transferred)
             if self._writer.is_closed:
                 await self.rules.advance_to("closed")
         except SluiceError as error:

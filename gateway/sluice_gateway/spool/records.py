@@ -126,7 +126,7 @@ async def is_transferred(local: ObjectStore, key: ObjectKey) -> bool:
     return isinstance(await local.head(transfer_marker_key(key)), ObjectInfo)
 
 
-async def has_landed(local: ObjectStore, owner: ObjectKey) -> bool:
+async def authority_has_owner(local: ObjectStore, owner: ObjectKey) -> bool:
     """Return True if the authority has the owner of a conflict; its manifest may have expired."""
     if await is_transferred(local, owner):
         return True

@@ -30,7 +30,7 @@ from sluice_gateway.spool.records import (
     RECORDS,
     SpoolBlobs,
     SpoolStores,
-    has_landed,
+    authority_has_owner,
     is_transferred,
     mark_transferred,
     read_spooled_blob,
@@ -85,7 +85,7 @@ class Transferred:
 
 
 @dataclass(frozen=True, slots=True)
-class NewlyLanded:
+class NewlyTransferred:
     """The authority has this manifest; its marker is written after the journal names it."""
 
     manifest: bytes
@@ -98,7 +98,7 @@ class RecordTransfer:
         self._spool = spool
         self._blobs = blobs
 
-    async def transfer(self, key: ObjectKey) -> Transferred | NewlyLanded | None:
+    async def transfer(self, key: ObjectKey) -> Transferred | NewlyTransferred | None:
         """Transfer one record; None: it stays pending. A lost blob raises `InvalidRecord`."""
         if key.startswith(ACCEPTED):
             return await self._transfer_accepted(key)
@@ -106,7 +106,7 @@ class RecordTransfer:
             return await self._transfer_conflict(key)
         return await self._copy(key)
 
-    async def _transfer_accepted(self, key: ObjectKey) -> Transferred | NewlyLanded | None:
+    async def _transfer_accepted(self, key: ObjectKey) -> Transferred | NewlyTransferred | None:
         identity = parse_accepted_key(key)
         found = await read_spooled_record(self._spool.local, key)
         manifest = decode_accepted(key, found.body)
@@ -128,13 +128,13 @@ class RecordTransfer:
         )
         return await self._settle(key, upload, await self._spool.acceptor.accept(upload))
 
-    async def _transfer_conflict(self, key: ObjectKey) -> Transferred | NewlyLanded | None:
+    async def _transfer_conflict(self, key: ObjectKey) -> Transferred | NewlyTransferred | None:
         """Upload refused bytes to the authority, which refuses and records them too."""
         identity, submitted = parse_quarantine_key(key)
         if await is_transferred(self._spool.local, key):
             await self._blobs.drop(submitted)
             return Transferred("conflict")
-        if not await has_landed(self._spool.local, accepted_key(identity)):
+        if not await authority_has_owner(self._spool.local, accepted_key(identity)):
             return None
         frame = await read_spooled_blob(self._spool.local, submitted)
         if frame is None:
@@ -151,7 +151,7 @@ class RecordTransfer:
 
     async def _confirm(
         self, key: ObjectKey, identity: Identity, digest: Digest
-    ) -> Transferred | NewlyLanded | None:
+    ) -> Transferred | NewlyTransferred | None:
         """Mark a record whose blob was deleted after its transfer, if the authority has it."""
         remote, owner = self._spool.remote, accepted_key(identity)
         found = await remote.get(owner)
@@ -163,14 +163,14 @@ class RecordTransfer:
             reason = "the spool lost this blob: restore it; its record is not transferred"
             raise InvalidRecord(blob_key(digest), reason)
         if isinstance(found, Found) and accepted and key.startswith(ACCEPTED):
-            return NewlyLanded(found.body)
+            return NewlyTransferred(found.body)
         result: TransferResult = "accepted" if accepted else "conflict"
         await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return Transferred(result)
 
     async def _settle(
         self, key: ObjectKey, upload: Upload, run: AcceptanceRun
-    ) -> Transferred | NewlyLanded | None:
+    ) -> Transferred | NewlyTransferred | None:
         match run.verdict:
             case Accepted():
                 result: TransferResult = "accepted"
@@ -183,11 +183,11 @@ class RecordTransfer:
                 return None
         await self._blobs.drop(upload.digest)
         if result == "accepted" and key.startswith(ACCEPTED):
-            return NewlyLanded(run.manifest)
+            return NewlyTransferred(run.manifest)
         await mark_transferred(self._spool.local, self._spool.clock, key, result)
         return Transferred(result)
 
-    async def _copy(self, key: ObjectKey) -> Transferred | NewlyLanded | None:
+    async def _copy(self, key: ObjectKey) -> Transferred | NewlyTransferred | None:
         found = await read_spooled_record(self._spool.local, key)
         match await self._spool.remote.create(key, found.body):
             case Applied() | Exists():
@@ -213,7 +213,7 @@ class SpoolTransfer:
         self._metrics = metrics
         self._interval_s = interval_s
         self._scanned_ns: int | None = None
-        self._landed: dict[ObjectKey, int] = {}
+        self._unmarked: dict[ObjectKey, int] = {}
         self._records = RecordTransfer(spool, accepted.blobs)
 
     @property
@@ -269,28 +269,28 @@ class SpoolTransfer:
             await self._scan(RECORDS)
             await self._accepted.blobs.count()
             self._scanned_ns = self._spool.clock.monotonic_ns()
-            self._spool.journal.rules.landed.scanned = True
+            self._spool.journal.rules.transferred.scanned = True
         await self._find_unsure()
         await self._spool.journal.prepare()
         for prefix in RECORDS:
             left = [key for key in self._accepted.pending if key.startswith(prefix)]
-            keys = [key for key in left if key not in self._landed]
+            keys = [key for key in left if key not in self._unmarked]
             for first in range(0, max(1, len(keys)), LANDED_MAX):
                 some = keys[first : first + LANDED_MAX]
                 await run_concurrently(some, self._transfer, concurrency=CONCURRENCY)
-                await self._mark_landed()
+                await self._mark_transferred()
 
-    async def _mark_landed(self) -> None:
+    async def _mark_transferred(self) -> None:
         """Write the journal, then the markers of the batches that it names."""
-        landed = list(self._landed)
-        if not landed:
+        unmarked = list(self._unmarked)
+        if not unmarked:
             return
         try:
             await self._spool.journal.flush()
         except SluiceError as error:
-            log.warning("spool_journal_not_written", batches=len(landed), reason=str(error))
+            log.warning("spool_journal_not_written", batches=len(unmarked), reason=str(error))
             return
-        await run_concurrently(landed, self._mark_one, concurrency=CONCURRENCY)
+        await run_concurrently(unmarked, self._mark_one, concurrency=CONCURRENCY)
 
     async def _mark_one(self, key: ObjectKey) -> None:
         try:
@@ -298,8 +298,8 @@ class SpoolTransfer:
         except StoreError as error:
             log.warning("spool_record_pending", key=key, reason=str(error))
             return
-        self._spool.journal.rules.landed.land(key)
-        self._finish(key, "accepted", self._landed.pop(key))
+        self._spool.journal.rules.transferred.remove(key)
+        self._finish(key, "accepted", self._unmarked.pop(key))
 
     def _finish(self, key: ObjectKey, result: TransferResult, added: int) -> None:
         """Forget a record, unless an upload added it again: then a further pass drops its blob."""
@@ -336,10 +336,10 @@ class SpoolTransfer:
             return
         match outcome:
             case Transferred(result=result):
-                self._spool.journal.rules.landed.land(key)
+                self._spool.journal.rules.transferred.remove(key)
                 self._finish(key, result, added)
-            case NewlyLanded(manifest=manifest):
-                self._landed[key] = added
-                self._spool.journal.note_landed(manifest)
+            case NewlyTransferred(manifest=manifest):
+                self._unmarked[key] = added
+                self._spool.journal.note_transferred(manifest)
             case None:
                 pass

@@ -26,9 +26,9 @@ from sluice_query.parameters import (
     parse_values,
 )
 from sluice_query.request import Query
-from sluice_query.result import NeighboursResult, ViewResult, result_lines
+from sluice_query.result import ViewResult, result_lines
 from sluice_query.streaming import stream_lines, stream_search
-from sluice_query.views import FieldListResult, HistogramResult, TopValuesResult
+from sluice_query.views import FieldListResult, HistogramResult, NeighboursResult, TopValuesResult
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.parameters import AgentParameter, IntegerParameter, Parameter, check_names

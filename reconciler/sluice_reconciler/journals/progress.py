@@ -2,13 +2,13 @@
 
 States of a journal object, and its transitions:
 
-    unread      `read`, and it is the next number                     → waiting
-    waiting     every entry is enqueued, held, or names no manifest   → processed
+    unread      `read`, and it is the next number                     → pending
+    pending     every entry is enqueued, held, or names no manifest   → processed
                 another reconciler published its number               → processed
     missing     a later object exists, or it cannot be decoded        → the journal is broken
     broken      a full pass that began after the next object was
                 written has ended: it listed what the object named    → processed
-    waiting     too many entries are left, of lanes that are halted   → abandoned
+    pending     too many entries are left, of lanes that are halted   → abandoned
     abandoned   a full pass that began after it was written has ended → processed
 
 Objects become processed in order, so one number describes what is done.
@@ -37,7 +37,7 @@ NEVER: Final = UnixNs(0)
 
 
 @dataclass(slots=True, kw_only=True)
-class WaitingObject:
+class UnprocessedObject:
     """A journal object that was read and is not processed yet.
 
     Attributes:
@@ -151,7 +151,7 @@ class ProcessJournal:
         complete_through_ns: The time of that object; before the first, the start of the process.
         written_ns: The Last-Modified of its newest known object, the registration included.
         silent_at_ns: The store's clock when a listing last showed no further object.
-        waiting: Objects that were read and are not processed, in order.
+        pending: Objects that were read and are not processed, in order.
         broken: Why reading does not continue, if so.
     """
 
@@ -161,7 +161,7 @@ class ProcessJournal:
     written_ns: UnixNs
     silent_at_ns: UnixNs = NEVER
     closed: bool = False
-    waiting: deque[WaitingObject] = field(default_factory=deque)
+    pending: deque[UnprocessedObject] = field(default_factory=deque)
     broken: BrokenJournal | None = None
 
     @classmethod
@@ -188,34 +188,34 @@ class ProcessJournal:
     @property
     def read_through(self) -> int:
         """The number of the last object that was read."""
-        return self.waiting[-1].number if self.waiting else self.processed
+        return self.pending[-1].number if self.pending else self.processed
 
     @property
     def is_read(self) -> bool:
         """Whether a closed object was read: there is nothing after it."""
-        return self.waiting[-1].closed if self.waiting else self.closed
+        return self.pending[-1].closed if self.pending else self.closed
 
-    def read(self, one: WaitingObject, written_ns: UnixNs) -> None:
+    def read(self, one: UnprocessedObject, written_ns: UnixNs) -> None:
         """Add the next object."""
         if one.number != self.read_through + 1:
             raise AssertionError("a number of the journal was skipped")
-        self.waiting.append(one)
+        self.pending.append(one)
         self.written_ns = max(self.written_ns, written_ns)
 
     def settle(self) -> None:
         """Process the first objects without entries that are left."""
-        while self.waiting and self.waiting[0].is_done:
-            self._finish(self.waiting.popleft())
+        while self.pending and self.pending[0].is_done:
+            self._finish(self.pending.popleft())
 
-    def cover(self, number: int) -> list[WaitingObject]:
+    def cover(self, number: int) -> list[UnprocessedObject]:
         """Process the objects that another reconciler published as processed; return them."""
-        covered: list[WaitingObject] = []
-        while self.waiting and self.waiting[0].number <= number:
-            covered.append(self.waiting.popleft())
+        covered: list[UnprocessedObject] = []
+        while self.pending and self.pending[0].number <= number:
+            covered.append(self.pending.popleft())
             self._finish(covered[-1])
         return covered
 
-    def _finish(self, one: WaitingObject) -> None:
+    def _finish(self, one: UnprocessedObject) -> None:
         self.processed = one.number
         self.complete_through_ns = max(self.complete_through_ns, one.complete_through_ns)
         self.closed = one.closed
@@ -228,8 +228,8 @@ class ProcessJournal:
         objects themselves are too many.
         """
         keys: list[ObjectKey] = []
-        kept: deque[WaitingObject] = deque()
-        for one in self.waiting:
+        kept: deque[UnprocessedObject] = deque()
+        for one in self.pending:
             if one.attempted:
                 one.abandoned |= frozenset(one.left.values())
                 keys += one.left
@@ -247,17 +247,17 @@ class ProcessJournal:
                 one.abandoned |= before.abandoned
                 one.lost |= before.lost
             kept.append(one)
-        self.waiting = kept
+        self.pending = kept
         return keys
 
     def heal(self, pass_began_ns: UnixNs | None) -> bool:
         """Skip what a full pass has replaced; return True if reading continues."""
-        for one in self.waiting:
+        for one in self.pending:
             margin_ns = int(BREAK_MARGIN_S * NS_PER_S)
             if one.abandoned and (pass_began_ns or 0) >= one.written_ns + margin_ns:
                 one.abandoned, one.lost = frozenset(), False
         broken = self.broken
-        if broken is None or self.waiting or not broken.is_healed_by(pass_began_ns):
+        if broken is None or self.pending or not broken.is_healed_by(pass_began_ns):
             return False
         self.processed, self.broken = broken.next_number - 1, None
         return True
@@ -265,11 +265,11 @@ class ProcessJournal:
     def progress(self, date_ns: UnixNs, lane: int | None = None) -> ProcessProgress:
         """Return how far the process is complete in one lane, or in lanes where nothing is left.
 
-        `date_ns` is the store's clock. Without a lane, these are the lanes that no waiting entry
+        `date_ns` is the store's clock. Without a lane, these are the lanes that no pending entry
         belongs to.
         """
         through_ns, closed = self.complete_through_ns, self.closed
-        for one in self.waiting:
+        for one in self.pending:
             if not one.attempted or (lane is not None and one.is_left_in(lane)):
                 break
             through_ns, closed = max(through_ns, one.complete_through_ns), one.closed
@@ -301,21 +301,21 @@ class ProcessJournal:
 
 
 def lanes_left(journals: Iterable[ProcessJournal]) -> frozenset[int]:
-    """Return the lanes that some waiting entry belongs to."""
+    """Return the lanes that some pending entry belongs to."""
     return frozenset(
         lane
         for journal in journals
-        for one in journal.waiting
+        for one in journal.pending
         if one.attempted
         for lane in one.lanes_left
     )
 
 
-def describe(progress: ProcessProgress | None) -> str | None:
+def holder_text(progress: ProcessProgress | None) -> str | None:
     """Return the text that names what holds the frontier back."""
     return None if progress is None else f"{progress.collector_id} (process {progress.process})"
 
 
-def entries_waiting(journals: Collection[ProcessJournal]) -> int:
+def entries_pending(journals: Collection[ProcessJournal]) -> int:
     """Return the number of entries that are neither enqueued nor held."""
-    return sum(len(one.left) for journal in journals for one in journal.waiting)
+    return sum(len(one.left) for journal in journals for one in journal.pending)

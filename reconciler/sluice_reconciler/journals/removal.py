@@ -135,7 +135,7 @@ class JournalRemoval:
                 is_empty = is_empty and page.last and len(planned) <= deletes_max
                 break
         deleted = await self._delete(planned[:deletes_max])
-        is_over = has_ended and not journal.waiting
+        is_over = has_ended and not journal.pending
         if is_over and is_empty and deleted == len(planned):
             deleted += await self._delete([registration_key(journal.process)])
         return deleted

@@ -1,6 +1,6 @@
 """The journal route: it reads what gateways journaled, enqueues it, and publishes the frontier.
 
-The steps of a round. After a crash between two of them, the next round repeats work:
+The steps of a pass over the journals. After a crash between two of them, the next repeats work:
 
     1 read the discovery record, and list the registrations.
     2 read the next journal objects.
@@ -11,7 +11,7 @@ A number is published only after step 3, so a crash repeats work and never skips
 of a lane is `decide_frontier` over what was processed in that lane, with the store's clock from
 before the listing of step 1.
 
-Entries of a lane that another reconciler works on wait until that reconciler publishes a later time
+Entries of a lane that another reconciler works on are pending until it publishes a later time
 of the lane. If lanes are shared, only the lane is remembered, and the object is read again if the
 lane is handed over. If not, the entries are kept and processed after `takeover_after_s`.
 """
@@ -44,9 +44,9 @@ from sluice_reconciler.discovery import (
 from sluice_reconciler.journals.progress import (
     BREAK_MARGIN_S,
     ProcessJournal,
-    WaitingObject,
-    describe,
-    entries_waiting,
+    UnprocessedObject,
+    entries_pending,
+    holder_text,
     lanes_left,
 )
 from sluice_reconciler.journals.reader import (
@@ -104,7 +104,7 @@ def _replaced_from_ns(
             yield UnixNs(journal.written_ns + int(LATE_S * NS_PER_S))
     if journal.broken is not None:
         yield journal.broken.healed_from_ns
-    for one in journal.waiting:
+    for one in journal.pending:
         if one.lost:
             yield UnixNs(one.written_ns + int(BREAK_MARGIN_S * NS_PER_S))
 
@@ -174,12 +174,12 @@ class NamedEntries:
             self.manifests.pop(key, None)
 
 
-WAITING_MAX: Final = 16_384
+PENDING_MAX: Final = 16_384
 """Entries that were read and are not processed, over all journals; then reading pauses. One with
 the parts of combined requests counts as several.
 """
 
-OBJECTS_WAITING_MAX: Final = 16_384
+OBJECTS_PENDING_MAX: Final = 16_384
 """Objects that were read and are not processed, over all journals; about 1 KiB of memory each."""
 
 SWITCH_INTERVAL_S: Final = 60.0
@@ -189,11 +189,11 @@ RETRY_S: Final = 1.0
 """Pause before entries that could not be processed are tried again, seconds."""
 
 UNREGISTERED_INTERVALS: Final = 5
-"""Pause between two rounds while no gateway is registered, in intervals of listing."""
+"""Pause between two passes while no gateway is registered, in intervals of listing."""
 
 
 class JournalRoute:
-    """Reads, processes and publishes, each time that `round` is called."""
+    """Reads, processes and publishes, each time that `run_pass` is called."""
 
     def __init__(self, context: ReconcilerContext, pipeline: BatchPipeline) -> None:
         self._context = context
@@ -211,11 +211,11 @@ class JournalRoute:
         self._switch_read_at_ns: int | None = None
         self._entries = NamedEntries(context.authority.lanes)
         self.tried = asyncio.Event()
-        """Set when the first round has ended, with or without an error."""
+        """Set when the first pass has ended, with or without an error."""
         self.is_behind = False
-        """Whether the last round left objects of a journal unread, so that another one is due."""
+        """Whether the last pass left objects of a journal unread, so that another one is due."""
         self.frontier: Frontier | None = None
-        """The frontier of the last round, without what other reconcilers have shown."""
+        """The frontier of the last pass, without what other reconcilers have shown."""
 
     @property
     def journals(self) -> tuple[ProcessJournal, ...]:
@@ -239,34 +239,34 @@ class JournalRoute:
         return len(self._journals) - len(self._ended)
 
     async def run(self) -> None:
-        """Make rounds until cancelled; store errors are logged, and the round is repeated."""
+        """Make passes until cancelled; store errors are logged, and the pass is repeated."""
         health = self._context.health
         while True:
             try:
-                await self.round()
+                await self.run_pass()
             except SluiceError as error:
                 health.fail(Loop.JOURNALS, error)
                 pause_s = RETRY_S
             else:
                 health.succeed(Loop.JOURNALS)
-                health.rounds += self._context.registry.is_journaled
+                health.journal_passes += self._context.registry.is_journaled
                 pause_s = self.pause_s
             self.tried.set()
             await self._context.runtime.clock.sleep(pause_s)
 
     @property
     def pause_s(self) -> float:
-        """The pause after a round that succeeded, seconds."""
+        """The pause after a pass that succeeded, seconds."""
         settings = self._context.settings
         if self.is_behind:
-            return 0.0  # the round stopped at a limit, so the next one has work
+            return 0.0  # the pass stopped at a limit, so the next one has work
         if self.open_processes:
-            return settings.round_interval_s
+            return settings.read_interval_s
         if self._journals:
             return settings.listing_interval_s
         return UNREGISTERED_INTERVALS * settings.journal_interval_s
 
-    async def round(self) -> PipelineResult:
+    async def run_pass(self) -> PipelineResult:
         """Read what is new, process it, and publish the frontier; after an error, call it again."""
         interval_ns = int(self._context.settings.listing_interval_s * NS_PER_S)
         now_ns = self._context.runtime.clock.monotonic_ns()
@@ -347,7 +347,7 @@ class JournalRoute:
 
     def _set_lags(self) -> None:
         metrics, clock = self._context.metrics, self._context.clock
-        metrics.journal_entries_waiting.set(entries_waiting(self.journals))
+        metrics.journal_entries_pending.set(entries_pending(self.journals))
         lags: defaultdict[str, float] = defaultdict(float)
         for process, journal in self._journals.items():
             if process not in self._ended:
@@ -393,29 +393,29 @@ class JournalRoute:
         return None if began_ns is None else UnixNs(began_ns)
 
     def _cover(self) -> None:
-        """Drop waiting entries that another reconciler published as processed."""
+        """Drop pending entries that another reconciler published as processed."""
         published = self._context.discovery.record.journals
         elsewhere = lane_times(self._context.discovery.record, self._context.workers.of_members)
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):
                 covered += one.left
-            for one in journal.waiting:
+            for one in journal.pending:
                 covered += one.cover_lanes(elsewhere, self._pass_began_ns() or 0)
         found = self._entries.find(covered)
         self._context.live.observe_elsewhere(found)
         self._entries.forget(covered)
         for stage in Stage:
-            self._context.backlog.end(stage, covered)
+            self._context.pending.end(stage, covered)
 
     def _has_too_many_objects(self) -> bool:
-        return sum(len(journal.waiting) for journal in self.journals) >= OBJECTS_WAITING_MAX
+        return sum(len(journal.pending) for journal in self.journals) >= OBJECTS_PENDING_MAX
 
     def _space(self) -> int:
         """Return how many plain entries may be read."""
         if self._has_too_many_objects():
             return 0
-        return WAITING_MAX - entries_waiting(self.journals) - self._entries.extra_weight
+        return PENDING_MAX - entries_pending(self.journals) - self._entries.extra_weight
 
     async def _read_objects(self) -> None:
         self.is_behind = False
@@ -442,7 +442,7 @@ class JournalRoute:
         for journal, objects in zip(unread, found, strict=True):
             for one in objects:
                 self._context.clock.observe(one.date_ns)
-                journal.read(self._waiting(journal, one), one.written_ns)
+                journal.read(self._pending(journal, one), one.written_ns)
 
     async def _read_again(self, space: int) -> int:
         """Read objects with entries of lanes that were handed over; return the entries' weight."""
@@ -450,7 +450,7 @@ class JournalRoute:
         gained = [
             (journal, one, one.elsewhere - elsewhere)
             for journal in self.journals
-            for one in journal.waiting
+            for one in journal.pending
             if not one.elsewhere <= elsewhere
         ]
         for done, (journal, one, lanes) in enumerate(gained):
@@ -466,7 +466,7 @@ class JournalRoute:
             one.regain(mine, lanes, self._context.runtime.clock.monotonic_ns())
         return weight
 
-    def _waiting(self, journal: ProcessJournal, one: JournalObject) -> WaitingObject:
+    def _pending(self, journal: ProcessJournal, one: JournalObject) -> UnprocessedObject:
         """Return the entries of an object that this process has to care for."""
         published = self._context.discovery.record.journals.get(journal.process, 0)
         is_new = one.number > published
@@ -474,7 +474,7 @@ class JournalRoute:
         left, others = self._entries.divide(one.manifests, lanes if is_new else frozenset())
         self._context.live.observe_elsewhere(others)
         elsewhere = self._entries.lanes_of(others) if is_new else frozenset[int]()
-        return WaitingObject(
+        return UnprocessedObject(
             number=one.number,
             complete_through_ns=one.complete_through_ns,
             closed=one.journal.header.closed,
@@ -493,7 +493,7 @@ class JournalRoute:
         due = [
             one
             for journal in self._journals.values()
-            for one in journal.waiting
+            for one in journal.pending
             if one.due_ns <= now_ns and (one.left or not one.attempted)
         ]
         result = PipelineResult()
@@ -501,14 +501,14 @@ class JournalRoute:
             if due:
                 result = await self._process_objects(due)
         finally:
-            before = sum(len(journal.waiting) for journal in self._journals.values())
+            before = sum(len(journal.pending) for journal in self._journals.values())
             for journal in self._journals.values():
                 journal.settle()
-            after = sum(len(journal.waiting) for journal in self._journals.values())
+            after = sum(len(journal.pending) for journal in self._journals.values())
             self._context.metrics.journal_objects.inc(before - after)
         return result
 
-    async def _process_objects(self, due: Sequence[WaitingObject]) -> PipelineResult:
+    async def _process_objects(self, due: Sequence[UnprocessedObject]) -> PipelineResult:
         shared = self._context.workers.shared
         if shared is None and any(one.attempted for one in due):
             # Their lanes were another reconciler's: it may have enqueued them since.
@@ -542,7 +542,7 @@ class JournalRoute:
             self._context.metrics.journal_entries_absent.inc(done.absent)
             log.error("journal_entries_absent", entries=done.absent, first_key=chunk[0])
 
-    def _schedule(self, due: Sequence[WaitingObject]) -> None:
+    def _schedule(self, due: Sequence[UnprocessedObject]) -> None:
         """Set when what is left is tried again; a rival has `takeover_after_s` for its lanes."""
         patience_s = RETRY_S
         if self._context.workers.shared is None:
@@ -598,7 +598,7 @@ class JournalRoute:
         if self._context.registry.is_journaled:
             claim = DiscoveryClaim(
                 lanes={lane: one.complete_through_ns for lane, one in frontiers.items()},
-                held_by=describe(self.frontier.held_by),
+                held_by=holder_text(self.frontier.held_by),
                 journals=numbers,
             )
         if await self._context.discovery.claim(claim, step_s=IDLE_STEP_S):

@@ -20,7 +20,7 @@ from sluice_queue.inspection import (
     LaneStatus,
     list_lanes,
     read_entries,
-    read_status,
+    read_lane_status,
 )
 from sluice_queue.lane import Lane
 from sluice_queue.register import Register, body_descriptors, decode_register
@@ -175,7 +175,7 @@ _CONDITIONS: Final = {
 }
 
 
-def describe(defect: LaneDefect) -> str:
+def defect_text(defect: LaneDefect) -> str:
     """Return a defect as one line with the next step."""
     what = defect.kind.value.replace("_", " ")
     return (
@@ -204,7 +204,7 @@ async def read_queue_status(
     consumed = [lane for lane in known if queue in (None, lane.queue)]
     names = {lane.queue for lane in (*existing, *recorded, *consumed)}
     expected = {Lane(queue=name, lane=number) for name in names for number in range(lanes)}
-    found = {(one.queue, one.lane): one for one in await read_status(store, queue)}
+    found = {(one.queue, one.lane): one for one in await read_lane_status(store, queue)}
 
     async def check(lane: Lane) -> None:
         place = (lane.queue, lane.lane)
@@ -219,7 +219,7 @@ async def read_queue_status(
                 queue=lane.queue,
                 lane=lane.lane,
                 condition=_CONDITIONS[defect.kind],
-                problem=describe(defect),
+                problem=defect_text(defect),
             )
         if members is not None and place in found:
             found[place] = replace(found[place], ownership=_ownership(lane, stored, members))

@@ -9,7 +9,7 @@ States of a lane as one member sees it, and its transitions:
     of another    assigned to this member, and no live member names it      → working
                   assigned to this member for `HANDOVER_MAX_S`              → working
     working       assigned to another live member                           → released
-    released      the ledger is stored, and the record names it no more     → of another
+    released      its state is stored, and the record names it no more     → of another
 
 Membership only avoids that two reconcilers do the same work. It proves nothing: the owner term in
 the lane state fences an owner that does not know that it lost a lane (ADR 24 and 25).
@@ -43,7 +43,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -78,24 +78,8 @@ class HostProcess(msgspec.Struct, frozen=True, kw_only=True):
     started: int
 
 
-class HostProcesses(Protocol):
-    """Port: the processes of this machine."""
-
-    def current(self) -> HostProcess | None:
-        """Return this process, or None if the system does not show it."""
-        ...
-
-    def has_ended(self, process: HostProcess) -> bool:
-        """Return True if a process has ended; False if it runs or nothing is known of it."""
-        ...
-
-    def host_name(self) -> str:
-        """Return the name of this machine."""
-        ...
-
-
-class SystemProcesses:
-    """The processes that `/proc` shows; on a system without it, nothing is known."""
+class HostProcesses:
+    """The processes of this machine, as `/proc` shows them; without it, nothing is known."""
 
     def current(self) -> HostProcess | None:
         """Return this process, or None without `/proc`."""

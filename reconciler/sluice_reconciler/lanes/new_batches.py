@@ -1,7 +1,7 @@
-"""Deciding which batches are new: from the ledger, from `accepted/`, and from memory.
+"""Deciding which batches are new: from the lane state, from `accepted/`, and from memory.
 
-The ledger decides most batches without a request. A batch inside a sequence range needs one listing
-of that part of `accepted/`. `RecentKeys` remembers in memory what was decided lately.
+The lane state decides most batches without a request. A batch inside a sequence range needs one
+listing of that part of `accepted/`. `RecentKeys` remembers in memory what was decided lately.
 """
 
 import hashlib
@@ -51,7 +51,7 @@ def boot_prefix(agent_id: str, boot_id: str) -> str:
     return accepted_key(first).rpartition("/")[0] + "/"
 
 
-def identity_of(key: ObjectKey) -> Identity | None:
+def identity_of_key(key: ObjectKey) -> Identity | None:
     """Return the identity that an accepted key names, or None for any other key."""
     try:
         return parse_accepted_key(key)
@@ -61,32 +61,33 @@ def identity_of(key: ObjectKey) -> Identity | None:
 
 async def new_batches(
     store: ObjectStore,
-    ledger: EnqueuedBatches,
+    enqueued: EnqueuedBatches,
     batches: Iterable[Identity],
     compared: ComparedRanges | None = None,
 ) -> tuple[list[Identity], list[UnsureRange]]:
     """Return the batches that a lane was not given yet.
 
-    `ledger` is only read. `compared` has comparisons made earlier, of keys that existed before the
-    first of them; new comparisons are added. The new batches are in the order of `batches`. Batches
-    inside a returned range, whose new ones the seal does not identify, may have been enqueued.
+    `enqueued` is only read. `compared` has comparisons made earlier, of keys that existed before
+    the first of them; new comparisons are added. The new batches are in the order of `batches`.
+    Batches inside a returned range, whose new ones the seal does not identify, may have been
+    enqueued.
     """
     found: list[Identity] = []
     known: ComparedRanges = compared if compared is not None else {}
     unsure: list[UnsureRange] = []
     decided = list(batches)
-    ledger.load((who.agent_id, who.boot_id) for who in decided)
+    enqueued.load((who.agent_id, who.boot_id) for who in decided)
     for who in decided:
-        match await _status_of(store, ledger, who):
+        match await _status_of(store, enqueued, who):
             case EnqueueStatus.DONE:
                 continue
             case EnqueueStatus.NEW | EnqueueStatus.RETIRED:
                 found.append(who)
             case EnqueueStatus.MAYBE:
-                sealed = _range_of(ledger, who)
+                sealed = _range_of(enqueued, who)
                 if sealed is None:
                     continue
-                result = await _compare_range(store, ledger, who, sealed, known)
+                result = await _compare_range(store, enqueued, who, sealed, known)
                 if any((one.start, one.end) == (who.seq_start, who.seq_end) for one in result.new):
                     found.append(who)
                     place = UnsureRange((who.agent_id, who.boot_id), sealed)
@@ -95,38 +96,38 @@ async def new_batches(
     return found, unsure
 
 
-async def _status_of(store: ObjectStore, ledger: EnqueuedBatches, who: Identity) -> EnqueueStatus:
+async def _status_of(store: ObjectStore, enqueued: EnqueuedBatches, who: Identity) -> EnqueueStatus:
     """Return whether a batch was enqueued; a boot that was retired is restored first."""
-    status = ledger.status(who)
+    status = enqueued.status(who)
     if status is EnqueueStatus.RETIRED:
-        await _restore_boot(store, ledger, (who.agent_id, who.boot_id))
-        status = ledger.status(who)
+        await _restore_boot(store, enqueued, (who.agent_id, who.boot_id))
+        status = enqueued.status(who)
     return status
 
 
-async def _restore_boot(store: ObjectStore, ledger: EnqueuedBatches, boot: Boot) -> None:
-    """List once a boot that the ledger does not contain, and add what was enqueued."""
+async def _restore_boot(store: ObjectStore, enqueued: EnqueuedBatches, boot: Boot) -> None:
+    """List once a boot that the lane state does not contain, and add what was enqueued."""
     prefix = boot_prefix(*boot)
     listed = [
         ListedBatch(start=found.seq_start, end=found.seq_end, last_modified_ns=one.last_modified_ns)
         async for page in store.list(prefix)
         for one in page.objects
-        if (found := identity_of(one.key)) is not None
+        if (found := identity_of_key(one.key)) is not None
     ]
-    # The ledger decides what is settled after the listing: boots may be retired meanwhile.
-    ledger.restore(boot, restore_ranges(listed, ledger.settled_s, ledger.unsettled_of(boot)))
+    # The lane state decides what is settled after the listing: boots may be retired meanwhile.
+    enqueued.restore(boot, restore_ranges(listed, enqueued.settled_s, enqueued.unsettled_of(boot)))
 
 
-def _range_of(ledger: EnqueuedBatches, who: Identity) -> SequenceRange | None:
+def _range_of(enqueued: EnqueuedBatches, who: Identity) -> SequenceRange | None:
     """Return a copy of the range that contains a batch: the range may grow during a listing."""
-    boot = ledger.boot(who.agent_id, who.boot_id)
+    boot = enqueued.boot(who.agent_id, who.boot_id)
     sealed = boot.range_of(who.seq_start, who.seq_end) if boot is not None else None
     return None if sealed is None else sealed.copy()
 
 
 async def _compare_range(
     store: ObjectStore,
-    ledger: EnqueuedBatches,
+    enqueued: EnqueuedBatches,
     who: Identity,
     sealed: SequenceRange,
     known: ComparedRanges,
@@ -135,16 +136,16 @@ async def _compare_range(
     place = (who.agent_id, who.boot_id, sealed.start, sealed.seal)
     if place not in known:
         known[place] = await _compare_with_listing(
-            store, ledger, (who.agent_id, who.boot_id), sealed
+            store, enqueued, (who.agent_id, who.boot_id), sealed
         )
     return known[place]
 
 
 async def _compare_with_listing(
-    store: ObjectStore, ledger: EnqueuedBatches, boot: Boot, sealed: SequenceRange
+    store: ObjectStore, enqueued: EnqueuedBatches, boot: Boot, sealed: SequenceRange
 ) -> RangeComparison:
     agent_id, boot_id = boot
-    ranges = ledger.boot(agent_id, boot_id)
+    ranges = enqueued.boot(agent_id, boot_id)
     extras = list(ranges.extras) if ranges is not None else []
     inside = partial(_listed_inside, store, boot_prefix(agent_id, boot_id), sealed)
     # Usually every listed batch is enqueued; then no listing of a long range is kept in memory.
@@ -172,7 +173,7 @@ async def _listed_inside(
     end_at = f"{prefix}{sealed.end:020d}-{sealed.end:020d}.json"
     async for page in store.list(prefix, start_after=after, end_at=end_at):
         for one in page.objects:
-            who = identity_of(one.key)
+            who = identity_of_key(one.key)
             if who is not None and who.seq_end <= sealed.end:
                 yield ListedBatch(
                     start=who.seq_start, end=who.seq_end, last_modified_ns=one.last_modified_ns

@@ -5,8 +5,8 @@ The steps of one append, and what the next owner does after a crash behind each 
     1 write the work list                  no register names it; the collector deletes it
     2 write a part, with some flushes      no lane state names it; the next owner deletes it
     3 swap in the append intent            the append is not in the register: drop the intent
-    4 append to the register               the append is in the register: add it to the ledger
-    5 add the intent to the ledger         as after step 4; stored with the next intent
+    4 append to the register               the append is in the register: it is enqueued
+    5 add the intent to what is enqueued   as after step 4; stored with the next intent
 
 Boots are retired by one swap too: it sets the settled time and names runs without these boots. A
 crash before it leaves parts that no lane state names.
@@ -28,8 +28,7 @@ from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import SWAP_RETRY
+from sluice_queue.lane import SWAP_RETRY, Lane, Runtime
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch, in_order
@@ -38,8 +37,8 @@ from sluice_reconciler.lanes.part_log import (
     LaneLog,
     PartCache,
     PartMissing,
-    load_ledger,
-    read_ledger,
+    load_enqueued,
+    read_enqueued,
     refuse_if_current,
 )
 from sluice_reconciler.lanes.request_log import RequestLog, SpilledRequests
@@ -83,7 +82,7 @@ class LaneOwner:
         stored: StoredLaneState,
         appender: Appender,
         runtime: Runtime,
-        ledger: EnqueuedBatches,
+        enqueued: EnqueuedBatches,
         log: LaneLog,
     ) -> None:
         self._store = store
@@ -97,7 +96,7 @@ class LaneOwner:
         self._requests = RequestLog(store, self._lane, term, runtime)
         self.repeated_parts = 0
         """Parts of enqueued batches that repeat other batches of the lane."""
-        self.ledger = ledger
+        self.enqueued = enqueued
         self.forgotten = False
         """Whether the register no longer shows what became of an append intent."""
         self.in_doubt = False
@@ -124,11 +123,11 @@ class LaneOwner:
         """
         cache = cache if cache is not None else PartCache()
         # Most parts are read before the earlier owner is fenced.
-        await read_ledger(store, lane, cache)
+        await read_enqueued(store, lane, cache)
         stored = await _raise_owner_term(store, lane, runtime, claim)
         record = stored.record
         try:
-            ledger = await load_ledger(store, stored, cache)
+            enqueued = await load_enqueued(store, stored, cache)
         except PartMissing as missing:
             await refuse_if_current(store, stored, missing)
             raise LaneTakenOver(lane_key(lane), record.owner_term) from missing
@@ -147,9 +146,9 @@ class LaneOwner:
             raise LaneTakenOver(lane_key(lane), record.owner_term) from error
         if taken.writes > record.writes:
             for batch in record.pending:
-                ledger.add(batch)
-        owner = cls(store, stored, taken.appender, runtime, ledger, log)
-        await owner._requests.load(record, ledger.recent)
+                enqueued.add(batch)
+        owner = cls(store, stored, taken.appender, runtime, enqueued, log)
+        await owner._requests.load(record, enqueued.recent)
         owner.forgotten = taken.forgotten and bool(record.pending)
         await owner._write(writes=max(taken.writes, record.writes), pending=())
         await log.collect(owner._stored.record)
@@ -165,7 +164,7 @@ class LaneOwner:
         call appended; after `OutcomeUnknown`, take the lane again to learn that.
         """
         by_identity = {one.identity: one for one in batches}
-        self.ledger.load((one.agent_id, one.boot_id) for one in batches)
+        self.enqueued.load((one.agent_id, one.boot_id) for one in batches)
         new = [one for who, one in by_identity.items() if self._is_new(who)]
         if not new:
             return 0
@@ -180,7 +179,7 @@ class LaneOwner:
         except ProducerSuperseded as error:
             raise LaneTakenOver(lane_key(self._lane), self._stored.record.owner_term) from error
         for batch in pending:
-            self.ledger.add(batch)
+            self.enqueued.add(batch)
         self._requests.window.add(judged)
         self.repeated_parts += judged.repeated
         record = replace(self._stored.record, writes=writes + 1, pending=())
@@ -189,16 +188,16 @@ class LaneOwner:
         return len(new)
 
     def _is_new(self, who: Identity) -> bool:
-        return self.ledger.status(who) is not EnqueueStatus.DONE
+        return self.enqueued.status(who) is not EnqueueStatus.DONE
 
     async def close(self) -> None:
-        """Store the ledger and release the lane: the next owner has no append intent to resolve."""
+        """Store the state and release the lane: the next owner has no append intent to resolve."""
         await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
     def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
         """Return the settled time that a pass shows, if a rewrite is worthwhile."""
         settled_s = settled_time_s(self._stored.record, shown, quiet_s)
-        if settled_s is None or not is_rewrite_due(self.ledger.count_boots(settled_s)):
+        if settled_s is None or not is_rewrite_due(self.enqueued.count_boots(settled_s)):
             return None
         return settled_s
 
@@ -208,16 +207,16 @@ class LaneOwner:
         Return their number. `settled_s` is from `settled_time_s`, and `unsettled` is every batch of
         the lane that is held back and not enqueued.
         """
-        held = {*self.ledger.unsettled, *map(_pending, unsettled)}
-        old, ledger = self._stored.record, self.ledger
-        before = ledger.count_boots(settled_s).total
-        written = await self._log.rewrite(ledger, old.runs, self._now_s, settled_s)
+        held = {*self.enqueued.unsettled, *map(_pending, unsettled)}
+        old, enqueued = self._stored.record, self.enqueued
+        before = enqueued.count_boots(settled_s).total
+        written = await self._log.rewrite(enqueued, old.runs, self._now_s, settled_s)
         requests = await self._requests.spill()
         record = replace(
             old,
             nonce=self._runtime.id_bytes().hex(),
             pending=(),
-            recent=ledger.recent[written.delta.recent if written.delta is not None else 0 :],
+            recent=enqueued.recent[written.delta.recent if written.delta is not None else 0 :],
             runs=written.runs,
             settled_s=settled_s,
             unsettled=in_order(held),
@@ -225,9 +224,9 @@ class LaneOwner:
             released=False,
         )
         await self._swap_in(record, requests)
-        ledger.settle(self._log.parts_of(record), written.delta)
-        ledger.settle_before(settled_s, held)
-        return max(0, before - ledger.count_boots(settled_s).total)
+        enqueued.settle(self._log.parts_of(record), written.delta)
+        enqueued.settle_before(settled_s, held)
+        return max(0, before - enqueued.count_boots(settled_s).total)
 
     @property
     def _now_s(self) -> int:
@@ -242,10 +241,10 @@ class LaneOwner:
         released: bool = False,
     ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
-        old, ledger, delta = self._stored.record, self.ledger, None
+        old, enqueued, delta = self._stored.record, self.enqueued, None
         runs, requests = old.runs, self._requests.unchanged()
-        if len(ledger.recent) > RECENT_MAX or ledger.must_spill:
-            written = await self._log.spill(ledger, runs, self._now_s)
+        if len(enqueued.recent) > RECENT_MAX or enqueued.must_spill:
+            written = await self._log.spill(enqueued, runs, self._now_s)
             runs, delta = written.runs, written.delta
         if delta is not None or self._requests.window.must_spill:
             # Before recent batches are named no more: a new owner reads their requests.
@@ -255,16 +254,16 @@ class LaneOwner:
             nonce=self._runtime.id_bytes().hex(),
             writes=writes,
             pending=pending,
-            recent=ledger.recent[delta.recent if delta is not None else 0 :],
+            recent=enqueued.recent[delta.recent if delta is not None else 0 :],
             runs=runs,
             released=released,
             ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
-            unsettled=ledger.unsettled,
+            unsettled=enqueued.unsettled,
             requests=requests.named,
         )
         await self._swap_in(record, requests)
         if delta is not None:
-            ledger.settle(self._log.parts_of(record), delta)
+            enqueued.settle(self._log.parts_of(record), delta)
 
     def forget_requests(self, before_s: int) -> None:
         """Forget requests that were accepted before a time, with the next run that is written."""

@@ -198,10 +198,10 @@ async def read_part(store: ObjectStore, lane: Lane, reference: PartReference) ->
         raise LaneStateDamaged(key, error.reason) from error
 
 
-async def load_ledger(
+async def load_enqueued(
     store: ObjectStore, stored: StoredLaneState, cache: PartCache, of: Boot | None = None
 ) -> EnqueuedBatches:
-    """Read the parts that a lane state names, and return the ledger.
+    """Read the parts that a lane state names, and return what the lane was given.
 
     Parts in `cache` are not read again, and others are added to it. With `of`, only parts that may
     contain this boot are read.
@@ -226,14 +226,14 @@ async def load_ledger(
     )
 
 
-async def read_ledger(
+async def read_enqueued(
     store: ObjectStore, lane: Lane, cache: PartCache | None = None, of: Boot | None = None
 ) -> tuple[EnqueuedBatches, bool]:
     """Read what a lane was given, without taking the lane over.
 
     Batches of an append intent are included if the register contains the append. If the register is
     damaged, they are not: the lane is halted until a rebuild enqueues every batch again. `cache`
-    and `of` are as in `load_ledger`. Return also whether a process owns the lane, or owned it and
+    and `of` are as in `load_enqueued`. Return also whether a process owns the lane, or owned it and
     did not release it.
     """
     cache = cache if cache is not None else PartCache()
@@ -242,14 +242,14 @@ async def read_ledger(
         if stored is None:
             return EnqueuedBatches(), False
         try:
-            ledger = await load_ledger(store, stored, cache, of)
+            enqueued = await load_enqueued(store, stored, cache, of)
         except PartMissing as missing:
             await refuse_if_current(store, stored, missing)
             continue
         if stored.record.pending and await _is_appended(store, lane, stored.record):
             for batch in stored.record.pending:
-                ledger.add(batch)
-        return ledger, stored.record.has_owner
+                enqueued.add(batch)
+        return enqueued, stored.record.has_owner
     raise StoreUnavailable("read", lane_key(lane), "the lane state changed during each read")
 
 
@@ -269,7 +269,7 @@ async def refuse_if_current(
 async def check_parts(store: ObjectStore, stored: StoredLaneState, *, read: bool) -> None:
     """Check that every part that a lane state names exists, if that state is still current.
 
-    With `read`, also compare the bytes of each part with its digest.
+    With `read`, also compare the bytes of each part with its sha256.
     """
     named = list(stored.record.parts())
     if not named:
@@ -323,18 +323,18 @@ class LaneLog:
         self._cache = cache
 
     async def spill(
-        self, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int
+        self, enqueued: EnqueuedBatches, runs: tuple[Run, ...], now_s: int
     ) -> WrittenRuns:
-        """Write the changes of a ledger as a new run, and merge runs.
+        """Write what changed as a new run, and merge runs.
 
         Nothing names the new parts until the caller has swapped in a lane state with the result.
         `now_s` is the store's clock, at or after the last enqueueing.
         """
         await self._objects.delete_unnamed()
-        delta = ledger.delta(now_s)
+        delta = enqueued.delta(now_s)
         if delta is None:
             return WrittenRuns(runs=runs, delta=None)
-        boots = [sum(one.lives for one in run) for run in runs]
+        boots = [sum(one.boots for one in run) for run in runs]
         merged = plan_merge([*boots, len(delta.part)])
         kept = runs[: len(runs) + 1 - merged] if merged else runs
         inputs = [self._cache.parts[one.name] for run in runs[len(kept) :] for one in run]
@@ -346,14 +346,14 @@ class LaneLog:
         return WrittenRuns(runs=(*kept, run), delta=delta)
 
     async def rewrite(
-        self, ledger: EnqueuedBatches, runs: tuple[Run, ...], now_s: int, settled_s: int
+        self, enqueued: EnqueuedBatches, runs: tuple[Run, ...], now_s: int, settled_s: int
     ) -> WrittenRuns:
-        """Write the changes of a ledger and all runs as one run without the idle boots.
+        """Write what changed and all runs as one run without the idle boots.
 
         Boots that were given no batch since `settled_s` are left out; otherwise as `spill`.
         """
         await self._objects.delete_unnamed()
-        delta = ledger.delta(now_s)
+        delta = enqueued.delta(now_s)
         inputs = [self._cache.parts[one.name] for run in runs for one in run]
         if delta is not None:
             inputs.append(delta.part)
@@ -375,7 +375,7 @@ class LaneLog:
         self._cache.parts[name] = part
         first, last = part.span
         return PartReference(
-            name=name, sha256=digest_of(body), lives=len(part), first=first, last=last
+            name=name, sha256=digest_of(body), boots=len(part), first=first, last=last
         )
 
     def parts_of(self, record: LaneRecord) -> list[list[LanePart]]:

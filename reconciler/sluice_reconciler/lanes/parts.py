@@ -214,7 +214,7 @@ def decode_part(key: ObjectKey, body: bytes) -> LanePart:
     if version != VERSION:
         raise UnsupportedVersion("part of a lane state", version, VERSION, key)
     if len(raw) != _HEADER.size + boots * _BOOT_BYTES + value_bytes or not boots:
-        raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {boots} lives")
+        raise InvalidRecord(key, f"has {len(raw)} bytes, which is not the size of {boots} boots")
     at = _HEADER.size
     heads = np.frombuffer(raw, dtype="<u8", count=boots, offset=at)
     mids = np.frombuffer(raw, dtype="<u8", count=boots, offset=at + 8 * boots)

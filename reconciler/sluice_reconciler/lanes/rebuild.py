@@ -2,8 +2,8 @@
 
 A lane whose register is lost or damaged has also lost its sequence numbers. The new register
 continues one above the highest sequence that the lane's consumer persisted; for Spark's queue the
-lake contains it. The lane's ledger is emptied, so every batch is enqueued again, and the consumer's
-own ledger drops the batches that it has. The same is done for a register whose next sequence is not
+lake contains it. The lane's state is emptied, so every batch is enqueued again, and the consumer
+drops the batches that it has. The same is done for a register whose next sequence is not
 above what its consumer persisted: it is not the register that the consumer read from.
 
 A consumer that still runs may have read the old register and persist a position of it later. It is
@@ -68,8 +68,8 @@ from sluice_reconciler.indexes import (
     put_derived,
     read_source,
 )
-from sluice_reconciler.lanes.defects import DefectKind, LaneDefect, describe, find_defect
-from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.defects import DefectKind, LaneDefect, defect_text, find_defect
+from sluice_reconciler.lanes.new_batches import identity_of_key
 from sluice_reconciler.lanes.state import (
     LANE_PARTS,
     LaneRecord,
@@ -157,7 +157,7 @@ class LostLists:
         sources = await self._requests.each(named.of(lost), read)
         found = [one.manifest for one in sources if one is not None]
         batches = tuple(one for one in found if first_ns <= one.accepted_at_unix_ns <= last_ns)
-        problem = find_missing(lost.entry, batches)
+        problem = why_incomplete(lost.entry, batches)
         if not problem:
             record = WorkList(queue=lost.lane.queue, lane=lost.lane.lane, batches=batches)
             body = encode_record(record)
@@ -167,7 +167,7 @@ class LostLists:
     async def _indexed(self, some: Sequence[LostList]) -> AsyncIterator[tuple[int, int, ObjectKey]]:
         """Return lane, time and key of the batches of some lists that are in the index by time."""
         lanes = {one.lane.lane for one in some}
-        for first_ns, last_ns in merge_spans(one.span for one in some):
+        for first_ns, last_ns in merge_time_spans(one.span for one in some):
             async for found in self._requests.read(
                 self._store,
                 ACCEPTED_BY_TIME,
@@ -190,10 +190,10 @@ class LostLists:
     ) -> AsyncIterator[tuple[int, int, ObjectKey]]:
         """Return lane, time and key of the batches of some lists, by reading every manifest."""
         lanes = {one.lane.lane for one in some}
-        spans = merge_spans(one.span for one in some)
+        spans = merge_time_spans(one.span for one in some)
 
         def lane_at(key: ObjectKey) -> int | None:
-            who = identity_of(key)
+            who = identity_of_key(key)
             return None if who is None else lane_of(who.agent_id, self._lanes_per_queue)
 
         async for found in self._requests.read(
@@ -208,7 +208,7 @@ class LostLists:
                     yield lane_of(source.manifest.agent_id, self._lanes_per_queue), at_ns, key
 
 
-def find_missing(entry: Descriptor, batches: Sequence[AcceptedManifest]) -> str:
+def why_incomplete(entry: Descriptor, batches: Sequence[AcceptedManifest]) -> str:
     """Return why batches cannot be all those that the list of an entry contained, or nothing."""
     if len(batches) < entry.batches:
         return "fewer batches are accepted than it contained"
@@ -218,7 +218,7 @@ def find_missing(entry: Descriptor, batches: Sequence[AcceptedManifest]) -> str:
     return ""
 
 
-def merge_spans(spans: Iterable[Span]) -> list[Span]:
+def merge_time_spans(spans: Iterable[Span]) -> list[Span]:
     """Return the spans in order, with those that overlap as one."""
     merged: list[Span] = []
     for first_ns, last_ns in sorted(spans):
@@ -282,7 +282,7 @@ class LaneRebuild:
         """Return what is lost or damaged: registers, lane states, work lists of pending entries."""
         defects = [one for lane in self._lanes if (one := await self._defect(lane)) is not None]
         found = [
-            DerivedDifference(key=one.key, wrong=_DIFFERENCES[one.kind], detail=describe(one))
+            DerivedDifference(key=one.key, wrong=_DIFFERENCES[one.kind], detail=defect_text(one))
             for one in defects
         ]
         halted = {one.lane for one in defects}
@@ -360,9 +360,9 @@ class LaneRebuild:
     async def _replace_register(
         self, lane: Lane, defect: LaneDefect, first_sequence: int | None
     ) -> DerivedDifference:
-        """Write a register that continues behind its consumer, then empty the lane's ledger.
+        """Write a register that continues behind its consumer, then empty the state of the lane.
 
-        In this order a command that was interrupted can be repeated: the old ledger counts appends
+        In this order a command that was interrupted can be repeated: the old state counts appends
         that the new register does not contain, so the lane stays halted.
         """
         if lane not in self._persisted and (first_sequence is None or first_sequence < 1):
@@ -425,7 +425,7 @@ class LaneRebuild:
             raise _written_meanwhile(lane)
 
     async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
-        """Write a state with an empty ledger; return the key of the copy of a damaged one.
+        """Write an empty state; return the key of the copy of a damaged one.
 
         The next owner deletes the parts of the old state. `damaged` is the lane state, or the part
         of it, that is damaged.
@@ -463,12 +463,12 @@ class LaneRebuild:
         read = await self._store.get(key)
         if not isinstance(read, Found):
             return None
-        digest = digest_of(read.body)
+        sha256 = digest_of(read.body)
         of_state = key == lane_key(lane) or key.startswith(LANE_PARTS)
         copy = (
-            damaged_state_key(lane, digest)
+            damaged_state_key(lane, sha256)
             if of_state
-            else damaged_copy_key(lane.queue, lane.lane, digest)
+            else damaged_copy_key(lane.queue, lane.lane, sha256)
         )
         await put_derived(self._store, copy, read.body, self._runtime.backoff(WRITE_RETRY))
         if await compare_object(self._store, copy, read.body) is not None:

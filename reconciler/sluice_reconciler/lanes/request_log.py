@@ -7,14 +7,14 @@ it.
 
     unknown --(enqueued)--> known, with its batch --(complete + window)--> unknown
 
-No decision loses records, even if a rebuild empties the ledger and batches are enqueued in another
-order. A consumer reads a lane in order. So what it has of a request begins with the batch that kept
-it, and what it does not have is decided again. Source: ADR 6.
+No decision loses records, even if a rebuild empties the lane state and batches are enqueued in
+another order. A consumer reads a lane in order. So what it has of a request begins with the batch
+that kept it, and what it does not have is decided again. Source: ADR 6.
 
 A run is created under a fresh name before the first lane state that names it, like a part of the
-ledger. Requests that are in no run are those of recent batches; a new owner reads their manifests.
-A lost or damaged run does not halt the lane: its requests are unknown, so a repetition of one of
-them is enqueued whole.
+lane state. Requests that are in no run are those of recent batches; a new owner reads their
+manifests. A lost or damaged run does not halt the lane: its requests are unknown, so a repetition
+of one of them is enqueued whole.
 
 | offset | bytes | field of a run |
 |---|---|---|

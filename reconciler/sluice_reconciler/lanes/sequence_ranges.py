@@ -52,7 +52,7 @@ class EnqueueStatus(Enum):
     DONE = "done"
     MAYBE = "maybe"
     RETIRED = "retired"
-    """The ledger does not contain its boot, which may have been retired."""
+    """The lane state does not contain its boot, which may have been retired."""
 
 
 class BootRanges(msgspec.Struct, array_like=True):

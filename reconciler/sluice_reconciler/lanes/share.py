@@ -4,7 +4,7 @@ The steps of one beat, and what happens if the process dies after it:
 
     1 list the member records, read changed ones    another member takes its lanes when it lapses
     2 decide, and stop work on released lanes       as above
-    3 store the ledgers of the released lanes       as above; nothing is left to resolve
+    3 store the states of the released lanes        as above; nothing is left to resolve
     4 write the record with the new lanes           the released lanes are taken immediately
     5 start work on the new lanes                   another member takes them when it lapses
 """
@@ -27,7 +27,6 @@ from sluice_reconciler.lanes.membership import (
     HostProcesses,
     MemberRecord,
     SeenRecord,
-    SystemProcesses,
     decide_shares,
     is_forgotten,
     is_live,
@@ -57,7 +56,7 @@ class LaneShare:
         processes: HostProcesses | None = None,
     ) -> None:
         self._store = store
-        self._processes = processes if processes is not None else SystemProcesses()
+        self._processes = processes if processes is not None else HostProcesses()
         self._lanes = lanes
         self._workers = workers
         self._runtime = runtime
@@ -161,7 +160,7 @@ class LaneShare:
             log.info("lanes_shared", lanes=self._mine.lanes, members=len(self._others) + 1)
 
     async def _hand_over(self, lanes: frozenset[int]) -> None:
-        """Stop work on lanes, and store their ledgers for the next owner."""
+        """Stop work on lanes, and store their states for the next owner."""
         if lanes:
             self._workers.share(frozenset(self._mine.lanes) - lanes)
             await self._workers.release(lanes)
@@ -237,7 +236,7 @@ class LaneShare:
             return None
 
     async def leave(self) -> None:
-        """Let others take the lanes; call it after the ledgers were stored.
+        """Let others take the lanes; call it after the lane states were stored.
 
         An error is ignored: the record lapses.
         """

@@ -1,7 +1,7 @@
 """The stored state of one lane: which batches it was given, and which process may append to it.
 
 `reconciler/v1/lanes/<queue>.<lane>` is one JSON record in a zstd frame, replaced with If-Match. It
-is the ledger of what was enqueued and the append intent for what is enqueued next:
+contains what was enqueued, and the append intent for what is enqueued next:
 
 - `life`: the owner term. A process that raises it by a swap fences all earlier owners.
 - `writes`: the number of appends, over all owner terms, that are in the register.
@@ -89,7 +89,7 @@ class PartReference(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     sha256: str
-    lives: int
+    boots: int
     first: int
     last: int
 
@@ -142,8 +142,8 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.
         runs: The parts with all other enqueued batches, oldest run first.
-        ledger_since_unix_ns: The ledger contains what was enqueued since then, or longer; 0 until
-            its first owner has written. A full pass that began before compared another ledger.
+        ledger_since_unix_ns: The state contains what was enqueued since then, or longer; 0 until
+            its first owner has written. A full pass that began before compared another state.
         settled_s: Every batch whose manifest was created before this time, by the store's clock in
             seconds, is enqueued, except `unsettled`. 0 if no boot was ever retired.
         unsettled: Batches that were not enqueued when the settled time was set.
@@ -226,9 +226,9 @@ def term_of_part(name: str) -> int | None:
     return int(matched["term"]) if matched is not None else None
 
 
-def damaged_state_key(lane: Lane, digest: Digest) -> ObjectKey:
+def damaged_state_key(lane: Lane, sha256: Digest) -> ObjectKey:
     """Return the key of the copy of a damaged state that `sluice rebuild` replaced."""
-    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{digest}")
+    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{sha256}")
 
 
 def encode_lane(record: LaneRecord) -> bytes:
@@ -280,8 +280,8 @@ class ShownPass:
 def settled_time_s(record: LaneRecord, shown: ShownPass, quiet_s: int) -> int | None:
     """Return the settled time that a pass shows for a lane, or None if it shows none.
 
-    A pass counts only if it compared the lane, and only if it began after the present ledger of the
-    lane: a rebuild empties the ledger, and an earlier pass compared the one before it. A boot is
+    A pass counts only if it compared the lane, and only if it began after the present state of the
+    lane: a rebuild empties it, and an earlier pass compared the one before. A boot is
     kept for `quiet_s` after its last batch.
     """
     if record.queue not in shown.queues or not record.ledger_since_unix_ns:

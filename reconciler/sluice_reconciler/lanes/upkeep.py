@@ -15,9 +15,10 @@ from sluice_protocol.journals import DiscoveryRecord
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS, QUEUE
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
-from sluice_queue.inspection import read_status
+from sluice_queue.inspection import read_lane_status
 from sluice_reconciler.context import ReconcilerContext
-from sluice_reconciler.lanes.new_batches import identity_of
+from sluice_reconciler.lanes.defects import find_defect
+from sluice_reconciler.lanes.new_batches import identity_of_key
 from sluice_reconciler.lanes.state import CLOCK_MARGIN_S, ShownPass
 from sluice_reconciler.verify import list_hold_records
 
@@ -67,7 +68,7 @@ class LaneUpkeep:
             retired = await worker.retire(shown, quiet_s, self._held)
             if retired:
                 lane = worker.lane
-                log.info("lives_retired", queue=lane.queue, lane=lane.lane, lives=retired)
+                log.info("boots_retired", queue=lane.queue, lane=lane.lane, boots=retired)
             total += retired
         return total
 
@@ -79,11 +80,11 @@ class LaneUpkeep:
             self._context.holds.damaged |= damaged
             log.warning("hold_record_unreadable", key=min(damaged), records=len(damaged))
             return None
-        return [who for key in keys if (who := identity_of(ObjectKey(key))) is not None]
+        return [who for key in keys if (who := identity_of_key(ObjectKey(key))) is not None]
 
 
 class QueueUpkeep:
-    """Checks the registers, sets the gauges of the backlog, and runs the collector."""
+    """Checks the registers, sets the gauges of pending entries, and runs the collector."""
 
     def __init__(self, context: ReconcilerContext) -> None:
         self._context = context
@@ -96,15 +97,15 @@ class QueueUpkeep:
         self._measured_at_ns: int | None = None
 
     async def run(self) -> None:
-        """Make one round."""
+        """Do all of it once."""
         await self.check_registers()
-        lanes = await read_status(self._context.store)
-        self._context.metrics.oldest_waiting.labels("ack").set(
+        lanes = await read_lane_status(self._context.store)
+        self._context.metrics.oldest_pending.labels("ack").set(
             max((one.oldest_waiting_s or 0 for one in lanes), default=0)
         )
         for queue in self._context.settings.queue_names:
             pending = sum(one.waiting for one in lanes if one.queue == queue)
-            self._context.metrics.waiting.labels(queue).set(pending)
+            self._context.metrics.pending.labels(queue).set(pending)
         await self._measure_if_due()
         # Last, because it deletes nothing while a lane cannot be read.
         await self._collector.run()
@@ -120,11 +121,12 @@ class QueueUpkeep:
                 size_bytes += sum(one.size_bytes for one in page.objects)
             self._context.metrics.queue_objects.labels(part).set(objects)
             self._context.metrics.queue_bytes.labels(part).set(size_bytes)
-        self._measured_at_ns = now_ns  # a measurement that failed is due in the next round
+        self._measured_at_ns = now_ns  # a measurement that failed is due the next time
 
     async def check_registers(self) -> tuple[ObjectKey, ...]:
         """Return the registers and lane states that are lost or damaged; log each."""
-        found = [await worker.find_defect() for worker in self._context.workers]
+        context = self._context
+        found = [await find_defect(context.store, worker.lane) for worker in context.workers]
         defects = [one for one in found if one is not None]
         self._context.metrics.registers_lost.set(len(defects))
         for one in defects:

@@ -19,11 +19,10 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
 from sluice_queue.lane import Lane, Runtime
-from sluice_reconciler.lanes.defects import LaneDefect, find_defect
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
-from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of, new_batches
+from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of_key, new_batches
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lanes.part_log import PartCache, read_ledger
+from sluice_reconciler.lanes.part_log import PartCache, read_enqueued
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import UNSETTLED_MAX, LaneStateDamaged, OwnerClaim, ShownPass
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -68,16 +67,12 @@ class LaneWorker:
         self._owned_by_rival = False
         self.is_allowed = True
         """Whether this process may take or use the lane; False if another member works on it."""
-        self._ledger = EnqueuedBatches()
+        self.enqueued = EnqueuedBatches()
+        """What the lane was given, as last read or written."""
         self._parts = PartCache()
         self._forgets_before_s = 0
         self.claim: ClaimMaker = lambda: None
         """Names this process in the lane's state when it takes the lane."""
-
-    @property
-    def ledger(self) -> EnqueuedBatches:
-        """What the lane was given, as last read or written."""
-        return self._ledger
 
     @property
     def is_of_rival(self) -> bool:
@@ -92,7 +87,7 @@ class LaneWorker:
 
     async def _read(self) -> None:
         try:
-            self._ledger, self._owned_by_rival = await read_ledger(
+            self.enqueued, self._owned_by_rival = await read_enqueued(
                 self._store, self.lane, self._parts
             )
         except LaneStateDamaged as error:
@@ -141,19 +136,19 @@ class LaneWorker:
             self._owner = await LaneOwner.take(
                 self._store, self.lane, self._runtime, self._parts, self.claim()
             )
-            self._ledger = self._owner.ledger
+            self.enqueued = self._owner.enqueued
             self._owner.forget_requests(self._forgets_before_s)
             if self._owner.forgotten:
                 self._metrics.maybe_doubled.labels(self.lane.queue).inc()
         by_identity: dict[Identity, AcceptedManifest] = {one.identity: one for one in batches}
-        todo, unsure = await new_batches(self._store, self._ledger, by_identity)
+        todo, unsure = await new_batches(self._store, self.enqueued, by_identity)
         if not todo:
             return 0
         if unsure:
             self._metrics.maybe_doubled.labels(self.lane.queue).inc(len(todo))
         for boot, sealed in unsure:
             log.warning("sequence_range_enqueued_again", agent=boot[0], boot=boot[1])
-            self._ledger.dissolve(boot, sealed)
+            self.enqueued.dissolve(boot, sealed)
         repeated = self._owner.repeated_parts
         done = await self._owner.enqueue([by_identity[who] for who in todo])
         self._metrics.enqueued.labels(self.lane.queue).inc(done)
@@ -189,8 +184,8 @@ class LaneWorker:
             number = self.lane.lane
             mine = [one for one in held_back if lane_of(one.agent_id, self._lanes) == number]
             try:
-                unsettled, unsure = await new_batches(self._store, self._ledger, mine)
-                known = len(self._ledger.unsettled)
+                unsettled, unsure = await new_batches(self._store, self.enqueued, mine)
+                known = len(self.enqueued.unsettled)
                 if unsure or len(unsettled) + known > UNSETTLED_MAX:
                     return 0
                 return await owner.retire(settled_s, unsettled)
@@ -202,12 +197,8 @@ class LaneWorker:
                 self._owner = None
                 raise
 
-    async def find_defect(self) -> LaneDefect | None:
-        """Return why the lane is halted until a rebuild, or None."""
-        return await find_defect(self._store, self.lane)
-
     async def close(self) -> None:
-        """Store the ledger, if this process owns the lane and every append has ended."""
+        """Store what the lane was given, if this process owns it and every append has ended."""
         async with self._lock:
             owner, self._owner = self._owner, None
             if owner is not None and not owner.in_doubt:
@@ -277,7 +268,7 @@ class LaneWorkers:
         """Return True if this process works on the lane of an accepted key, or shares no lanes."""
         if self._shared is None:
             return True
-        who = identity_of(key)
+        who = identity_of_key(key)
         return who is None or lane_of(who.agent_id, self._lanes) in self._shared
 
     def share(self, lanes: frozenset[int]) -> None:
@@ -304,7 +295,7 @@ class LaneWorkers:
             raise error
 
     async def release(self, lanes: frozenset[int]) -> None:
-        """Store the ledger of lanes, so that their next owner has nothing to resolve.
+        """Store what lanes were given, so that their next owner has nothing to resolve.
 
         After an error, the other lanes are closed.
         """
@@ -325,7 +316,7 @@ class LaneWorkers:
             raise failed
 
     async def close(self) -> None:
-        """Store the ledger of every lane that this process owns, and release the lanes.
+        """Store what every lane of this process was given, and release the lanes.
 
         After an error, the other lanes are closed.
         """
@@ -338,13 +329,13 @@ class LaneWorkers:
                 raise outcome
 
     def has_batch(self, key: ObjectKey) -> bool:
-        """Return True if, by the ledgers in memory, every queue was given a batch.
+        """Return True if, by what is in memory, every queue was given a batch.
 
-        A ledger that was emptied by a rebuild no longer contains it.
+        A lane whose state was emptied by a rebuild no longer contains it.
         """
         who = parse_accepted_key(key)
         return all(
-            worker.ledger.status(who) in (EnqueueStatus.DONE, EnqueueStatus.MAYBE)
+            worker.enqueued.status(who) in (EnqueueStatus.DONE, EnqueueStatus.MAYBE)
             for worker in self.of_agent(who.agent_id)
         )
 
@@ -359,6 +350,6 @@ class LaneWorkers:
         found: set[ObjectKey] = set()
         for worker in self:
             batches = by_lane.get(worker.lane.lane, {})
-            todo, _ = await new_batches(self._store, worker.ledger, batches, compared)
+            todo, _ = await new_batches(self._store, worker.enqueued, batches, compared)
             found.update(batches[who] for who in todo)
         return found

@@ -1,7 +1,7 @@
 """The full pass: it lists all of `accepted/` and `quarantine/` and completes what is not done.
 
-Keys are listed in order, so the batches of one boot are adjacent. Each sequence range of the ledger
-is compared as a whole: the seal of what is listed inside it with its stored seal. If they are
+Keys are listed in order, so the batches of one boot are adjacent. Each sequence range of the lane
+state is compared as a whole: the seal of what is listed inside it with its stored seal. If they are
 equal, nothing in the range costs a request; if not, the new batches in it are identified. Memory:
 one chunk of new keys, the sequence ranges of one boot, and the bounded report of all boots.
 
@@ -43,7 +43,7 @@ from sluice_reconciler.completeness import (
 )
 from sluice_reconciler.concurrency import run_all
 from sluice_reconciler.context import ReconcilerContext
-from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of, new_batches
+from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of_key, new_batches
 from sluice_reconciler.lanes.sequence_ranges import (
     SEAL_MASK,
     BootRanges,
@@ -135,10 +135,10 @@ class _ListedSum:
 
 @dataclass(slots=True, kw_only=True)
 class BootComparison:
-    """One boot's listing compared with one queue's ledger, as it was before the boot was listed.
+    """One boot's listing compared with what a queue was given of it before the listing.
 
     Attributes:
-        retired_before_s: If the ledger did not contain the boot, the settled time of the lane.
+        retired_before_s: If the lane state did not contain the boot, the settled time of the lane.
         unsettled: Then the sequence numbers of the unsettled batches of the boot.
     """
 
@@ -151,14 +151,14 @@ class BootComparison:
     @classmethod
     def of(cls, worker: LaneWorker, agent_id: str, boot_id: str) -> "BootComparison":
         """Copy what a queue was given of a boot, before anything is added to it."""
-        ledger, boot = worker.ledger, (agent_id, boot_id)
-        now = ledger.boot(*boot)
+        enqueued, boot = worker.enqueued, (agent_id, boot_id)
+        now = enqueued.boot(*boot)
         if now is None:
             return cls(
                 worker=worker,
                 before=BootRanges(),
-                retired_before_s=ledger.settled_s,
-                unsettled=ledger.unsettled_of(boot),
+                retired_before_s=enqueued.settled_s,
+                unsettled=enqueued.unsettled_of(boot),
             )
         before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))
         return cls(worker=worker, before=before)
@@ -571,8 +571,8 @@ class _SpanPass:
             start_after=f"{prefix}{start:020d}",
             end_at=f"{prefix}{end:020d}-{end:020d}.json",
         ):
-            inside += [who for one in page.objects if (who := identity_of(one.key)) is not None]
-        todo, _ = await new_batches(self._context.store, comparison.worker.ledger, inside)
+            inside += [who for one in page.objects if (who := identity_of_key(one.key)) is not None]
+        todo, _ = await new_batches(self._context.store, comparison.worker.enqueued, inside)
         for who in todo:
             await self._add(accepted_key(who))
 
@@ -582,7 +582,7 @@ class _SpanPass:
             await self._flush()
 
     async def _flush(self) -> None:
-        # Another route may have completed some since this boot's ledger was copied.
+        # Another route may have completed some since this boot's ranges were copied.
         pipeline = self._pass.pipeline
         chunk, self._chunk = [key for key in self._chunk if not pipeline.is_completed(key)], []
         if chunk:

@@ -180,7 +180,7 @@ class PassLoop:
         """
         context = self._context
         started_ns = context.runtime.clock.monotonic_ns()
-        pending = context.backlog.known()
+        pending = context.pending.known()
         context.live.begin_pass()
         context.registry.begin_pass()
         options = PassOptions() if plan is None else self._options(plan)
@@ -192,7 +192,7 @@ class PassLoop:
             await self._end_progress(report)
         if not report.outcome.left:
             for stage, keys in pending.items():
-                context.backlog.end(stage, keys)
+                context.pending.end(stage, keys)
         self._observe(report, context.runtime.clock.monotonic_ns() - started_ns)
         return report
 

@@ -92,7 +92,7 @@ class Machine:
         await self._upload(process, 0)  # a duplicate stores its bytes again
         await process.transfer.transfer_once()
         await process.sweep()
-        await process.journal.close(landed=await process.transfer.finish())
+        await process.journal.close(transferred=await process.transfer.finish())
 
     async def _upload(self, process: SpoolProcess, seq: int) -> None:
         if isinstance(await process.upload(identity(seq=seq)), Accepted):

@@ -13,11 +13,10 @@ from support.builders import manifest
 from support.queue_store import OneByOne, SimClock, SimIds, SimStore
 
 from sluice_protocol.outcomes import Unknown, UnknownReason
-from sluice_queue.appender import Appender
+from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 

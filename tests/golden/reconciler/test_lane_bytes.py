@@ -54,7 +54,7 @@ RECORD = LaneRecord(
             PartReference(
                 name="0000000007-01ARZ3NDEKTSV4RRFFQ69G5FAV",
                 sha256="ab" * 32,
-                lives=3,
+                boots=3,
                 first=1,
                 last=2**64 - 1,
             ),

@@ -19,7 +19,7 @@ from sluice_agent.sending.transport import (
     UploadRequest,
     UploadResult,
     client_tls,
-    open_session,
+    open_upload_session,
 )
 from sluice_agent.sending.upload_decisions import (
     ConnectionFailure,
@@ -111,7 +111,7 @@ def test_each_address_is_a_gateway_with_the_name_of_the_url(tmp_path: Path, sche
             url = f"{scheme}://gateway.test:{port}"
             gateways = Gateways((url,), resolver, clock=clock, rng=random.Random(1))
             tls = client_tls(authority.path, None, None)
-            session = open_session(tls=tls, connections_max=2, total_s=5, connect_s=2)
+            session = open_upload_session(tls=tls, connections_max=2, total_s=5, connect_s=2)
             await stack.enter_async_context(session)
             transport = HttpTransport(session, key=None, clock=clock)
             for _ in range(4):

@@ -15,12 +15,12 @@ import sluice_agent.sending.parked_inquiry as inquiry
 from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.gateway_addresses import Gateways
-from sluice_agent.sending.transport import HttpTransport, open_session
+from sluice_agent.sending.transport import HttpTransport, open_upload_session
 from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
 from sluice_agent.spool.batching import Batcher, RecordBlock
 from sluice_agent.spool.disk import RealDisk
-from sluice_agent.spool.format import decode_entry
+from sluice_agent.spool.format import decode_spool_entry
 from sluice_agent.spool.parked import list_parked
 from sluice_agent.spool.spool import Spool
 from sluice_protocol.system_clock import SystemClock
@@ -37,7 +37,7 @@ async def wait_for(folder: Path, count: int) -> None:
 
 def read_parked(folder: Path) -> bytes:
     entry = next((folder / "parked").glob("*.batch")).read_bytes()
-    return decode_entry(entry)[1]
+    return decode_spool_entry(entry)[1]
 
 
 @dataclass
@@ -63,7 +63,7 @@ async def sending(folder: Path, port: int) -> AsyncIterator[AgentParts]:
     clock, metrics, rng = SystemClock(), AgentMetrics(), random.Random(1)
     settings = SpoolSettings(directory=folder, agent_id="host-1")
     spool = Spool(settings, RealDisk(), boot_id="boot")
-    async with open_session(tls=None, connections_max=2, total_s=30, connect_s=5) as session:
+    async with open_upload_session(tls=None, connections_max=2, total_s=30, connect_s=5) as session:
         transport = HttpTransport(session, key=HOST.signing, clock=clock)
         gateways = Gateways((f"http://127.0.0.1:{port}",), None, clock=clock, rng=rng)
         uploader = Uploader(

@@ -16,7 +16,7 @@ from sluice_agent.sending.transport import (
     UploadRequest,
     UploadResult,
     client_tls,
-    open_session,
+    open_upload_session,
 )
 from sluice_agent.sending.upload_decisions import ConnectionFailure, NoGatewayResponse
 from sluice_agent.settings import AgentSettings, Durability
@@ -67,7 +67,9 @@ def test_a_certificate_identifies_the_agent(tmp_path: Path) -> None:
 
     async def distrust(settings: AgentSettings) -> None:
         tls = client_tls(settings.tls_ca, settings.tls_cert, settings.tls_key)
-        async with open_session(tls=tls, connections_max=1, total_s=5, connect_s=2) as session:
+        async with open_upload_session(
+            tls=tls, connections_max=1, total_s=5, connect_s=2
+        ) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             sent = UploadRequest(frame=b"x", digest=digest_of(b"x"))
             received = await transport.send(GatewayTarget(url=settings.gateway), sent)

@@ -11,7 +11,7 @@ from sluice_agent.sending.transport import (
     HttpTransport,
     UploadRequest,
     UploadResult,
-    open_session,
+    open_upload_session,
     parse_response,
     parse_retry_after,
 )
@@ -46,7 +46,9 @@ def send(handler: Handler, frame: bytes = BIG, total_s: float = 10) -> UploadRes
         port = server.sockets[0].getsockname()[1]
         async with (
             server,
-            open_session(tls=None, connections_max=1, total_s=total_s, connect_s=2) as session,
+            open_upload_session(
+                tls=None, connections_max=1, total_s=total_s, connect_s=2
+            ) as session,
         ):
             transport = HttpTransport(session, key=None, clock=SystemClock())
             upload = UploadRequest(frame=frame, digest=digest_of(frame))
@@ -171,7 +173,9 @@ def test_unreachable_gateways(tmp_path: Path) -> None:
     """A refused connection is distinguished from a reset."""
 
     async def main() -> UploadResult:
-        async with open_session(tls=None, connections_max=1, total_s=5, connect_s=2) as session:
+        async with open_upload_session(
+            tls=None, connections_max=1, total_s=5, connect_s=2
+        ) as session:
             transport = HttpTransport(session, key=None, clock=SystemClock())
             return await transport.send(
                 GatewayTarget(url="http://127.0.0.1:9"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_cli.shell.settings_file import REFERENCE
+from sluice_cli.shell.settings import REFERENCE
 from sluice_cli.up.home import write_settings
 
 

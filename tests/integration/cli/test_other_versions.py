@@ -19,7 +19,7 @@ from sluice_agent.spool.format import (
     FORMAT_VERSION,
     EntryHeader,
     SpoolState,
-    encode_entry,
+    encode_spool_entry,
     encode_state,
 )
 from sluice_protocol.errors import describe_version
@@ -303,7 +303,7 @@ def _write_batch(spool: Path, version: int) -> str:
         version=version, order=7, agent_id="a", boot_id="b", seq_start=0, seq_end=0, kind="logs",
         frame_bytes=1, frame_sha256=digest_of(frame), sealed_at_unix_ns=1,
     )  # fmt: skip
-    (spool / "ready" / header.name).write_bytes(b"".join(encode_entry(header, frame)))
+    (spool / "ready" / header.name).write_bytes(b"".join(encode_spool_entry(header, frame)))
     return "spool entry"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.commands import sluice
 
-from sluice_agent.inputs.file_report import FileCounts, make_report, write_report
+from sluice_agent.inputs.file_report import FileCounts, make_file_report, write_report
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_after_the_doctor_and_a_pass_nothing_needs_attention(folder: Path) -> No
 def test_what_an_agent_did_not_send_is_shown(folder: Path) -> None:
     """Of the spool in the default place, or where the settings file names it."""
     counts = FileCounts(rewritten=1, resent_bytes=3900, missing=2, binary=("/var/log/wtmp",))
-    report = make_report(counts, agent_id="host-1", now_ns=1)
+    report = make_file_report(counts, agent_id="host-1", now_ns=1)
     for spool in (folder / ".sluice-agent/spool", folder / "other"):
         spool.mkdir(parents=True)
         write_report(spool, report)

@@ -6,7 +6,7 @@ import pytest
 from support.commands import sluice
 
 from sluice_cli.shell.commands import COMMANDS
-from sluice_cli.shell.settings_file import COMMANDS_MEANT, OPTIONS_MEANT
+from sluice_cli.shell.settings import COMMANDS_MEANT, OPTIONS_MEANT
 
 
 @pytest.mark.parametrize(

@@ -252,7 +252,7 @@ def test_every_answer_is_in_a_journal(tmp_path: Path) -> None:
                     assert (await send(two)).status == 200
                 [frame] = await accepted_frames(one.store.inner)
                 for served in (one, two):
-                    await served.gateway.uploads.journal.close(landed=True)
+                    await served.gateway.uploads.journal.close(transferred=True)
                 found = await journals(one.store.inner)
                 named = [
                     {m.identity for j in objects for m in j.manifests} for objects in found.values()

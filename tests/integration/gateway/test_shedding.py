@@ -16,7 +16,12 @@ from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.sending.gateway_addresses import Gateways
 from sluice_agent.sending.gateway_choice import GatewayTarget
-from sluice_agent.sending.transport import HttpTransport, UploadRequest, UploadResult, open_session
+from sluice_agent.sending.transport import (
+    HttpTransport,
+    UploadRequest,
+    UploadResult,
+    open_upload_session,
+)
 from sluice_agent.sending.upload_decisions import GatewayResponse
 from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import BatchLimits, SpoolSettings, UploaderSettings, WhenFull
@@ -81,7 +86,7 @@ async def send_all(
     clock, metrics = SystemClock(), AgentMetrics()
     settings = SpoolSettings(directory=folder / key.name, agent_id=key.name)
     spool = Spool(settings, RealDisk(), boot_id="boot")
-    session = open_session(tls=None, connections_max=1, total_s=30, connect_s=5)
+    session = open_upload_session(tls=None, connections_max=1, total_s=30, connect_s=5)
     async with session:
         transport = RecordingTransport(session, key=key.signing, clock=clock)
         uploader = Uploader(

@@ -104,7 +104,7 @@ class Deployment:
             for _ in range(CLIENTS):
                 group.create_task(client())
 
-    async def round(self, batches: int) -> None:
+    async def run_pass(self, batches: int) -> None:
         with self.timed("total"):
             await self._round(batches)
         print({what: round(seconds, 1) for what, seconds in self.took_s.items()})

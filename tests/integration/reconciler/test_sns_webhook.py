@@ -63,7 +63,7 @@ def test_a_confirmed_subscription_enqueues_what_s3_announces(tmp_path: Path) -> 
         host = SnsHost(pem=certificate(days=36_000))
         settings = ReconcilerSettings(api_token="t", sns_topics=TOPIC, **ALL_ROUTES_BUT_EVENTS)
         async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-            app = make_app(make(store, settings), host)
+            app = make_app(make(store, settings), host.fetch)
             async with listening(app, "127.0.0.1:0") as (url, *_):
                 hook = f"{url}/hooks/sns"
                 await wait_until_ready(session, url)
@@ -92,7 +92,7 @@ def test_without_topics_there_is_no_webhook(tmp_path: Path) -> None:
     async def run() -> None:
         host = SnsHost()
         async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-            app = make_app(make(store, ReconcilerSettings()), host)
+            app = make_app(make(store, ReconcilerSettings()), host.fetch)
             async with (
                 listening(app, "127.0.0.1:0") as (url, *_),
                 session.post(f"{url}/hooks/sns", json=message()) as response,
@@ -127,7 +127,7 @@ def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> None:
         ):
             topic = (await sns.create_topic(Name="batches"))["TopicArn"]
             settings = ReconcilerSettings(api_token="t", sns_topics=topic, **ALL_ROUTES_BUT_EVENTS)
-            app = make_app(make(store, settings), MotoHost())
+            app = make_app(make(store, settings), MotoHost().fetch)
             async with listening(app, "127.0.0.1:0") as (url, *_):
                 await wait_until_ready(session, url)
                 await sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=f"{url}/hooks/sns")

@@ -14,9 +14,9 @@ from sluice_agent.spool.format import (
     EntryHeader,
     FileCheckpoint,
     SpoolState,
-    decode_entry,
+    decode_spool_entry,
     decode_state,
-    encode_entry,
+    encode_spool_entry,
     encode_state,
 )
 from sluice_protocol.errors import UnsupportedVersion
@@ -30,7 +30,7 @@ NOTE = EntryHeader(
     frame_bytes=len(FRAME), frame_sha256=digest_of(FRAME), sealed_at_unix_ns=1, checkpoints=(MARK,),
     requests=b"0123456789abcdef",
 )  # fmt: skip
-ENTRY = b"".join(encode_entry(NOTE, FRAME))
+ENTRY = b"".join(encode_spool_entry(NOTE, FRAME))
 STATED = SpoolState(
     through=7, checkpoints={"1:2": MARK}, high_water={"boot": 9}, requests=b"0123456789abcdef"
 )
@@ -39,7 +39,7 @@ STATE = encode_state(STATED)
 
 def test_an_entry_is_read_as_it_was_written() -> None:
     """Header, name, size and frame."""
-    assert decode_entry(ENTRY) == (NOTE, FRAME)
+    assert decode_spool_entry(ENTRY) == (NOTE, FRAME)
     assert len(ENTRY) == NOTE.size_bytes
     span = "00000000000000000003-00000000000000000009"
     assert NOTE.name == f"00000000000000000007-boot-{span}.batch"
@@ -55,7 +55,7 @@ def test_the_stored_bytes_are_pinned() -> None:
 def test_another_version_is_refused_and_no_damage(version: int) -> None:
     """Whatever else its header or state contains."""
     with pytest.raises(UnsupportedVersion, match=f"spool entry.*found=`{version}`"):
-        decode_entry(b"".join(encode_entry(replace(NOTE, version=version), FRAME)))
+        decode_spool_entry(b"".join(encode_spool_entry(replace(NOTE, version=version), FRAME)))
     with pytest.raises(UnsupportedVersion, match=f"state of the spool.*found=`{version}`"):
         decode_state(encode_state(replace(STATED, version=version)))
     text = b'{"version":%d}' % version
@@ -68,21 +68,21 @@ def test_one_changed_byte_is_detected(at: int, flip: int) -> None:
     damaged = bytearray(ENTRY)
     damaged[at] ^= flip
     with pytest.raises(CorruptEntry):
-        decode_entry(bytes(damaged))
+        decode_spool_entry(bytes(damaged))
 
 
 @given(size=st.integers(0, len(ENTRY) - 1), more=st.binary(max_size=5))
 def test_a_file_of_another_length_is_detected(size: int, more: bytes) -> None:
     with pytest.raises(CorruptEntry):
-        decode_entry(ENTRY[:size])
+        decode_spool_entry(ENTRY[:size])
     if more:
         with pytest.raises(CorruptEntry):
-            decode_entry(ENTRY + more)
+            decode_spool_entry(ENTRY + more)
 
 
 @given(st.binary(max_size=200))
 def test_other_bytes_raise_corrupt_entry(data: bytes) -> None:
-    for decode in (decode_entry, decode_state):
+    for decode in (decode_spool_entry, decode_state):
         with contextlib.suppress(CorruptEntry):
             decode(data)
 

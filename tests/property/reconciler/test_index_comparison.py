@@ -128,7 +128,7 @@ class NaiveComparison:
         found = await _compare_object(self._store, *by_blob_of(batch))
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        return None if await self._packed.digest(by_time_of(batch)[1].key) is not None else found
+        return None if await self._packed.sha256(by_time_of(batch)[1].key) is not None else found
 
     async def _compare_entry(
         self, entry: TimeEntry, *, any_body: bool = False
@@ -147,7 +147,7 @@ class NaiveComparison:
         found = await _compare_object(self._store, entry.key, body)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        digest = await self._packed.digest(entry.key)
+        digest = await self._packed.sha256(entry.key)
         packed = digest is not None and (body is None or digest == digest_of(body))
         return None if packed else found
 

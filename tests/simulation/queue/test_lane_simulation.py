@@ -13,11 +13,10 @@ from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreUnavailable
-from sluice_queue.appender import Appender
+from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
 from sluice_store.retry import RetrySettings
 

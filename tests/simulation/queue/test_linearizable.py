@@ -10,10 +10,9 @@ from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
-from sluice_queue.appender import Appender
+from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
 from sluice_store.retry import RetrySettings
 

@@ -19,7 +19,7 @@ from sluice_reconciler import discovery as discovery_module
 from sluice_reconciler import pipeline as pipeline_module
 from sluice_reconciler.journals import reader as reader_module
 from sluice_reconciler.journals import route
-from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal, WaitingObject
+from sluice_reconciler.journals.progress import BrokenJournal, ProcessJournal, UnprocessedObject
 from sluice_reconciler.journals.route import JournalRoute
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.passes import progress as pass_progress
@@ -149,7 +149,7 @@ def _patch(owner: object, name: str, value: object) -> Callable[[pytest.MonkeyPa
 _PROCESS = JournalRoute._process_objects
 _READ = JournalRoute._read_objects
 _DECODE = decode_journal
-_COMPARE = WaitingObject.cover_lanes
+_COMPARE = UnprocessedObject.cover_lanes
 _RUN = FullPass.run
 
 
@@ -171,8 +171,8 @@ async def _store_position_first(self: JournalRoute) -> None:
 
 
 def _settle_unprocessed(self: ProcessJournal) -> None:
-    while self.waiting and self.waiting[0].attempted:
-        self._finish(self.waiting.popleft())
+    while self.pending and self.pending[0].attempted:
+        self._finish(self.pending.popleft())
 
 
 def _of_writing(self: JournalRoute, lane: int | None = None) -> Any:
@@ -199,7 +199,7 @@ def _torn_is_empty(key: Any, body: bytes) -> Journal:
         return Journal(header=header, manifests=())
 
 
-def _cover_every_lane(self: WaitingObject, through_ns: Any, pass_began_ns: int) -> Any:
+def _cover_every_lane(self: UnprocessedObject, through_ns: Any, pass_began_ns: int) -> Any:
     latest = max(through_ns.values(), default=0)
     return _COMPARE(self, dict.fromkeys(self.left.values(), latest), pass_began_ns)
 
@@ -215,7 +215,7 @@ async def _begin_at_the_end(self: FullPass, *args: Any, **named: Any) -> Any:
 def _skip_waiting(self: ProcessJournal, date_ns: Any, lane: int | None = None) -> Any:
     """Return the progress of what was read, processed or not."""
     progress = _PROGRESS(self, date_ns, lane)
-    through_ns = max((one.complete_through_ns for one in self.waiting), default=0)
+    through_ns = max((one.complete_through_ns for one in self.pending), default=0)
     return replace(progress, complete_through_ns=max(progress.complete_through_ns, through_ns))
 
 
@@ -290,7 +290,7 @@ PLANTED: dict[str, Planted] = {
         replace(QUIET, faults=("kill reconciler",)),
     ),
     "a lane's time covers every lane": Planted(
-        _patch(WaitingObject, "cover_lanes", _cover_every_lane),
+        _patch(UnprocessedObject, "cover_lanes", _cover_every_lane),
         replace(QUIET, faults=("kill reconciler", "suspend reconciler")),
     ),
     "the time of the listing is read after it": Planted(

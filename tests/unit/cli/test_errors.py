@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sluice_cli.shell.output import describe_error, describe_os_error
+from sluice_cli.shell.output import describe_os_error, describe_with_code
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_protocol.errors import (
     BadUsage,
@@ -26,7 +26,7 @@ from sluice_protocol.errors import (
     ],
 )
 def test_an_error_names_its_code(error: SluiceError, code: ErrorCode) -> None:
-    assert describe_error(error) == f"{error}, code=`{code}`"
+    assert describe_with_code(error) == f"{error}, code=`{code}`"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_an_error_names_its_code(error: SluiceError, code: ErrorCode) -> None:
     ],
 )
 def test_bad_usage_and_rules_need_no_code(error: SluiceError) -> None:
-    assert describe_error(error) == str(error)
+    assert describe_with_code(error) == str(error)
 
 
 @pytest.mark.parametrize(

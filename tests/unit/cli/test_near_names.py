@@ -3,7 +3,7 @@
 import pytest
 
 from sluice_cli.shell.output import print_columns
-from sluice_cli.shell.settings_file import near_names
+from sluice_cli.shell.settings import near_names
 
 
 @pytest.mark.parametrize(

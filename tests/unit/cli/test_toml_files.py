@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from sluice_cli.price_files import read_prices
-from sluice_cli.shell.settings_file import read_file
+from sluice_cli.shell.settings import read_file
 from sluice_protocol.errors import BadUsage
 
 

@@ -234,7 +234,7 @@ async def test_a_clean_stop_writes_a_closed_object_with_the_last_entries() -> No
     seen.journal.note(entry(0))
     await seen.journal.write_due()
     seen.journal.note(entry(10))
-    await seen.journal.close(landed=True)
+    await seen.journal.close(transferred=True)
     found = (await journals(seen.inner))[seen.journal.process]
     assert named(found) == [0, 10]
     assert [one.header.closed for one in found] == [False, True]
@@ -247,7 +247,7 @@ async def test_a_stop_with_a_pending_object_writes_it_first() -> None:
     await seen.journal.write_due()
     seen.journal.note(entry(10))
     seen.plan.prefix = "never"
-    await seen.journal.close(landed=True)
+    await seen.journal.close(transferred=True)
     found = (await journals(seen.inner))[seen.journal.process]
     assert [(named([one]), one.header.closed) for one in found] == [([0], False), ([10], True)]
 
@@ -257,7 +257,7 @@ async def test_no_200_after_the_journal_is_closed() -> None:
     seen = await open_world()
     current: list[bool] = []
     seen.plan.seen = lambda _: current.append(seen.journal.is_current)
-    await seen.journal.close(landed=True)
+    await seen.journal.close(transferred=True)
     assert current == [False], "a batch noted while the object is written is not in it"
     seen.journal.note(entry(0))
     with pytest.raises(HttpRefusal) as refused:
@@ -269,7 +269,7 @@ async def test_a_stop_without_the_store_ends_in_time_and_leaves_the_journal_open
     seen = await open_world()
     seen.plan.prefix = GATEWAYS
     async with asyncio.timeout(CLOSE_S_MAX + 5):
-        await seen.journal.close(landed=True)
+        await seen.journal.close(transferred=True)
     assert await journals(seen.inner) == {}
 
 
@@ -342,17 +342,17 @@ async def test_attempts_to_register_leave_one_registration(fault: Fault, pause_s
     await seen.journal.require_current()
     found = await registrations(seen.inner)
     assert len(found) == (2 if pause_s < FENCE_S else 3)
-    await seen.journal.close(landed=True)
+    await seen.journal.close(transferred=True)
     ends = {process: of[-1].header.closed for process, of in (await journals(seen.inner)).items()}
     assert ends == dict.fromkeys(found, True)
     assert first in ends
 
 
-@pytest.mark.parametrize("landed", [False, True])
-async def test_a_worker_that_stops_sends_no_200(landed: bool) -> None:
+@pytest.mark.parametrize("transferred", [False, True])
+async def test_a_worker_that_stops_sends_no_200(transferred: bool) -> None:
     """Also with batches left in a spool, when no closed object is written."""
     seen = await open_world()
-    await seen.journal.close(landed=landed)
+    await seen.journal.close(transferred=transferred)
     with pytest.raises(HttpRefusal):
         await seen.journal.require_current()
 
@@ -369,7 +369,7 @@ async def test_a_stop_closes_the_journals_of_earlier_registrations(
     await seen.journal.require_current()
     second = seen.journal.process
     assert second != first
-    await seen.journal.close(landed=True)
+    await seen.journal.close(transferred=True)
     found = await journals(seen.inner)
     assert [one.header.closed for one in found.get(first, [])] == [True] * closed
     assert found[second][-1].header.closed

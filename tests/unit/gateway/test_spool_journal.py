@@ -51,7 +51,7 @@ class Site:
             if self.away:
                 raise StoreUnavailable("get", "claim", "planned")
 
-        rules.landed.scanned = True
+        rules.transferred.scanned = True
         return SpoolJournal(writer, rules, clock=self.clock, claim=claim)
 
     async def state(self) -> SpoolJournalState:
@@ -75,7 +75,7 @@ async def open_site() -> Site:
 
 async def land(journal: SpoolJournal, *seqs: int) -> None:
     for seq in seqs:
-        journal.note_landed(entry(seq))
+        journal.note_transferred(entry(seq))
     await journal.flush()
 
 
@@ -129,7 +129,7 @@ async def test_what_landed_before_the_journal_is_continued_is_in_its_next_object
     site.away = True
     second = site.start()
     await second.open()
-    second.note_landed(entry(10))
+    second.note_transferred(entry(10))
     with pytest.raises(StoreError):
         await second.flush()
     site.away = False
@@ -199,7 +199,7 @@ async def test_a_clean_stop_closes_and_the_next_start_needs_the_authority() -> N
     first = site.start()
     await first.open()
     await land(first, 0)
-    await first.close(landed=True)
+    await first.close(transferred=True)
     assert await site.only_journal() == [([0], False), ([], True)]
     assert (await site.state()).status == "closed"
     site.away = True
@@ -221,7 +221,7 @@ async def test_a_stop_with_batches_left_keeps_the_journal_open() -> None:
     first = site.start()
     await first.open()
     await land(first, 0)
-    await first.close(landed=False)
+    await first.close(transferred=False)
     assert await site.only_journal() == [([0], False)]
     assert (await site.state()).status == "open"
 
@@ -233,7 +233,7 @@ async def test_a_journal_whose_last_object_is_not_written_stays_open() -> None:
     await first.open()
     await land(first, 0)
     plan.prefix = GATEWAY_JOURNALS
-    await first.close(landed=True)
+    await first.close(transferred=True)
     assert (await site.state()).status == "closing"
     await site.start().open()
     assert [one[-1].header.closed for one in (await journals(site.authority)).values()] == [True]
@@ -247,7 +247,7 @@ async def test_a_kill_while_closing_is_completed_by_the_next_process() -> None:
     await land(first, 0)
     plan.prefix = GATEWAY_JOURNALS
     with pytest.raises(Crashed):
-        await first.close(landed=True)
+        await first.close(transferred=True)
     second = site.start()
     await second.open()
     found = await journals(site.authority)

@@ -11,10 +11,10 @@ from sluice_maintain.rights import (
     Access,
     NeededRight,
     check_rights,
-    find_missing,
+    find_missing_rights,
     is_permitted,
     needed_by,
-    rights_of,
+    rights_of_task,
 )
 from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
@@ -63,7 +63,7 @@ async def test_the_trial_of_every_right_changes_nothing() -> None:
     for key in keys:
         await store.create(key, b"1")
     wanted = {task: needed_by(rights) for task, rights in TASK_RIGHTS.items()}
-    assert await find_missing(store, wanted) == {}
+    assert await find_missing_rights(store, wanted) == {}
     found = [
         (one.key, one.current)
         async for page in store.list_incarnations("")
@@ -75,15 +75,15 @@ async def test_the_trial_of_every_right_changes_nothing() -> None:
 async def test_missing_rights_are_reported_by_task() -> None:
     store, _ = open_memory_store(a_bucket(), plan=Denies(AUDIT))
     wanted = {task: needed_by(TASK_RIGHTS[task]) for task in ("audit", "queue")}
-    missing = await find_missing(store, wanted)
+    missing = await find_missing_rights(store, wanted)
     assert missing == {"audit": ("read audit/v1/", "write audit/v1/")}
 
 
 def test_a_cycle_needs_the_rights_of_an_audit_and_an_execution_does_not() -> None:
     whole = MaintainSettings()
     alone = MaintainSettings(gc=GcOptions(execute_only=True))
-    assert AUDIT in rights_of(TaskName.GC, whole).writes
-    assert AUDIT not in rights_of(TaskName.GC, alone).writes
+    assert AUDIT in rights_of_task(TaskName.GC, whole).writes
+    assert AUDIT not in rights_of_task(TaskName.GC, alone).writes
 
 
 def test_a_directory_is_not_tried() -> None:

@@ -1,7 +1,7 @@
 import pytest
 from support.query_lake import DAY0_NS, make_query
 
-from sluice_cli.query import QueryOptions, parse_options
+from sluice_cli.query import QueryOptions, query_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
 from sluice_query.parameters import parse_duration, parse_instant, parse_query
@@ -95,17 +95,17 @@ def test_the_command_line_and_http_describe_the_same_queries() -> None:
     )
     given = {"from": ["2h"], "q": ["x"], "ignore_case": ["true"], "agent": ["a", "b"]}
     given |= {"attribute": ["k=v"], "limit": ["7"]}
-    assert parse_options(options, NOW) == parse_query(given, NOW)
-    assert parse_options(QueryOptions(), NOW) == parse_query({}, NOW)
+    assert query_of(options, NOW) == parse_query(given, NOW)
+    assert query_of(QueryOptions(), NOW) == parse_query({}, NOW)
     series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by_agent=True, raw=True)
     given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"], "raw": ["true"]}
-    assert parse_options(series, NOW) == parse_query(given, NOW)
+    assert query_of(series, NOW) == parse_query(given, NOW)
 
 
 def test_following_has_other_defaults_for_the_time_range() -> None:
-    assert parse_options(QueryOptions(tail=True), NOW).from_ns == NOW - HOUR_NS // 60
+    assert query_of(QueryOptions(tail=True), NOW).from_ns == NOW - HOUR_NS // 60
     live = QueryOptions(tail=True, reconciler="http://127.0.0.1:1")
-    assert parse_options(live, NOW).from_ns == 0
+    assert query_of(live, NOW).from_ns == 0
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
 )
 def test_errors_of_the_command_line_name_the_option(options: QueryOptions, message: str) -> None:
     with pytest.raises(BadUsage, match=message):
-        parse_options(options, NOW)
+        query_of(options, NOW)
 
 
 def test_instants_and_durations_have_plain_forms() -> None:
@@ -166,7 +166,7 @@ def test_the_unit_of_a_unix_time_follows_from_its_size(seconds: int, unit_ns: in
 
 
 def test_a_step_is_the_width_of_the_bars_of_a_histogram() -> None:
-    query = parse_options(QueryOptions(histogram=True, step="7m"), NOW)
+    query = query_of(QueryOptions(histogram=True, step="7m"), NOW)
     assert isinstance(query.view, Histogram)
     assert query.view.step_ns == 7 * 60 * 10**9
 

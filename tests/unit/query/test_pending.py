@@ -24,8 +24,7 @@ from sluice_query.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueue
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import SWAP_RETRY
+from sluice_queue.lane import SWAP_RETRY, Lane, Runtime
 from sluice_queue.worklists import PendingBatch, write_work_list
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)

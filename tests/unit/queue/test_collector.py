@@ -8,11 +8,10 @@ from support.queue_store import SimClock, SimIds, SimStore, UnversionedStore
 from sluice_protocol.keys import WORK_LISTS
 from sluice_protocol.outcomes import HeadOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_queue.appender import Appender
+from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.collector import CONCURRENT_DELETES, Collector
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, Runtime
-from sluice_queue.settings import ProducerSettings
 from sluice_queue.worklists import write_work_list
 
 DAY_NS = 86_400 * NS_PER_S

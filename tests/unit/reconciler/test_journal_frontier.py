@@ -238,14 +238,14 @@ async def test_two_reconcilers_never_lower_the_record(store: SimStore) -> None:
     await writer.append([await writer.accept(1000, at_ns=now(store))], through_ns=now(store))
     await rounds(store, subject)
     standby = make(store, 2)
-    await standby.journals.round()
+    await standby.journals.run_pass()
     times = []
     for seq in range(0, 100, 10):
         one = await writer.accept(seq, at_ns=now(store))
         await writer.append([one], through_ns=now(store))
         for each in random.Random(seq).sample([subject, standby], 2):
             pass_time(store, 0.6)
-            await each.journals.round()
+            await each.journals.run_pass()
             times.append(record(store).complete_through_unix_ns)
     assert times == sorted(times)
     assert len(await enqueued(store)) == 11
@@ -259,7 +259,7 @@ async def test_a_standby_takes_over_when_the_owner_stops(store: SimStore) -> Non
     await writer.append([first], through_ns=now(store))
     await rounds(store, subject)
     standby = make(store, 2)
-    await standby.journals.round()
+    await standby.journals.run_pass()
     one = await writer.accept(10, at_ns=now(store))
     through = now(store)
     await writer.append([one], through_ns=through)
@@ -309,7 +309,7 @@ async def died(store: SimStore) -> tuple[Reconciler, JournalWriter]:
     writer = JournalWriter(store, store.clock.at_ns)
     await writer.register()
     subject = make(store, 1)
-    await subject.journals.round()
+    await subject.journals.run_pass()
     await make_pass(subject)
     one = await writer.accept(0, at_ns=store.clock.at_ns)
     await writer.append([one], through_ns=store.clock.at_ns)
@@ -348,7 +348,7 @@ async def test_a_dead_gateway_stays_registered_until_a_pass_has_replaced_it() ->
     subject, writer = await died(store)
     pass_time(store, BREAK_MARGIN_S + 5)
     await make_pass(subject)
-    await subject.journals.round()
+    await subject.journals.run_pass()
     unnamed = await writer.accept(10, at_ns=store.clock.at_ns)  # killed before its journal
     pass_time(store, HORIZON_S + JOURNAL_REPLACED_AFTER_S)
     again = make(store, 2)

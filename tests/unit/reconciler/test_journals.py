@@ -198,7 +198,7 @@ async def test_entries_with_many_parts_are_read_in_smaller_groups(
     store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their parts need up to 32 KiB each."""
-    monkeypatch.setattr(route, "WAITING_MAX", 40)
+    monkeypatch.setattr(route, "PENDING_MAX", 40)
     subject, writer = await journaled(store)
     for seq in range(4):
         one = await writer.accept(seq, at_ns=now(store))
@@ -220,7 +220,7 @@ async def test_a_restart_continues_after_the_published_number(store: SimStore) -
     reads = store.counts["get"]
     again = make(store, 2)
     pass_time(store, 1.1)
-    await again.journals.round()
+    await again.journals.run_pass()
     assert store.counts["get"] - reads < 10  # the last object, not the five before
     assert record(store).complete_through_unix_ns >= through
     assert len(await enqueued(store)) == 5

@@ -16,14 +16,14 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane
-from sluice_reconciler.explain import explain
+from sluice_reconciler.explain import read_paths
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
-from sluice_reconciler.lanes.part_log import nameable, read_ledger
+from sluice_reconciler.lanes.part_log import nameable, read_enqueued
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import (
     PartReference,
@@ -91,7 +91,7 @@ async def test_state_of_another_version_is_refused_and_not_replaced(version: byt
     body = zstandard.ZstdCompressor().compress(raw)
     store._put(lane_key(LANE), body)
     with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`4`") as refused:
-        await read_ledger(store, LANE)
+        await read_enqueued(store, LANE)
     assert refused.value.location == lane_key(LANE)
     with pytest.raises(UnsupportedVersion):
         await make(store, 2).once()
@@ -112,14 +112,14 @@ async def test_part_of_another_version_is_refused_and_not_replaced(version: int)
     named = PartReference(
         name=first.name,
         sha256=digest_of(body),
-        lives=first.lives,
+        boots=first.boots,
         first=first.first,
         last=first.last,
     )
     state = encode_lane(msgspec.structs.replace(stored.record, runs=((named, *others), *runs)))
     store._put(lane_key(LANE), state)
     with pytest.raises(UnsupportedVersion) as refused:
-        await read_ledger(store, LANE)
+        await read_enqueued(store, LANE)
     assert (refused.value.what, refused.value.found) == ("part of a lane state", version)
     assert (refused.value.known, refused.value.location) == (2, key)
     with pytest.raises(UnsupportedVersion):
@@ -235,10 +235,10 @@ async def test_reader_reads_again_when_the_owner_merged_what_it_read(
         return stored
 
     monkeypatch.setattr(part_log, "read_lane_state", then_merge)
-    ledger, owned = await read_ledger(store, LANE)
+    ledger, owned = await read_enqueued(store, LANE)
     assert not owned  # the owner has released the lane
     assert len(reads) == 2
-    assert ledger.boot("host-1", "b0") == owner.ledger.boot("host-1", "b0")
+    assert ledger.boot("host-1", "b0") == owner.enqueued.boot("host-1", "b0")
 
 
 async def test_explain_reads_only_the_parts_of_one_life() -> None:
@@ -246,12 +246,12 @@ async def test_explain_reads_only_the_parts_of_one_life() -> None:
     read: set[str] = set()
     store.before = lambda verb, key: read.add(key)
     life = ("host-1", "b1")
-    ledger, _ = await read_ledger(store, LANE, of=life)
+    ledger, _ = await read_enqueued(store, LANE, of=life)
     assert ledger.boot(*life) is not None
     parts = {part_key(LANE, name) for name in await named(store)}
     assert 0 < len(parts & read) < len(parts)
     await create_authority(store, ONE_LANE)
-    path = await explain(store, (await enqueued(store))[0].identity)
+    path = await read_paths(store, (await enqueued(store))[0].identity)
     assert [one.enqueued for one in path[0].queues] == [True]
 
 
@@ -293,7 +293,7 @@ def test_names_of_this_term_and_of_later_ones_are_kept() -> None:
 
 async def test_status_of_the_enum_is_decided_by_parts() -> None:
     store, owner = await in_parts()
-    ledger, _ = await read_ledger(store, LANE)
+    ledger, _ = await read_enqueued(store, LANE)
     for batch in await enqueued(store):
         assert ledger.status(batch.identity) is not EnqueueStatus.NEW
-        assert owner.ledger.status(batch.identity) is not EnqueueStatus.NEW
+        assert owner.enqueued.status(batch.identity) is not EnqueueStatus.NEW

@@ -24,8 +24,8 @@ make = partial(reconciler_world.make, authority=TWO_LANES, live_bytes_max=1 << 2
 async def view(reconciler: Reconciler, after: str | None = None) -> LiveView:
     """Return the live records after everything that was offered has been read."""
     live = reconciler.live
-    while live._backlog:
-        await live._read(live._backlog.popleft())
+    while live._pending:
+        await live._read(live._pending.popleft())
     return await live.view(agent_id=None, after=after, limit=1000, wait_s=0)
 
 
@@ -108,7 +108,7 @@ async def journaled_pair(store: SimStore) -> tuple[Reconciler, Reconciler, Journ
     first, second = make(store, 1), make(store, 2)
     await accept_lines(store, 1000)
     for one in (first, second):
-        await one.journals.round()
+        await one.journals.run_pass()
         await one._pass_loop.run_once(None)
     store.clock.at_ns += 2 * WINDOW_NS
     await writer.append([], through_ns=store.clock.at_ns)
@@ -195,14 +195,14 @@ async def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_r
     first, second = make(store, 1), make(store, 2)
     for _ in range(2):
         await first._pass_loop.run_once(None, NextPass(start=True))
-        await first.journals.round()
+        await first.journals.run_pass()
     assert first._registry.is_journaled
     if starts == "before the pass":
-        await second.journals.round()
+        await second.journals.run_pass()
         assert (await view(second)).accepted_until_ns is not None
     store.clock.at_ns += 2 * WINDOW_NS  # the dead gateway has lapsed
     await beat()
-    await second.journals.round()
+    await second.journals.run_pass()
     held_ns = (await view(second)).accepted_until_ns
     assert held_ns is None or held_ns <= died_ns, "no pass has replaced its journal yet"
     await first._pass_loop.run_once(None, NextPass(start=True))
@@ -210,7 +210,7 @@ async def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_r
         second = make(store, 2)
     for _ in range(3):
         await beat()
-        await second.journals.round()
+        await second.journals.run_pass()
     seen = await view(second)
     assert seen.accepted_until_ns is not None
     assert seen.accepted_until_ns >= store.clock.at_ns - 2 * NS_PER_S
@@ -218,7 +218,7 @@ async def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_r
     assert is_reported == (starts == "before the pass")
     store.clock.at_ns += WINDOW_NS
     await beat()
-    await second.journals.round()
+    await second.journals.run_pass()
     assert not (await view(second)).partial
 
 

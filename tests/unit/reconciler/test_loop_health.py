@@ -37,7 +37,7 @@ def error(reason: str = "no response") -> StoreUnavailable:
 
 
 def working(clock: Clock) -> ReconcilerHealth:
-    return ReconcilerHealth(now_ns=clock.now_ns, rounds=1)
+    return ReconcilerHealth(now_ns=clock.now_ns, journal_passes=1)
 
 
 def fail_for(health: ReconcilerHealth, clock: Clock, loop: Loop, seconds: float) -> None:

@@ -14,7 +14,7 @@ from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
-from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_spans
+from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_time_spans
 
 HOUR_NS = 3600 * NS_PER_S
 BASE_NS = 1_699_999_200 * NS_PER_S
@@ -152,4 +152,8 @@ async def test_a_rebuild_repairs_the_index_before_the_lists(store: SimStore) -> 
 
 
 def test_spans_that_overlap_are_read_once() -> None:
-    assert merge_spans([(5, 9), (1, 3), (3, 4), (6, 7), (12, 12)]) == [(1, 4), (5, 9), (12, 12)]
+    assert merge_time_spans([(5, 9), (1, 3), (3, 4), (6, 7), (12, 12)]) == [
+        (1, 4),
+        (5, 9),
+        (12, 12),
+    ]

@@ -11,7 +11,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS, WORK_LISTS
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.lanes.upkeep import MEASURE_S
-from sluice_reconciler.metrics import Stage, StageBacklog, StoreClock
+from sluice_reconciler.metrics import PendingStages, Stage, StoreClock
 from sluice_reconciler.service import Reconciler
 from sluice_store.port import ListPage
 
@@ -92,7 +92,7 @@ async def test_each_page_of_a_listing_is_counted_as_a_request(store: SimStore) -
 def test_age_is_that_of_the_oldest_pending_batch() -> None:
     """Stages are independent, ages grow with the clock, and an empty stage has age 0."""
     store_clock = StoreClock(SimClock())
-    backlog = StageBacklog(store_clock)
+    backlog = PendingStages(store_clock)
     store_clock.observe(UnixNs(100 * NS_PER_S))
     one, two = ObjectKey("one"), ObjectKey("two")
     backlog.begin(Stage.INDEX, one, UnixNs(90 * NS_PER_S))
@@ -109,7 +109,7 @@ async def test_batch_whose_append_failed_is_pending_until_a_pass_enqueues_it(
     await accept(store, 0)
     plain, store.before = store.before, refuses("create", WORK_LISTS)
     reconciler = make(store)
-    backlog = reconciler._context.backlog
+    backlog = reconciler._context.pending
     assert (await reconciler.once()).outcome.left == 1
     assert [len(keys) for keys in backlog.known().values()] == [0, 1]
     store.before = plain

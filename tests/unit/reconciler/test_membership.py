@@ -26,7 +26,6 @@ from sluice_reconciler.lanes.membership import (
     HostProcess,
     HostProcesses,
     MemberRecord,
-    SystemProcesses,
     assign_lanes,
     decide_shares,
     member_key,
@@ -300,7 +299,7 @@ def test_times_leave_room_for_two_missed_heartbeats() -> None:
     assert 2 * HEARTBEAT_S < WORK_S < MEMBER_DEAD_AFTER_S < HANDOVER_MAX_S
 
 
-PROCESSES = SystemProcesses()
+PROCESSES = HostProcesses()
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 

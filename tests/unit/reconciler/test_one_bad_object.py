@@ -35,7 +35,7 @@ class OneBadKey:
 
 
 async def by_journals(subject: Reconciler) -> None:
-    await subject.journals.round()
+    await subject.journals.run_pass()
 
 
 async def by_pass(subject: Reconciler) -> None:

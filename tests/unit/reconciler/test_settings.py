@@ -32,11 +32,11 @@ def test_a_setting_without_effect_is_refused() -> None:
 
 def test_freshness_only_lengthens_the_intervals() -> None:
     usual = ReconcilerSettings()
-    assert (usual.round_interval_s, usual.listing_interval_s) == (0.25, 1.0)
+    assert (usual.read_interval_s, usual.listing_interval_s) == (0.25, 1.0)
     fresh = ReconcilerSettings(freshness_s=0.5)
-    assert (fresh.round_interval_s, fresh.listing_interval_s) == (0.5, 1.0)
+    assert (fresh.read_interval_s, fresh.listing_interval_s) == (0.5, 1.0)
     slow = ReconcilerSettings(freshness_s=10)
-    assert (slow.round_interval_s, slow.listing_interval_s) == (10, 10)
+    assert (slow.read_interval_s, slow.listing_interval_s) == (10, 10)
 
 
 def test_settings_that_depend_on_the_store_get_defaults() -> None:

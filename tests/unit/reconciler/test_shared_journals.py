@@ -16,7 +16,7 @@ from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_reconciler.discovery import IDLE_STEP_S, is_worth_writing
 from sluice_reconciler.journals import route
-from sluice_reconciler.journals.progress import WaitingObject
+from sluice_reconciler.journals.progress import UnprocessedObject
 from sluice_reconciler.passes.progress import NextPass, PassRecord
 from sluice_reconciler.service import Reconciler
 
@@ -33,7 +33,7 @@ async def rounds(store: SimStore, subjects: list[Reconciler], count: int) -> Non
     for _ in range(count):
         store.clock.at_ns += int(1.1 * NS_PER_S)
         for one in subjects:
-            await one.journals.round()
+            await one.journals.run_pass()
 
 
 async def shared() -> tuple[SimStore, list[Reconciler], JournalWriter]:
@@ -45,7 +45,7 @@ async def shared() -> tuple[SimStore, list[Reconciler], JournalWriter]:
     first._workers._shared = None  # it makes the first pass alone
     for worker in first._workers:
         worker.is_allowed = True
-    await first.journals.round()
+    await first.journals.run_pass()
     await first.once()
     first._workers.share(frozenset({0}))
     subjects = [first, make(store, 2, 1)]
@@ -113,13 +113,13 @@ async def test_entries_of_other_lanes_neither_bound_reading_nor_wait_for_a_pass(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The other member does not work. Its entries are many times what may wait."""
-    monkeypatch.setattr(route, "WAITING_MAX", 8)
+    monkeypatch.setattr(route, "PENDING_MAX", 8)
     store, subjects, writer = await shared()
     mine = await backlog(store, writer, 40)
     first = subjects[0]
     await rounds(store, [first], 40)
     assert len(await enqueued(store)) == mine
-    waiting = first.journals.journals[0].waiting
+    waiting = first.journals.journals[0].pending
     assert len(waiting) == 40
     assert not any(one.left or one.abandoned for one in waiting)
     assert not first.journals._entries.manifests
@@ -147,7 +147,7 @@ async def test_an_object_that_cannot_be_read_again_needs_a_full_pass(damage: str
         del store.held[key]
     else:
         store.held[key] = dataclasses.replace(store.held[key], body=b"{}")
-    waiting = first.journals.journals[0].waiting
+    waiting = first.journals.journals[0].pending
     through_ns = waiting[-2].complete_through_ns
     await first._workers.share_with_refresh(frozenset({0, 1}))
     store.clock.at_ns += 20 * NS_PER_S
@@ -166,14 +166,14 @@ async def test_objects_of_a_member_that_does_not_work_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Beyond the bound they are left to its owner or to a full pass."""
-    monkeypatch.setattr(route, "OBJECTS_WAITING_MAX", 4)
+    monkeypatch.setattr(route, "OBJECTS_PENDING_MAX", 4)
     store, subjects, writer = await shared()
     mine = await backlog(store, writer, 12)
     await rounds(store, subjects[:1], 20)
     assert len(await enqueued(store)) == mine
     journal = subjects[0].journals.journals[0]
     assert journal.read_through == writer.number
-    assert len(journal.waiting) == 1
+    assert len(journal.pending) == 1
     await rounds(store, subjects, 20)
     await writer.append([], through_ns=store.clock.at_ns)
     await rounds(store, subjects, 4)
@@ -214,7 +214,7 @@ def test_an_object_is_covered_by_a_time_that_proves_that_its_lane_is_done() -> N
     key, other = accepted_key_of(0), accepted_key_of(1)
 
     def left(through_ns: int, pass_began_ns: int) -> set[str]:
-        one = WaitingObject(
+        one = UnprocessedObject(
             number=3,
             complete_through_ns=UnixNs(100 * NS_PER_S),
             closed=False,

@@ -45,7 +45,9 @@ class World:
         self.host, self.clock = SnsHost(), MovedClock(START_NS)
         self.queued: list[ObjectKey] = []
         self.space = space
-        self.webhook = SnsWebhook(topics, self.hint, ReconcilerMetrics(), self.clock, self.host)
+        self.webhook = SnsWebhook(
+            topics, self.hint, ReconcilerMetrics(), self.clock, self.host.fetch
+        )
 
     def hint(self, keys: Sequence[ObjectKey]) -> int:
         taken = keys[: self.space]
