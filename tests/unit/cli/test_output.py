@@ -41,7 +41,7 @@ def of_gateways() -> None:
 
 
 @pytest.mark.usefixtures("kept_configuration")
-@pytest.mark.parametrize("configure", [logs.configure_logs, of_gateways])
+@pytest.mark.parametrize("configure", [logs.log_to_stderr, of_gateways])
 def test_a_log_line_that_cannot_be_written_is_lost(
     configure: Callable[[], None], unwritable: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.usefixtures("kept_configuration")
-@pytest.mark.parametrize("configure", [logs.configure_logs, of_gateways])
+@pytest.mark.parametrize("configure", [logs.log_to_stderr, of_gateways])
 def test_a_client_cannot_write_to_the_terminal_of_a_service(
     configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
