@@ -7,6 +7,7 @@ from datetime import tzinfo
 from enum import StrEnum
 from pathlib import Path
 from typing import ClassVar, Final, Literal
+from urllib.parse import parse_qsl
 
 from sluice_doors.table import DoorName
 from sluice_protocol.errors import BadUsage
@@ -32,6 +33,7 @@ SPOOL_BYTES_LEAST: Final = 20 * 1024 * 1024
 """Room for one frame of the maximum size and its header."""
 
 DOORS_LISTEN: Final = "127.0.0.1:4318"
+_SYSLOG_FILES: Final = frozenset({"cert", "key", "client_ca"})
 
 Zone = tzinfo | None
 """A time zone; None is the system's zone."""
@@ -239,11 +241,20 @@ def _is_local(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyslogAddress:
-    """Where syslog is received; port 0 selects a free port."""
+    """Where syslog is received; port 0 selects a free port.
+
+    Attributes:
+        certificate: The chain of a `tls` socket, PEM; None for other transports.
+        key: Its key; None is in the certificate's file.
+        client_ca: Authorities of client certificates; None accepts every client.
+    """
 
     transport: SyslogTransport
     host: str
     port: int
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -258,38 +269,43 @@ class SyslogSettings:
         addresses: The sockets; empty receives nothing.
         message_bytes_max: Longest message; the rest of a longer one follows as raw records.
         zone: The zone of times that state none.
-        tls_cert: The certificate chain of TLS sockets, PEM.
-        tls_key: Its key; None is the certificate's file.
-        client_ca: Authorities of client certificates; None accepts every client.
-
-    Raises:
-        BadUsage: TLS has no certificate.
     """
 
     addresses: tuple[SyslogAddress, ...]
     message_bytes_max: int
     zone: tzinfo | None
-    tls_cert: Path | None
-    tls_key: Path | None
-    client_ca: Path | None
-
-    def __post_init__(self) -> None:
-        if self.tls_cert is None and any(one.transport == "tls" for one in self.addresses):
-            raise BadUsage("syslog over TLS needs a certificate: set syslog_tls_cert")
 
 
 def parse_syslog_address(text: str) -> SyslogAddress:
-    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT`."""
-    transport, separator, address = text.partition("://")
+    """Return the address of `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT?cert=FILE`."""
+    transport, separator, rest = text.partition("://")
+    address, _, query = rest.partition("?")
     match transport:
         case "tcp" | "udp" | "tls" if separator:
             host, port = parse_listen(address)
-            return SyslogAddress(transport=transport, host=host, port=port)
         case _:
             raise BadUsage(
-                f"syslog must be udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT,"
+                "syslog must be udp://HOST:PORT, tcp://HOST:PORT or tls://HOST:PORT?cert=FILE,"
                 f" syslog=`{text[:80]}`"
             )
+    files = {name: Path(value) for name, value in parse_qsl(query)}
+    wrong = ""
+    if transport != "tls" and query:
+        wrong = "files of TLS need an address tls://HOST:PORT"
+    elif files.keys() - _SYSLOG_FILES:
+        wrong = "unknown file of TLS: there are cert, key and client_ca"
+    elif transport == "tls" and "cert" not in files:
+        wrong = "syslog over TLS needs a certificate: write tls://HOST:PORT?cert=FILE"
+    if wrong:
+        raise BadUsage(f"{wrong}, syslog=`{text[:80]}`")
+    return SyslogAddress(
+        transport=transport,
+        host=host,
+        port=port,
+        certificate=files.get("cert"),
+        key=files.get("key"),
+        client_ca=files.get("client_ca"),
+    )
 
 
 _BRACES: Final = re.compile(r"(?<!\[)\{[^{}]*(?:,|\.\.)[^{}]*\}")
@@ -318,8 +334,7 @@ class AgentSettings:
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
             `elasticsearch`, `hec`, `firehose`, `json`, `forward`. A request succeeds when its
             records are in the spool.
-        doors_listen: `host:port` of the doors over HTTP; default is the address of `otlp`, or
-            127.0.0.1:4318.
+        doors_listen: `host:port` of the doors over HTTP.
         otlp_grpc_listen: `host:port` of OTLP over gRPC, usually 127.0.0.1:4317; empty for none.
         forward_listen: `host:port` of Fluent's forward protocol, usually 127.0.0.1:24224.
         forward_keys: File with a line `NAME=KEY` for each client of that protocol, the shared keys
@@ -327,14 +342,12 @@ class AgentSettings:
         door_tls_cert: File of the certificate of all doors, PEM; without it they use no TLS.
         door_tls_key: File of its key; default is the certificate's file.
         door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
-            commas; empty accepts every client, on a loopback address only.
-        otlp: `host:port` on which to accept logs and metrics as OTLP/HTTP; short for `doors` and
-            `doors_listen`, and also possible beyond this machine without tokens.
-        syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT` on which to receive syslog
-            of RFC 5424 and RFC 3164; may be repeated.
-        syslog_tls_cert: File of the certificate of `tls` addresses, PEM.
-        syslog_tls_key: File of its key; default is the certificate's file.
-        syslog_client_ca: File of CA certificates; with it, clients of `tls` need a certificate.
+            commas; empty accepts every client, on a loopback address only, except that the door
+            `otlp` alone may be open to other machines.
+        syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT?cert=FILE&key=FILE` on
+            which to receive syslog of RFC 5424 and RFC 3164; may be repeated. The files are PEM; a
+            missing `key` is in the certificate's file, and with `client_ca=FILE` clients need a
+            certificate of these authorities.
         host_metrics_s: Seconds between samples of the host's metrics; 0 disables them.
         freshness_s: How old lines of files and samples of the host may be when their batch is cut,
             seconds; fewer and larger batches, of up to 8 MiB, cost fewer requests. Records that
@@ -363,18 +376,14 @@ class AgentSettings:
     from_end: bool = False
     once: bool = False
     doors: tuple[DoorName, ...] = ()
-    doors_listen: str = ""
+    doors_listen: str = DOORS_LISTEN
     otlp_grpc_listen: str = ""
     forward_listen: str = ""
     forward_keys: Path | None = None
     door_tls_cert: Path | None = None
     door_tls_key: Path | None = None
     door_tokens: str = ""
-    otlp: str = ""
     syslog: tuple[str, ...] = ()
-    syslog_tls_cert: Path | None = None
-    syslog_tls_key: Path | None = None
-    syslog_client_ca: Path | None = None
     host_metrics_s: float = 10.0
     freshness_s: float = 0.0
     uploads: int = 4
@@ -458,26 +467,19 @@ class AgentSettings:
         """Return the settings of the doors.
 
         Raises:
-            BadUsage: The addresses of `otlp` and `doors_listen` differ, doors would be open to
-                other machines without a token, or the settings of a port are wrong.
+            BadUsage: Doors would be open to other machines without a token, or the settings of a
+                port are wrong. Only `otlp` alone may be open: its clients are on a trusted network,
+                as those of other OTLP receivers.
         """
-        opened: dict[DoorName, None] = dict.fromkeys(self.doors)
-        if self.otlp:
-            opened["otlp"] = None
-        listen = self.doors_listen or self.otlp or DOORS_LISTEN
-        if self.otlp and self.otlp != listen:
+        host = parse_listen(self.doors_listen)[0] if self.doors else ""
+        needs_token = bool(self.doors) and set(self.doors) != {"otlp"}
+        if needs_token and not self.door_tokens and not _is_local(host):
             raise BadUsage(
-                "otlp and the other doors share one address: leave otlp empty and add it to doors,"
-                f" otlp=`{self.otlp}`, doors_listen=`{listen}`"
-            )
-        host = parse_listen(listen)[0] if opened else ""
-        if self.doors and not self.door_tokens and not _is_local(host):
-            raise BadUsage(
-                f"set door_tokens to listen beyond this machine, doors_listen=`{listen}`"
+                f"set door_tokens to listen beyond this machine, doors_listen=`{self.doors_listen}`"
             )
         return DoorSettings(
-            doors=tuple(opened),
-            listen=listen,
+            doors=tuple(dict.fromkeys(self.doors)),
+            listen=self.doors_listen,
             otlp_grpc_listen=self.otlp_grpc_listen,
             forward_listen=self.forward_listen,
             forward_keys=self.forward_keys,
@@ -497,9 +499,6 @@ class AgentSettings:
             addresses=tuple(parse_syslog_address(text) for text in self.syslog),
             message_bytes_max=self.syslog_message_bytes,
             zone=self.zone(),
-            tls_cert=self.syslog_tls_cert,
-            tls_key=self.syslog_tls_key,
-            client_ca=self.syslog_client_ca,
         )
 
     def for_files(self) -> FileSettings:
@@ -565,6 +564,7 @@ def check_agent_settings(settings: AgentSettings) -> None:
     """Check the settings before anything is opened."""
     check_number("host_metrics_s", settings.host_metrics_s, 0)
     _check_effects(settings)
+    settings.for_syslog()
     doors = settings.for_doors()
     check_distinct(
         [
@@ -583,22 +583,17 @@ def check_agent_settings(settings: AgentSettings) -> None:
 
 def _check_effects(settings: AgentSettings) -> None:
     doors = settings.for_doors()
-    syslog = settings.for_syslog()
-    has_tls = any(one.transport == "tls" for one in syslog.addresses)
     has_https = any(url.startswith("https:") for url in settings.gateways)
     by_http = "a door over HTTP or gRPC in doors"
-    over_tls = "a syslog address tls://HOST:PORT"
+    moved = settings.doors_listen != DOORS_LISTEN
     check_effects(
         [
             ("tls_key", settings.tls_key, "tls_cert", settings.tls_cert),
             ("tls_cert", settings.tls_cert, "a gateway with https://", has_https),
             ("tls_ca", settings.tls_ca, "a gateway with https://", has_https),
-            ("doors_listen", settings.doors_listen, by_http, doors.http_doors),
+            ("doors_listen", moved, by_http, doors.http_doors),
             ("door_tokens", settings.door_tokens, by_http, doors.http_doors),
             ("door_tls_cert", settings.door_tls_cert, "doors", doors.doors),
-            ("syslog_tls_cert", settings.syslog_tls_cert, over_tls, has_tls),
-            ("syslog_tls_key", settings.syslog_tls_key, over_tls, has_tls),
-            ("syslog_client_ca", settings.syslog_client_ca, over_tls, has_tls),
             ("from_end", settings.from_end, "paths", settings.paths),
         ]
     )

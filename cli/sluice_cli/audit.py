@@ -15,6 +15,7 @@ from sluice_cli.shell.options import (
     Json,
     NewStoreUrl,
     StoreUrl,
+    VerificationKeys,
 )
 from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.auditor import (
@@ -45,10 +46,6 @@ ESTIMATED_CORES: Final = 64
 """Executor cores of an estimate: the hours fall as the cores rise, the price stays."""
 
 KeyFile = Annotated[Path, Parameter(help="The auditor's Ed25519 private key, in PEM.")]
-TrustedKeyTexts = Annotated[
-    tuple[str, ...],
-    Parameter(help="Base64 of the raw public keys to trust. If set, the key file is not read."),
-]
 
 
 class KeyMade(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,12 +100,11 @@ def show(
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: KeyFile = _DEFAULTS.key_file,
-    trusted_keys: TrustedKeyTexts = (),
+    key_file: VerificationKeys = _DEFAULTS.key_file,
     json: Json = False,
 ) -> int:
     """Show a certificate, by default the newest, and the findings of its audit."""
-    trusted = load_trusted(key_file, trusted_keys)
+    trusted = load_trusted(key_file)
     return _print_audit(asyncio.run(_show(store, audit_id, trusted)), as_json=json)
 
 
@@ -116,8 +112,7 @@ def show(
 def verify(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: KeyFile = _DEFAULTS.key_file,
-    trusted_keys: TrustedKeyTexts = (),
+    key_file: VerificationKeys = _DEFAULTS.key_file,
     evidence: Annotated[
         bool,
         Parameter(negative="", help="Also verify the evidence files that are kept."),
@@ -128,7 +123,7 @@ def verify(
 
     A copy of `audit/v1/` is sufficient.
     """
-    trusted = load_trusted(key_file, trusted_keys)
+    trusted = load_trusted(key_file)
     view = asyncio.run(_verify(store, trusted, evidence=evidence))
 
     def human(console: "Console") -> None:
@@ -146,13 +141,12 @@ def verify(
 def prune(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: KeyFile = _DEFAULTS.key_file,
-    trusted_keys: TrustedKeyTexts = (),
+    key_file: VerificationKeys = _DEFAULTS.key_file,
     dry_run: Annotated[bool, Parameter(negative="", help="Remove nothing.")] = False,
     json: Json = False,
 ) -> int:
     """Remove the evidence that the newest certificate no longer keeps."""
-    trusted = load_trusted(key_file, trusted_keys)
+    trusted = load_trusted(key_file)
     report = asyncio.run(_prune(store, trusted, dry_run=dry_run))
     done = "to remove" if dry_run else "removed"
 

@@ -294,7 +294,7 @@ def _lake_rows(load: Load) -> list[CostRow]:
         _row("audits: new manifests", "batches", gets=load.batches),
         CostRow(
             "compaction (estimate)",
-            "target_bytes",
+            "bytes",
             RequestCounts(
                 puts=files_puts(max(1.0, day_bytes / FILE_BYTES), day_bytes) / DAY_S,
                 gets=(merged * FILE_GETS + day_bytes / PART_BYTES) / DAY_S,

@@ -1,6 +1,7 @@
 """`sluice delete`: hide records from queries; maintenance removes them from the tables."""
 
 import asyncio
+import re
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from sluice_query.deletes import DeleteReceipt
 
 _RUNNING_MAX: Final = 4
+_DAYS_AGO: Final = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?)d", re.ASCII)
+"""An end that a repetition with the same id counts from the time of the first request."""
 
 
 def delete(
@@ -32,7 +35,6 @@ def delete(
     where: str | None = None,
     from_: str | None = None,
     to: str | None = None,
-    older_than_days: float | None = None,
     reason: str = "",
     delete_id: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -49,20 +51,20 @@ def delete(
         where: Conditions joined by `and`: agent = 'a', body contains 'x', name = 'm',
             attributes['k'] = 'v'.
         from_: Only records at or after this time, RFC 3339.
-        to: Only records before this time, RFC 3339.
-        older_than_days: Only records older than this many days, for retention.
+        to: Only records before this time, RFC 3339, or before so many days ago, such as `30d`.
         reason: Why; kept in the record.
         delete_id: A ULID; repeating the command with the same one has no further effect.
         dry_run: Count the records, and write nothing.
         json: Print JSON for programs.
     """
+    days = None if to is None else _DAYS_AGO.fullmatch(to)
     request = DeleteRequest(
         delete_id=delete_id,
         kind=kind,
         where=where,
         from_=from_,
-        to=to,
-        older_than_days=older_than_days,
+        to=None if days else to,
+        older_than_days=float(days[1]) if days else None,
         reason=reason,
         dry_run=dry_run,
     )

@@ -9,14 +9,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cyclopts import Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit
 from sluice_maintain.lake_state import read_lake_problems
-from sluice_policies.settings import Settings, Target, read_settings
+from sluice_policies.settings import Settings, read_settings
 from sluice_protocol.distribution import install_command
 from sluice_protocol.errors import BadUsage, ExitCode, StoreDenied, StoreMisconfigured
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -54,10 +52,7 @@ def doctor(
     *,
     store: StoreUrl = STORE_DEFAULT,
     endpoint: Endpoints = (),
-    key: Path | None = None,
-    key_id: str | None = None,
     policies: Path | None = None,
-    target: Target = Target.AWS,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
     json: Json = False,
 ) -> int:
@@ -66,10 +61,7 @@ def doctor(
     Args:
         store: The store to test.
         endpoint: Other URLs of the same store.
-        key: The operator's Ed25519 private key (PEM), which signs the result.
-        key_id: The id under which gateways know that key.
         policies: Settings of the bucket's policies (docs/policies.md); test their denials too.
-        target: The policy dialect.
         dry_run: Test only; write no result.
         json: Print JSON for programs.
 
@@ -78,9 +70,8 @@ def doctor(
         of the lake contain what the queue has handed over; otherwise 1. The tables are not
         checked, and a line on stderr states so, if the credentials may not read them.
     """
-    signer = _read_key(key, key_id)
     agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))
-    result, lake = asyncio.run(_examine((store, *endpoint), signer, key_id, write=not dry_run))
+    result, lake = asyncio.run(_examine((store, *endpoint), write=not dry_run))
     for problem in lake:
         sys.stderr.write(f"the lake is incomplete: {problem}\n")
     if agreed is None:
@@ -91,7 +82,7 @@ def doctor(
         verification_json,
     )
 
-    denials = asyncio.run(_denials(store, agreed, target))
+    denials = asyncio.run(_denials(store, agreed))
     found = {"store": result, "policies": verification_json(denials)}
 
     def draw(console: "Console") -> None:
@@ -120,15 +111,13 @@ def _of_this_bucket(url: str, settings: Settings) -> Settings:
     return settings
 
 
-async def _denials(url: str, settings: Settings, target: Target) -> "Verification":
+async def _denials(url: str, settings: Settings) -> "Verification":
     from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
 
-    return await verify_bucket(settings, target, parse_s3_url(url), SystemIds().ulid())
+    return await verify_bucket(settings, parse_s3_url(url), SystemIds().ulid())
 
 
-async def _examine(
-    urls: tuple[str, ...], signer: Ed25519PrivateKey | None, key_id: str | None, *, write: bool
-) -> tuple[DoctorResult, tuple[str, ...]]:
+async def _examine(urls: tuple[str, ...], *, write: bool) -> tuple[DoctorResult, tuple[str, ...]]:
     """Return what the tests of the store found, and what is wrong with the lake."""
     for url in urls:
         problem = read_disk_problem(url, PROBES_BYTES)
@@ -140,8 +129,7 @@ async def _examine(
         ]
         result = await examine(stores, urls, SystemIds())
         if write:
-            sealed = seal_result(result, key=signer, key_id=key_id)
-            await write_result(stores[0], result, sealed, SystemClock())
+            await write_result(stores[0], result, seal_result(result), SystemClock())
         try:
             problems = await read_lake_problems(urls[0], stores[0])
         except StoreDenied as error:  # a role that changes the bucket need not read its data
@@ -151,24 +139,6 @@ async def _examine(
             command = install_command("query")
             sys.stderr.write(f"the lake was not compared with the queue: run `{command}`\n")
         return result, problems or ()
-
-
-def _read_key(path: Path | None, key_id: str | None) -> Ed25519PrivateKey | None:
-    if path is None:
-        if key_id is not None:
-            raise BadUsage("--key-id names the key of --key: add --key, or omit --key-id")
-        return None
-    if key_id is None:
-        raise BadUsage("--key needs --key-id, the id under which gateways know the key")
-    try:
-        found = load_pem_private_key(path.read_bytes(), password=None)
-    except (OSError, ValueError, TypeError) as error:
-        raise BadUsage(
-            f"cannot read the key: give an Ed25519 private key as PEM, key=`{path}`"
-        ) from error
-    if not isinstance(found, Ed25519PrivateKey):
-        raise BadUsage(f"the key must be an Ed25519 private key, key=`{path}`")
-    return found
 
 
 def _draw(console: "Console", url: str, result: DoctorResult) -> None:

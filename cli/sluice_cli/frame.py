@@ -59,7 +59,6 @@ class NewFrame:
         kind: Kind of the records.
         resource: Pairs of the resource, each as `KEY=VALUE`.
         plain: Store the columns without compression.
-        out: File to write; by default standard output.
     """
 
     agent: str
@@ -68,12 +67,11 @@ class NewFrame:
     kind: Kind
     resource: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     plain: Annotated[bool, Parameter(negative="")] = False
-    out: Path | None = None
 
 
 @app.command
 def encode(new: Annotated[NewFrame, Parameter(name="*")]) -> None:
-    """Read NDJSON from standard input and write one frame."""
+    """Read NDJSON from standard input and write one frame to standard output."""
     columns = columns_from_ndjson(new.kind, _read_input(sys.stdin.buffer).split(b"\n"))
     identity = Identity(
         agent_id=new.agent,
@@ -88,7 +86,7 @@ def encode(new: Annotated[NewFrame, Parameter(name="*")]) -> None:
         resource=resource,
         compress=not new.plain,
     )
-    _write(frame, new.out)
+    _write(frame)
 
 
 @app.command
@@ -182,14 +180,8 @@ def _read_frame(file: Path) -> bytes:
         raise BadUsage(f"cannot read the frame: {error.strerror}, file=`{file}`") from error
 
 
-def _write(data: bytes, out: Path | None) -> None:
-    if out is None:
-        if sys.stdout.isatty():
-            raise BadUsage("a frame is binary: give --out FILE, or redirect standard output")
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        out.write_bytes(data)
-    except OSError as error:
-        raise BadUsage(f"cannot write the frame: {error.strerror}, out=`{out}`") from error
+def _write(data: bytes) -> None:
+    if sys.stdout.isatty():
+        raise BadUsage("a frame is binary: redirect standard output to a file")
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()

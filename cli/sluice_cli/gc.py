@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from sluice_cli.gc_plans import approve, candidates, plans, stop
-from sluice_cli.shell.options import ENGINE, STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.options import ENGINE, STORE_DEFAULT, Json, StoreUrl, VerificationKeys
 from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_gc.settings import (
     CycleSettings,
@@ -96,12 +96,11 @@ def show(
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: Path = _RUN.key_file,
-    trusted_keys: tuple[str, ...] = (),
+    key_file: VerificationKeys = _RUN.key_file,
     json: Json = False,
 ) -> int:
     """Show why a blob was deleted, or which clause keeps it."""
-    explanation = asyncio.run(_show(store, _parse(sha256), key_file, trusted_keys))
+    explanation = asyncio.run(_show(store, _parse(sha256), key_file))
     emit(explanation, as_json=json, human=lambda console: _draw_blob(console, explanation))
     return ExitCode.DONE.value
 
@@ -121,12 +120,11 @@ def undo(sha256: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False)
 def purge(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: Path = _RUN.key_file,
-    trusted_keys: tuple[str, ...] = (),
+    key_file: VerificationKeys = _RUN.key_file,
     json: Json = False,
 ) -> int:
     """Delete copies whose undo window is over, under the clauses of a blob."""
-    report = asyncio.run(_purge(store, key_file, trusted_keys))
+    report = asyncio.run(_purge(store, key_file))
     text = f"{report.purged} copies deleted, {report.kept} kept"
     emit(report, as_json=json, human=lambda console: console.print(text))
     return ExitCode.DONE.value
@@ -146,11 +144,11 @@ async def _undo(url: str, digest: Digest) -> "RestoreReport":
         return await restore_blob(store, digest, SystemClock())
 
 
-async def _purge(url: str, key_file: Path, trusted_keys: tuple[str, ...]) -> "PurgeReport":
+async def _purge(url: str, key_file: Path) -> "PurgeReport":
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
     from sluice_gc.trash import purge_trash  # noqa: PLC0415 - quick help
 
-    trusted = load_trusted(key_file, trusted_keys)
+    trusted = load_trusted(key_file)
     async with open_deployment(url) as store:
         return await purge_trash(store, trusted, SystemIds().ulid(), clock=SystemClock())
 
@@ -254,18 +252,16 @@ async def _run(
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
     from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
 
-    trusted = load_trusted(settings.key_file, settings.trusted_keys)
+    trusted = load_trusted(settings.key_file)
     async with open_engine(url, engine) as (store, tasks):
         return await PlanRunner(store, tasks, trusted, SystemClock()).run(plan_id, settings)
 
 
-async def _show(
-    url: str, digest: Digest, key_file: Path, trusted_keys: tuple[str, ...]
-) -> "BlobExplanation":
+async def _show(url: str, digest: Digest, key_file: Path) -> "BlobExplanation":
     from sluice_gc.blob_explanation import explain_blob  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
-    trusted = load_trusted(key_file, trusted_keys)
+    trusted = load_trusted(key_file)
     async with open_deployment(url, StoreMode.READ) as store:
         return await explain_blob(store, trusted, digest)
 

@@ -156,14 +156,15 @@ def candidates(
     after: Annotated[int, Parameter(help="Pass over this many candidates.")] = 0,
     limit: Annotated[int, Parameter(help="Most candidates to list, up to 500.")] = 50,
     store: StoreUrl = STORE_DEFAULT,
-    key_file: Path | None = None,
-    trusted_keys: tuple[str, ...] = (),
+    key_file: Annotated[
+        Path | None,
+        Parameter(help="Verify the plan's signature with this key of the auditor, or these keys."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """List the candidates of a plan with the clauses of each, or explain one blob.
 
-    `--key-file` or `--trusted-keys` verify the signature of the plan. Exit with 1 if there is no
-    such plan, or if the plan does not name the blob.
+    Exit with 1 if there is no such plan, or if the plan does not name the blob.
     """
     from sluice_gc.candidate_views import CandidateDetail  # noqa: PLC0415 - quick help
 
@@ -171,9 +172,7 @@ def candidates(
         raise BadUsage(
             f"--limit must be 1 to {CANDIDATES_MAX} and --after at least 0, limit=`{limit}`"
         )
-    found = asyncio.run(
-        _read_candidates(store, plan_id, sha256, (after, limit), key_file, trusted_keys)
-    )
+    found = asyncio.run(_read_candidates(store, plan_id, sha256, (after, limit), key_file))
     emit(found, as_json=json, human=lambda console: _draw_candidates(console, found, after))
     named = found is not None and bool(not isinstance(found, CandidateDetail) or found.candidates)
     return int((ExitCode.DONE if named else ExitCode.FOUND_WRONG).value)
@@ -185,13 +184,12 @@ async def _read_candidates(
     sha256: str,
     part: tuple[int, int],
     key_file: Path | None,
-    trusted_keys: tuple[str, ...],
 ) -> "CandidatePage | CandidateDetail | None":
     from sluice_gc.plan import newest_plan_id  # noqa: PLC0415 - quick help
     from sluice_gc.plan_candidates import read_candidate, read_candidates  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
 
-    trusted = load_trusted(key_file or Path(), trusted_keys) if key_file or trusted_keys else None
+    trusted = load_trusted(key_file) if key_file else None
     after, limit = part
     async with open_deployment(url, StoreMode.READ) as store:
         chosen = plan_id or await newest_plan_id(store)

@@ -25,15 +25,19 @@ from sluice_cli.shell.output import emit
 from sluice_policies.denials import check_role
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.lint import lint as lint_text
-from sluice_policies.live_documents import DocumentChange, read_changes, read_effective_policies
+from sluice_policies.live_documents import (
+    DocumentChange,
+    bucket_of,
+    read_changes,
+    read_effective_policies,
+)
 from sluice_policies.model import identity_document, load_json, parse_document
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.render import document_texts
+from sluice_policies.render import BUCKET_POLICY, document_texts
 from sluice_policies.render import render as render_all
 from sluice_policies.settings import RoleName, Settings, Target, read_settings
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.system_clock import SystemIds
-from sluice_store.s3.settings import S3Settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,42 +49,28 @@ SETTINGS_DEFAULT: Final = Path("policies.toml")
 SettingsFile = Annotated[
     Path, Parameter(name="--settings", help="The settings file (docs/policies.md).")
 ]
-TargetName = Annotated[Target, Parameter(name="--target", help="The dialect of the documents.")]
-Endpoint = Annotated[
-    str | None, Parameter(name="--endpoint", help="URL of the server; default: AWS.")
-]
-Profile = Annotated[
-    str | None, Parameter(name="--profile", help="AWS profile of the deployer or auditor.")
-]
-CaBundle = Annotated[
-    Path | None, Parameter(name="--ca-bundle", help="Certificate authorities to trust.")
-]
-BucketPolicy = Annotated[
+Documents = Annotated[
     Path | None,
-    Parameter(name="--bucket-policy", help="Use this bucket policy instead of the rendered one."),
-]
-RolePolicies = Annotated[
-    tuple[str, ...],
     Parameter(
-        name="--role-policy",
-        negative="",
-        help="`NAME=FILE`: use this policy of a role instead of the rendered one; repeatable.",
+        name="--documents",
+        help="Use the policies and the lifecycle in this folder, named as `render --out` writes"
+        " them, instead of the rendered ones.",
     ),
 ]
+_LIFECYCLE: Final = "lifecycle.json"
 
 
 @app.command
 def render(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
     out: Annotated[
         Path | None, Parameter(help="Directory to write to; default: print the files.")
     ] = None,
     json: Json = False,
 ) -> int:
     """Write the documents and templates of a target, and what it cannot express."""
-    found = render_all(read_settings(settings), target)
+    found = render_all(read_settings(settings))
     for name, text in found.files.items() if out is not None else ():
         path = (out or Path()) / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +91,6 @@ def render(
 def lint(
     *files: Annotated[Path, Parameter(help="Policy files to lint.")],
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
     json: Json = False,
 ) -> int:
     """Lint policy files, or the rendered documents if no file is named.
@@ -114,8 +103,8 @@ def lint(
     if files or chosen is None:
         texts = {str(path): _read_policy(path) for path in files}
     else:
-        texts = document_texts(policy_set(chosen, target))
-    account = None if chosen is None or target is not Target.AWS else chosen.bucket.account
+        texts = document_texts(policy_set(chosen, chosen.target))
+    account = None if chosen is None or chosen.target is not Target.AWS else chosen.bucket.account
     found = {name: lint_text(text, account) for name, text in texts.items()}
     emit(findings_json(found), as_json=json, human=lambda console: draw_findings(console, found))
     return _exit_code(good=not any(found.values()))
@@ -135,28 +124,32 @@ def _read_policy(path: Path) -> str:
         ) from error
 
 
-def _policies(
-    settings: Path, target: Target, bucket_policy: Path | None, role_policies: tuple[str, ...]
-) -> PolicySet:
+def _policies(settings: Path, documents: Path | None) -> PolicySet:
     """Return the rendered documents, with those that the operator edited in their place."""
-    found = policy_set(read_settings(settings), target)
-    if bucket_policy is not None:
-        document = parse_document(_read_policy(bucket_policy), str(bucket_policy))
-        found = found.with_bucket(document)
-    for text in role_policies:
-        name, path = _named_role(text, target)
-        found = found.with_identity(name, identity_document(_read_policy(path), str(path)))
+    chosen = read_settings(settings)
+    found = policy_set(chosen, chosen.target)
+    for path in () if documents is None else _edited(documents, chosen):
+        text = _read_policy(path)
+        if path.stem == BUCKET_POLICY:
+            found = found.with_bucket(parse_document(text, str(path)))
+        elif path.name != _LIFECYCLE:
+            role = RoleName(path.stem.removeprefix("role-"))
+            found = found.with_identity(role, identity_document(text, str(path)))
     return found
 
 
-def _named_role(text: str, target: Target) -> tuple[RoleName, Path]:
-    name, found, path = text.partition("=")
-    if not found or name not in tuple(RoleName):
-        names = ", ".join(RoleName)
-        raise BadUsage(f"role policy is not of the form `NAME=FILE`, got=`{text}` names={names}")
-    if target is not Target.AWS:
-        raise BadUsage(f"roles have no policy on this target, target={target}")
-    return RoleName(name), Path(path)
+def _edited(folder: Path, settings: Settings) -> Iterator[Path]:
+    """Yield the policies and the lifecycle of a folder; refuse a file that would be ignored."""
+    if not folder.is_dir():
+        raise BadUsage(f"no such folder: name one that `render --out` wrote, path=`{folder}`")
+    rendered = render_all(settings).files
+    for path in sorted(folder.glob("*.json")):
+        if path.name not in rendered:
+            raise BadUsage(f"no document of target {settings.target} has this name, path=`{path}`")
+        if path.stem == BUCKET_POLICY or path.stem.startswith("role-") or path.name == _LIFECYCLE:
+            yield path
+        elif _read_policy(path) != rendered[path.name]:
+            raise BadUsage(f"only policies and the lifecycle may be edited, path=`{path}`")
 
 
 def _headers(texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
@@ -178,9 +171,7 @@ def simulate(
         Parameter(negative="", help="`If-None-Match: *`, or a condition key by its own name."),
     ] = (),
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    bucket_policy: BucketPolicy = None,
-    role_policy: RolePolicies = (),
+    documents: Documents = None,
     json: Json = False,
 ) -> int:
     """Evaluate one request and name the deciding statement.
@@ -188,7 +179,7 @@ def simulate(
     Returns:
         0 if it is allowed, 1 if it is denied, 2 if it cannot be decided.
     """
-    policies = _policies(settings, target, bucket_policy, role_policy)
+    policies = _policies(settings, documents)
     request = request_for(policies, principal, action, key, dict(_headers(header)))
     decision = evaluate(policies, request)
     word = "allow" if decision.allowed else "deny"
@@ -206,13 +197,7 @@ def simulate(
 def prove(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    bucket_policy: BucketPolicy = None,
-    role_policy: RolePolicies = (),
-    lifecycle: Annotated[
-        Path | None,
-        Parameter(help="Prove this lifecycle, in the form of the S3 calls, not the rendered one."),
-    ] = None,
+    documents: Documents = None,
     json: Json = False,
 ) -> int:
     """Prove every required property for every caller, key and header.
@@ -223,22 +208,14 @@ def prove(
     from sluice_policies.prove import all_proved  # noqa: PLC0415 - z3 is an extra
     from sluice_policies.prove import prove as prove_all  # noqa: PLC0415
 
-    rules = None if lifecycle is None else load_json(_read_policy(lifecycle), str(lifecycle))
-    verdicts = prove_all(_policies(settings, target, bucket_policy, role_policy), rules)
+    policies = _policies(settings, documents)
+    lifecycle = None if documents is None else documents / _LIFECYCLE
+    rules = None
+    if lifecycle is not None and lifecycle.exists():
+        rules = load_json(_read_policy(lifecycle), str(lifecycle))
+    verdicts = prove_all(policies, rules)
     emit(verdicts_json(verdicts), as_json=json, human=lambda c: draw_verdicts(c, verdicts))
     return _exit_code(good=all_proved(verdicts))
-
-
-def _where(
-    settings: Settings, endpoint: str | None, profile: str | None, ca_bundle: Path | None
-) -> S3Settings:
-    return S3Settings(
-        bucket=settings.bucket.name,
-        endpoint=endpoint,
-        region=settings.bucket.region,
-        profile=profile,
-        ca_bundle=None if ca_bundle is None else str(ca_bundle),
-    )
 
 
 @app.command
@@ -250,12 +227,7 @@ def denials(
         bool, Parameter(negative="", help="Prove the documents of the live bucket.")
     ] = False,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    bucket_policy: BucketPolicy = None,
-    role_policy: RolePolicies = (),
-    endpoint: Endpoint = None,
-    profile: Profile = None,
-    ca_bundle: CaBundle = None,
+    documents: Documents = None,
     json: Json = False,
 ) -> int:
     """List each request that must be denied, with the statement that denies it and the proof.
@@ -265,14 +237,13 @@ def denials(
     """
     from sluice_policies.prove_denials import prove_denials  # noqa: PLC0415 - z3 is an extra
 
-    if live and (bucket_policy is not None or role_policy):
-        raise BadUsage("--live reads the documents of the bucket: remove the files, or --live")
+    if live and documents is not None:
+        raise BadUsage("--live reads the documents of the bucket: remove --documents, or --live")
     if live:
         chosen = read_settings(settings)
-        where = _where(chosen, endpoint, profile, ca_bundle)
-        policies = asyncio.run(read_effective_policies(chosen, target, where))
+        policies = asyncio.run(read_effective_policies(chosen))
     else:
-        policies = _policies(settings, target, bucket_policy, role_policy)
+        policies = _policies(settings, documents)
     found = prove_denials(policies).matching(check_role(role), action)
     emit(found, as_json=json, human=lambda console: draw_denials(console, found))
     return _exit_code(good=found.denied == len(found.denials))
@@ -282,10 +253,6 @@ def denials(
 def diff(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    endpoint: Endpoint = None,
-    profile: Profile = None,
-    ca_bundle: CaBundle = None,
     json: Json = False,
 ) -> int:
     """Show the differences between the live and the rendered documents.
@@ -294,8 +261,7 @@ def diff(
         0 if nothing differs, otherwise 1.
     """
     chosen = read_settings(settings)
-    where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(read_changes(chosen, target, where))
+    found = asyncio.run(read_changes(chosen))
     emit(changes_json(found), as_json=json, human=lambda console: draw_changes(console, found))
     return _exit_code(good=not found)
 
@@ -318,10 +284,6 @@ def _confirmed(found: tuple[DocumentChange, ...], *, yes: bool) -> bool:
 def apply(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    endpoint: Endpoint = None,
-    profile: Profile = None,
-    ca_bundle: CaBundle = None,
     yes: Annotated[bool, Parameter(negative="", help="Apply without confirmation.")] = False,
     json: Json = False,
 ) -> int:
@@ -333,12 +295,11 @@ def apply(
     from sluice_policies.verify import apply_and_prove  # noqa: PLC0415 - z3 is an extra
 
     chosen = read_settings(settings)
-    render_all(chosen, target)
-    where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(read_changes(chosen, target, where))
+    render_all(chosen)
+    found = asyncio.run(read_changes(chosen))
     if not _confirmed(found, yes=yes):
         return ExitCode.FOUND_WRONG.value
-    proved = asyncio.run(apply_and_prove(chosen, target, where, found))
+    proved = asyncio.run(apply_and_prove(chosen, found))
 
     def human(console: "Console") -> None:
         for change in found:
@@ -355,10 +316,6 @@ def apply(
 def verify(
     *,
     settings: SettingsFile = SETTINGS_DEFAULT,
-    target: TargetName = Target.AWS,
-    endpoint: Endpoint = None,
-    profile: Profile = None,
-    ca_bundle: CaBundle = None,
     json: Json = False,
 ) -> int:
     """Compare and prove the live documents, and send probes with each role.
@@ -369,7 +326,6 @@ def verify(
     from sluice_policies.verify import verify_bucket  # noqa: PLC0415 - z3 is an extra
 
     chosen = read_settings(settings)
-    where = _where(chosen, endpoint, profile, ca_bundle)
-    found = asyncio.run(verify_bucket(chosen, target, where, SystemIds().ulid()))
+    found = asyncio.run(verify_bucket(chosen, bucket_of(chosen), SystemIds().ulid()))
     emit(verification_json(found), as_json=json, human=lambda c: draw_verification(c, found))
     return _exit_code(good=found.good)

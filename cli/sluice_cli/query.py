@@ -57,8 +57,7 @@ class QueryOptions:
             `FIELD=~PATTERN`, `'severity>=17'`, `FIELD` for any value, `!FIELD` for none. Quote it:
             a shell would write a file for `>`.
         histogram: Print the number of records over time as bars.
-        buckets: Most bars of the histogram.
-        by: Divide each bar by the values of this field.
+        by: Divide each bar by the values of this field, or a series by `agent_id`.
         top: Print the most frequent values of this field.
         stats_only: Print counts instead of records.
         limit: Maximum number of records.
@@ -66,7 +65,6 @@ class QueryOptions:
         metric: Compute a series of this metric.
         step: Width of a step of the series, such as `1m`, or of a bar of the histogram.
         agg: How the points of one step become one value.
-        by_agent: Compute a separate series for each agent.
         raw: Compute a series from samples only, without rollups.
         tail: Print new records until interrupted; it has no end, so `--to` is refused.
         reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
@@ -84,7 +82,6 @@ class QueryOptions:
     attribute: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     filter: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     histogram: Annotated[bool, Parameter(negative="")] = False
-    buckets: int | None = None
     by: str | None = None
     top: str | None = None
     stats_only: Annotated[bool, Parameter(negative="")] = False
@@ -93,7 +90,6 @@ class QueryOptions:
     metric: str | None = None
     step: str | None = None
     agg: Aggregate = Aggregate.AVG
-    by_agent: Annotated[bool, Parameter(negative="")] = False
     raw: Annotated[bool, Parameter(negative="")] = False
     tail: Annotated[bool, Parameter(negative="")] = False
     reconciler: str | None = None
@@ -111,7 +107,7 @@ SpoolUrl = Annotated[
 """The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
 
 _RENAMED = {"since": "from", "until": "to", "top": "field"}
-_FLAGS = {"q": "-q", "field": "--top"}
+_FLAGS = {"q": "-q", "field": "--top", "by_agent": "--by"}
 _NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogram"})
 """Options that are not parameters of a query."""
 _OF_RECORDS = frozenset({"limit", "agg"})
@@ -147,6 +143,8 @@ def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
         values = value if isinstance(value, tuple) else (value,)
         given[name] = ["true" if one is True else str(one) for one in values]
     _refuse_unfit(options, frozenset(given))
+    if options.metric is not None:
+        _divide_series(given)
     if options.until == "now":
         del given["to"]
     elif options.since is None and not viewed:
@@ -159,9 +157,9 @@ def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
     return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
 
 
-_NEEDED = {"by": "histogram", "buckets": "histogram", "by_agent": "metric", "raw": "metric"}
-"""Options that divide or compute a view, by what they need."""
-_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "by_agent", "raw", "limit", "agg")
+_BY_AGENT = "agent_id"
+"""The field by which a series can be divided."""
+_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "raw", "limit", "agg")
 """Options of records and series."""
 
 
@@ -177,16 +175,24 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
         raise BadUsage("--tail has no end: omit --to")
     if view == "tail" and options.newest_first:
         raise BadUsage("--tail prints records as they are accepted: omit --newest-first")
-    alone = next(
-        (one for one in _NEEDED if one in given and not getattr(options, _NEEDED[one])), ""
-    )
-    if alone:
-        raise BadUsage(f"{flag_of(alone)} applies to --{_NEEDED[alone]} only: add it, or omit it")
-    if "step" in given and not options.histogram and options.metric is None:
-        raise BadUsage("--step applies to --metric and --histogram only: add one, or omit it")
+    if "raw" in given and options.metric is None:
+        raise BadUsage("--raw applies to --metric only: add it, or omit it")
+    for option in ("by", "step"):
+        if option in given and not options.histogram and options.metric is None:
+            raise BadUsage(
+                f"--{option} applies to --metric and --histogram only: add one, or omit it"
+            )
     unfit = given.intersection(_NOT_OF_VIEWS) if view in ("histogram", "top") else frozenset()
     for option in sorted(unfit - ({"limit"} if view == "top" else frozenset())):
         raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
+
+
+def _divide_series(given: dict[str, list[str]]) -> None:
+    """Replace the field by which a series is divided by the parameter of the query."""
+    for by in given.pop("by", ()):
+        if by != _BY_AGENT:
+            raise BadUsage(f"--by of a series is {_BY_AGENT}, by=`{by}`")
+        given["by_agent"] = ["true"]
 
 
 def _refuse_bare_numbers(options: QueryOptions) -> None:

@@ -22,9 +22,9 @@ from sluice_policies.denials import (
     check_role,
     describe_denial,
 )
-from sluice_policies.settings import RoleName, Target
+from sluice_policies.settings import RoleName
 from sluice_protocol.clock import Clock
-from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
+from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
@@ -70,15 +70,8 @@ class PolicyProof:
 
 
 def denials_command(settings: PolicySettings) -> str:
-    """Return the command that proves what the console proves."""
-    options = (
-        ("--settings", settings.file),
-        ("--target", settings.target if settings.target != Target.AWS else ""),
-        ("--endpoint", settings.endpoint if settings.live else ""),
-        ("--profile", settings.profile if settings.live else ""),
-        ("--ca-bundle", settings.ca_bundle if settings.live else ""),
-    )
-    words = [word for name, value in options if value for word in (name, value)]
+    """Return the command that proves what the console proves, in the same environment."""
+    words = ["--settings", settings.file] if settings.file else []
     live = ["--live"] if settings.live else []
     return shlex.join(["sluice", "policies", "denials", *words, *live])
 
@@ -90,7 +83,6 @@ class PolicyProofs:
         self._settings = settings
         self._clock = clock
         self._metrics = metrics
-        self._target = _target(settings.target)
         self._newest: PolicyProof | None = None
         self._began_ns: int | None = None
         self._task: asyncio.Task[None] | None = None
@@ -141,15 +133,7 @@ class PolicyProofs:
             self._task = None
 
     async def _prove(self) -> DenialAnswer:
-        settings = self._settings
-        request = DenialRequest(
-            settings=settings.file,
-            target=self._target,
-            live=settings.live,
-            endpoint=settings.endpoint,
-            profile=settings.profile,
-            ca_bundle=settings.ca_bundle,
-        )
+        request = DenialRequest(settings=self._settings.file, live=self._settings.live)
         try:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "sluice_policies.denial_job"),
@@ -184,14 +168,6 @@ async def _read_answer(process: asyncio.subprocess.Process) -> DenialAnswer:
         )
 
 
-def _target(name: str) -> Target:
-    try:
-        return Target(name)
-    except ValueError as error:
-        names = ", ".join(Target)
-        raise BadUsage(f"policies.target must be one of {names}, target=`{name[:40]}`") from error
-
-
 _ROLE: Final = TextParameter(name="role", chars_max=40)
 _ACTION: Final = TextParameter(name="action", chars_max=100)
 
@@ -201,7 +177,6 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         file: The settings file of the policies; empty if the console has none.
-        target: The dialect of the documents.
         live: Whether the documents of the bucket were proved, or those that sluice renders.
         command: The command that proves the same documents.
         proved_at_unix_ns: When the proof ended; None before the first one.
@@ -212,7 +187,6 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     file: str
-    target: str
     live: bool
     command: str
     proved_at_unix_ns: int | None
@@ -252,7 +226,6 @@ class PolicyPages:
         denials = () if report is None else report.denials
         view = PolicyView(
             file=self._settings.file,
-            target=self._settings.target,
             live=self._settings.live,
             command=denials_command(self._settings),
             proved_at_unix_ns=None if newest is None else newest.at_ns,

@@ -63,35 +63,18 @@ class PolicySettings:
 
     Attributes:
         file: The settings file of `sluice policies`; empty for none.
-        target: The dialect of the documents, `aws` or `versitygw`.
         live: Whether the documents of the bucket are proved. Otherwise those that sluice renders
-            from the file are.
-        profile: The AWS profile with which they are read, for example that of the auditor; empty
-            for the credentials of the console.
-        endpoint: URL of the server; empty for AWS.
-        ca_bundle: File with the certificate authorities of the server; empty for those of the
-            machine.
+            from the file are. They are read with the profile of the auditor in the file, or with
+            the credentials of the console, from the endpoint of the AWS environment.
     """
 
     file: str = ""
-    target: str = "aws"
     live: bool = False
-    profile: str = ""
-    endpoint: str = ""
-    ca_bundle: str = ""
     prove_s: ClassVar[float] = 600.0
     """Time between two proofs: each takes seconds of processor time."""
 
     def __post_init__(self) -> None:
-        check_effects(
-            [
-                ("policies.live", self.live, "policies.file", self.file),
-                *(
-                    (f"policies.{name}", getattr(self, name), "policies.live", self.live)
-                    for name in ("profile", "endpoint", "ca_bundle")
-                ),
-            ]
-        )
+        check_effects([("policies.live", self.live, "policies.file", self.file)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,12 +2,11 @@
 
 Races run through every endpoint given. The result is dated by the store's clock and written into
 the store that was tested. Gateways read it and refuse to start without a good one.
-The stored result has a digest and an optional signature.
+The stored result has a digest.
 """
 
-import base64
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -15,8 +14,6 @@ from functools import partial
 from typing import Final, Literal
 
 import msgspec
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import (
@@ -41,7 +38,6 @@ RESULTS: Final = f"{DOCTOR}results/"
 RESULTS_KEPT: Final = 16
 """Results that are kept. A reader lists them and then reads the newest, so more than one stays."""
 _CONCURRENT_DELETES: Final = 8
-_CONTEXT: Final = b"sluice.doctor.v1\0"
 
 
 class Need(StrEnum):
@@ -96,61 +92,27 @@ class DoctorResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredDoctorResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A result in its stored form.
-
-    `result` is canonical JSON, as text, so that its bytes are kept. `signature` is Ed25519 over
-    `sluice.doctor.v1`, NUL and the text, base64, or None.
-    """
+    """A result in its stored form: canonical JSON as text, so that its bytes are kept."""
 
     schema: Literal["sluice.doctor_stored.v1"] = "sluice.doctor_stored.v1"
     result: str
     sha256: str
-    key_id: str | None = None
-    signature: str | None = None
 
 
-def seal_result(
-    result: DoctorResult, *, key: Ed25519PrivateKey | None = None, key_id: str | None = None
-) -> bytes:
+def seal_result(result: DoctorResult) -> bytes:
     """Encode a result into its stored form."""
     text = encode_record(result)
-    signature = base64.b64encode(key.sign(_CONTEXT + text)).decode() if key else None
-    return encode_record(
-        StoredDoctorResult(
-            result=text.decode(),
-            sha256=hashlib.sha256(text).hexdigest(),
-            key_id=key_id if key else None,
-            signature=signature,
-        )
-    )
+    sealed = StoredDoctorResult(result=text.decode(), sha256=hashlib.sha256(text).hexdigest())
+    return encode_record(sealed)
 
 
-def open_result(
-    key: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey] | None = None
-) -> DoctorResult:
-    """Decode and check a stored result.
-
-    `key` is for messages. With `trusted`, one of these keys must have signed the result.
-    """
+def open_result(key: str, body: bytes) -> DoctorResult:
+    """Decode and check a stored result; `key` is for messages."""
     stored = decode_record(key, body, StoredDoctorResult)
     text = stored.result.encode()
     if hashlib.sha256(text).hexdigest() != stored.sha256:
         raise InvalidRecord(key, "the doctor's result does not match its digest")
-    if trusted is not None:
-        _check_signature(key, stored, text, trusted)
     return decode_record(key, text, DoctorResult)
-
-
-def _check_signature(
-    key: str, stored: StoredDoctorResult, text: bytes, trusted: Mapping[str, Ed25519PublicKey]
-) -> None:
-    public = trusted.get(stored.key_id or "")
-    if public is None or stored.signature is None:
-        raise InvalidRecord(key, "the doctor's result is not signed by a trusted operator")
-    try:
-        public.verify(base64.b64decode(stored.signature), _CONTEXT + text)
-    except (InvalidSignature, ValueError) as error:
-        raise InvalidRecord(key, "the signature of the doctor's result is invalid") from error
 
 
 async def write_result(
@@ -173,22 +135,18 @@ async def _remove_older(store: ObjectStore) -> None:
     await run_concurrently(keys[:-RESULTS_KEPT], remove, concurrency=_CONCURRENT_DELETES)
 
 
-async def read_doctor(
-    store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
-) -> DoctorResult | None:
+async def read_doctor(store: ObjectStore) -> DoctorResult | None:
     """Return the newest result in the store, or None when the doctor never ran."""
     newest: ObjectKey | None = None
     async for page in store.list(RESULTS):
         newest = page.objects[-1].key if page.objects else newest
     read = await store.get(newest) if newest else None
-    return open_result(read.info.key, read.body, trusted) if isinstance(read, Found) else None
+    return open_result(read.info.key, read.body) if isinstance(read, Found) else None
 
 
-async def require_doctor(
-    store: ObjectStore, trusted: Mapping[str, Ed25519PublicKey] | None = None
-) -> DoctorResult:
+async def require_doctor(store: ObjectStore) -> DoctorResult:
     """Return the newest result; raise if the doctor never ran or acceptance is not safe here."""
-    result = await read_doctor(store, trusted)
+    result = await read_doctor(store)
     if result is None:
         raise StoreMisconfigured(
             "doctor", RESULTS, "no doctor's result: run `sluice doctor --store URL`"

@@ -71,8 +71,8 @@ class RunSettings:
     """Settings of a run.
 
     Attributes:
-        key_file: The key whose public half is trusted for certificates and plans.
-        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        key_file: The auditor's key, or a file of public keys, base64 of 32 raw bytes each, one a
+            line: they are trusted for certificates and plans.
         grace_s: Minimum age of a plan before its execution, in seconds; 24 h by default, so that an
             operator can inspect it.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
@@ -82,7 +82,6 @@ class RunSettings:
     """
 
     key_file: Path = field(default_factory=default_key_file)
-    trusted_keys: tuple[str, ...] = ()
     grace_s: float = 86_400.0
     deletes_per_s_max: float = 0.0
     undo: bool = False
@@ -141,7 +140,6 @@ class CycleSettings:
         """Return the settings of one run."""
         return RunSettings(
             key_file=self.key_file,
-            trusted_keys=self.trusted_keys,
             grace_s=self.grace_s,
             deletes_per_s_max=self.deletes_per_s_max,
             undo=self.undo,

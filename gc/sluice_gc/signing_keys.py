@@ -55,16 +55,30 @@ def load_keys(key_file: Path, trusted_keys: Iterable[str] = ()) -> AuditorKeys:
 
 
 def load_trusted(key_file: Path, trusted_keys: Iterable[str] = ()) -> TrustedKeys:
-    """Return the trusted keys; the auditor's key file is read only if none are named."""
-    named = [parse_public_key(text) for text in trusted_keys]
-    if named:
-        return {key_id_of(one): one for one in named}
-    if not key_file.exists():
-        raise BadUsage(
-            f"no key to check signatures with, key_file=`{key_file}`; name the public key that"
-            ' "sluice audit key" prints where audits run, with --trusted-keys'
-        )
-    return load_keys(key_file).trusted
+    """Return the trusted keys; the key file is read only if none are named.
+
+    The file contains the auditor's private key, or public keys as base64, one a line.
+    """
+    texts = list(trusted_keys)
+    if not texts:
+        if not key_file.exists():
+            raise BadUsage(
+                f"no key to check signatures with, key_file=`{key_file}`; write the public key that"
+                ' "sluice audit key" prints where audits run to a file, and name it'
+            )
+        texts = _public_lines(key_file)
+    if not texts:
+        return load_keys(key_file).trusted
+    return {key_id_of(one): one for one in map(parse_public_key, texts)}
+
+
+def _public_lines(key_file: Path) -> list[str]:
+    """Return the public keys of a file, one a line; none if it is not such a file."""
+    try:
+        text = key_file.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return []  # the error about a private key names the file
+    return [] if "-----BEGIN" in text else text.split()
 
 
 def make_key_file(key_file: Path) -> Ed25519PublicKey:

@@ -98,7 +98,6 @@ class CompactOptions:
     """Compaction of the tables.
 
     Attributes:
-        target_bytes: Target size of data files.
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept; -1 keeps
             them permanently.
@@ -109,7 +108,6 @@ class CompactOptions:
         dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
-    target_bytes: int = CompactSettings().target_bytes
     open_partitions: bool = False
     vacuum_hours: int = CompactSettings().vacuum_hours
     chunk_days: int = CompactSettings().chunk_days

@@ -14,23 +14,15 @@ import msgspec
 from sluice_policies.denials import DenialReport
 from sluice_policies.live_documents import read_effective_policies
 from sluice_policies.policy_set import PolicySet, policy_set
-from sluice_policies.settings import Target, read_settings
+from sluice_policies.settings import read_settings
 from sluice_protocol.errors import SluiceError
-from sluice_store.s3.settings import S3Settings
 
 
 class DenialRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which documents are proved: those of the bucket (`live`), or those that sluice renders.
-
-    Empty texts mean AWS as endpoint, the default credentials, and this machine's authorities.
-    """
+    """Which documents are proved: those of the bucket (`live`), or those that sluice renders."""
 
     settings: str
-    target: Target = Target.AWS
     live: bool = False
-    endpoint: str = ""
-    profile: str = ""
-    ca_bundle: str = ""
 
 
 class DenialAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +45,8 @@ def answer_denials(request: DenialRequest) -> DenialAnswer:
 def _documents(request: DenialRequest) -> PolicySet:
     settings = read_settings(Path(request.settings))
     if not request.live:
-        return policy_set(settings, request.target)
-    where = S3Settings(
-        bucket=settings.bucket.name,
-        endpoint=request.endpoint or None,
-        region=settings.bucket.region,
-        profile=request.profile or None,
-        ca_bundle=request.ca_bundle or None,
-    )
-    return asyncio.run(read_effective_policies(settings, request.target, where))
+        return policy_set(settings, settings.target)
+    return asyncio.run(read_effective_policies(settings))
 
 
 def main() -> None:

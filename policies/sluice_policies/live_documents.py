@@ -6,7 +6,7 @@ denies, and the bucket policy comes last. All documents are read back after they
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sluice_policies.configuration import ConfigurationPart
 from sluice_policies.errors import NotApplied
@@ -158,21 +158,27 @@ def changes(settings: Settings, target: Target, live: LiveDocuments) -> tuple[Do
     )
 
 
-async def read_changes(
-    settings: Settings, target: Target, where: S3Settings
-) -> tuple[DocumentChange, ...]:
-    """Open a bucket and return every document that differs from the rendered one."""
-    async with open_administration(where) as admin:
+def bucket_of(settings: Settings) -> S3Settings:
+    """Return the bucket; its server, credentials and authorities are those of the AWS environment.
+
+    An administrator names them in `AWS_ENDPOINT_URL_S3`, `AWS_PROFILE` and `AWS_CA_BUNDLE`.
+    """
+    return S3Settings(bucket=settings.bucket.name, region=settings.bucket.region)
+
+
+async def read_changes(settings: Settings) -> tuple[DocumentChange, ...]:
+    """Open the bucket and return every document that differs from the rendered one."""
+    target = settings.target
+    async with open_administration(bucket_of(settings)) as admin:
         return changes(settings, target, await read_live(settings, target, admin))
 
 
-async def read_effective_policies(
-    settings: Settings, target: Target, where: S3Settings
-) -> PolicySet:
-    """Open a bucket and return the documents that decide about its requests."""
+async def read_effective_policies(settings: Settings) -> PolicySet:
+    """Open the bucket, as the auditor, and return the documents that decide about its requests."""
+    where = replace(bucket_of(settings), profile=settings.role(RoleName.AUDITOR).profile or None)
     async with open_administration(where) as admin:
-        live = await read_live(settings, target, admin)
-    return live.effective_policies(settings, target)
+        live = await read_live(settings, settings.target, admin)
+    return live.effective_policies(settings, settings.target)
 
 
 async def _write(settings: Settings, admin: Administration, change: DocumentChange) -> None:

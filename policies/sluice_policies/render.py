@@ -111,10 +111,9 @@ def reasons_json(policies: PolicySet) -> Json:
     }
 
 
-def render(settings: Settings, target: Target) -> Rendering:
-    """Render every file for a target that the settings name."""
-    if target not in settings.targets:
-        raise TargetCannot(f"settings do not name the target; add {target.value!r} to targets")
+def render(settings: Settings) -> Rendering:
+    """Render every file for the target of the settings."""
+    target = settings.target
     policies = policy_set(settings, target)
     check_sizes(policies)
     parts = supported_configuration(settings, target)

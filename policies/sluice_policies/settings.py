@@ -170,7 +170,8 @@ class Role(_Table, frozen=True):
         arn: The IAM role, in the account of the bucket.
         user: The access key name on `versitygw`; default `sluice-<name>`.
         profile: The AWS profile with the role's credentials, for `verify`; default: none, and the
-            role's probes are reported as not tried.
+            role's probes are reported as not tried. `denials --live` and the console read with that
+            of the auditor, by default with the credentials of the environment.
     """
 
     arn: str
@@ -205,7 +206,7 @@ class Settings(_Table, frozen=True):
     notifications: Notifications = Notifications()
     raw_blobs: RawBlobs = RawBlobs()
     object_lock: ObjectLock | None = None
-    targets: tuple[Target, ...] = (Target.AWS,)
+    target: Target = Target.AWS
 
     def role(self, name: RoleName) -> Role:
         """Return the principal of a role."""
@@ -425,10 +426,10 @@ def _network(settings: Settings) -> Iterator[Violation]:
     endpoint = settings.network.vpc_endpoint
     if endpoint and _VPCE.fullmatch(endpoint) is None:
         yield ("network", "vpc_endpoint"), f"{endpoint!r} is not an endpoint id of the form vpce-…"
-    if not settings.network.require_tls and Target.AWS in settings.targets:
+    if not settings.network.require_tls and settings.target is Target.AWS:
         yield (
             ("network", "require_tls"),
-            ("TLS can be optional only for versitygw; remove aws from targets"),
+            'TLS can be optional only for versitygw; set target = "versitygw"',
         )
 
 
@@ -448,13 +449,8 @@ def _clearing(settings: Settings) -> Iterator[Violation]:
         yield ("notifications", "queue_arn"), f"{queue!r} is not the ARN of a queue"
 
 
-def _targets(settings: Settings) -> Iterator[Violation]:
-    if not settings.targets or len(set(settings.targets)) != len(settings.targets):
-        yield ("targets",), "name at least one target, and each target once"
-
-
 def violations(settings: Settings) -> Iterator[Violation]:
     """Yield the path of each unusable key and the reason, the most general first."""
     rules = (_bucket_name, _account, _partition, _prefixes, _roles, _users)
-    for rule in (*rules, _encryption, _network, _clearing, _targets):
+    for rule in (*rules, _encryption, _network, _clearing):
         yield from rule(settings)

@@ -13,6 +13,7 @@ from sluice_policies.live_documents import (
     DocumentChange,
     LiveDocuments,
     apply,
+    bucket_of,
     changes,
     read_live,
 )
@@ -200,22 +201,20 @@ def open_with_profiles(settings: Settings, where: S3Settings) -> OpenRole:
     return open_role
 
 
-async def verify_bucket(
-    settings: Settings, target: Target, where: S3Settings, run: str
-) -> Verification:
+async def verify_bucket(settings: Settings, where: S3Settings, run: str) -> Verification:
     """Open a bucket and verify it, with probes of each role that has a profile."""
     async with open_administration(where) as admin:
-        return await verify(settings, target, admin, open_with_profiles(settings, where), run)
+        opened = open_with_profiles(settings, where)
+        return await verify(settings, settings.target, admin, opened, run)
 
 
-async def apply_and_prove(
-    settings: Settings, target: Target, where: S3Settings, wanted: tuple[DocumentChange, ...]
-) -> bool:
-    """Open a bucket, write changes, and return whether the live documents are proved.
+async def apply_and_prove(settings: Settings, wanted: tuple[DocumentChange, ...]) -> bool:
+    """Open the bucket, write changes, and return whether the live documents are proved.
 
     After an error of the store, earlier writes remain; `NotApplied` means that a document differs.
     """
-    async with open_administration(where) as admin:
+    target = settings.target
+    async with open_administration(bucket_of(settings)) as admin:
         await apply(settings, target, admin, wanted)
         live = await read_live(settings, target, admin)
     return all_proved(verdicts_on(settings, target, live))

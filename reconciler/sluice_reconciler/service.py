@@ -263,9 +263,7 @@ class Reconciler:
 
         settings = self.settings
         async with open_event_queue(
-            settings.event_queue_url,
-            endpoint=settings.event_queue_endpoint or None,
-            polls=settings.event_queue_polls,
+            settings.event_queue_url, polls=settings.event_queue_polls
         ) as source:
             process, clock = self.pipeline.process_new_in_steps, self._runtime.clock
             polls = settings.event_queue_polls

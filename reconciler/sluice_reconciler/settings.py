@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.settings_checks import check_effects, check_number, is_base_url
+from sluice_protocol.settings_checks import check_number, is_base_url
 from sluice_protocol.store_backends import is_local
 
 TAIL_S: Final = 0.2
@@ -47,8 +47,8 @@ class ReconcilerOptions:
         lease_s: Duration of a lease on an entry claimed over HTTP, seconds.
         api_token: The token that clients of `/v1/` must send as `Authorization: Bearer …`. Without
             it the service listens on a loopback address only.
-        event_queue_url: SQS queue with object events of the bucket; empty for none.
-        event_queue_endpoint: Endpoint of that queue; empty for AWS.
+        event_queue_url: SQS queue with object events of the bucket; empty for none. The endpoint of
+            another server than AWS is that of `AWS_ENDPOINT_URL_SQS`.
         sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
             commas; empty turns the webhook off.
         live_bytes_max: Memory for recent records in `/v1/live`, bytes. 0 keeps none; otherwise each
@@ -68,7 +68,6 @@ class ReconcilerOptions:
     lease_s: float = 60.0
     api_token: str = field(default="", repr=False)
     event_queue_url: str = ""
-    event_queue_endpoint: str = ""
     sns_topics: str = ""
     live_bytes_max: int = 0
 
@@ -85,14 +84,6 @@ class ReconcilerOptions:
             )
         if not self.queue_names:
             raise BadUsage("queues names no queue: name at least one, such as `spark`")
-        check_effects(
-            [
-                (
-                    *("event_queue_endpoint", self.event_queue_endpoint),
-                    *("event_queue_url", self.event_queue_url),
-                ),
-            ]
-        )
 
     def on(self, url: str) -> "ReconcilerSettings":
         """Return all settings, with the values that depend on the kind of store."""

@@ -45,7 +45,6 @@ class CompactSettings:
     """Settings of compaction.
 
     Attributes:
-        target_bytes: Target size of data files; a file of less than half of it is rewritten.
         open_partitions: Also rewrite partitions that may still receive batches.
         vacuum_hours: Hours beyond the retry horizon for which replaced files are kept for readers;
             a negative number keeps them permanently.
@@ -61,7 +60,6 @@ class CompactSettings:
         dry_run: Report only; change nothing.
     """
 
-    target_bytes: int = 128 * 1024 * 1024
     open_partitions: bool = False
     vacuum_hours: int = 24
     chunk_days: int = 30
@@ -70,6 +68,9 @@ class CompactSettings:
     dedupe_metrics: bool = False
     dedupe_window_s: int = 24 * 3600
     dry_run: bool = False
+    target_bytes: ClassVar[int] = 128 * 1024 * 1024
+    """Target size of data files; one of less than half of it is rewritten. Larger files save no
+    request of a query that matters, and cost more to rewrite."""
     grace_s: ClassVar[int] = 3600
     """Time after the end of a date before its partition is rewritten: late batches of the date come
     in it, and `open_partitions` does not wait for it."""

@@ -31,7 +31,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = ROOT / ".venv" / "bin" / "sluice"
     run(
         *(program, "policies", "render", "--settings", "policies.toml"),
-        *("--target", "aws", "--out", "policies"),
+        *("--out", "policies"),
         cwd=folder,
     )
     return folder

@@ -33,7 +33,7 @@ from support.gateway import (
     start_gateway,
     write_principals,
 )
-from support.policies_live import ADMIN_PROFILE, settings_file
+from support.policies_live import settings_file
 
 from sluice_cli.main import run
 from sluice_console.app import open_console
@@ -481,16 +481,9 @@ def in_thread(act: Callable[[], _Result]) -> _Result:
         return thread.submit(act).result()
 
 
-def applied(folder: Path, endpoint: str) -> PolicySettings:
-    """Apply the rendered policies to the bucket."""
+def applied(folder: Path) -> PolicySettings:
+    """Apply the rendered policies to the bucket of the AWS environment."""
     file = settings_file(folder, "aws", tls=True, profiles=False)
-    where = ["--settings", str(file), "--endpoint", endpoint, "--profile", ADMIN_PROFILE]
-    assert in_thread(lambda: run(["policies", "apply", *where, "--yes", "--json"])) == 0
-    return settings_with(
-        PolicySettings,
-        file=str(file),
-        live=True,
-        endpoint=endpoint,
-        profile=ADMIN_PROFILE,
-        prove_s=3.0,
-    )
+    words = ["policies", "apply", "--settings", str(file), "--yes", "--json"]
+    assert in_thread(lambda: run(words)) == 0
+    return settings_with(PolicySettings, file=str(file), live=True, prove_s=3.0)

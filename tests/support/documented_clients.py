@@ -310,9 +310,9 @@ def tls_agent(run: PageRun, port: int) -> None:
     server = authority.issue("server", usage=SERVER, dns="agent.example")
     authority.issue("sender")
     run.start(
-        f"sluice agent run --gateway http://{run.address} --syslog tls://127.0.0.1:{port}"
-        f" --syslog-tls-cert {server.certificate} --syslog-tls-key {server.key}"
-        f" --syslog-client-ca {authority.path} --spool spool-tls --host-metrics-s 0"
+        f"sluice agent run --gateway http://{run.address} --syslog 'tls://127.0.0.1:{port}"
+        f"?cert={server.certificate}&key={server.key}&client_ca={authority.path}'"
+        f" --spool spool-tls --host-metrics-s 0"
     )
     wait_for_port(port, run.started[-1])
 

@@ -49,7 +49,7 @@ def settings_file(
         roles = roles.replace(mark, f'{mark}profile = "{profile(name)}"\n')
     network = "" if tls else "[network]\nrequire_tls = false\n"
     head = (
-        f'version = 1\ntargets = ["{target}"]\n[bucket]\nname = "{BUCKET}"\n'
+        f'version = 1\ntarget = "{target}"\n[bucket]\nname = "{BUCKET}"\n'
         f'account = "111122223333"\nprefix = "prod/"\nregion = "us-east-1"\n'
     )
     path = folder / f"policies-{target}-{tls}.toml"

@@ -35,12 +35,12 @@ def settings(tmp_path: Path, *syslog: str, **how: Any) -> AgentSettings:
     )
 
 
-def served(tmp_path: Path, transport: str, check: Check, **how: Any) -> None:
+def served(tmp_path: Path, transport: str, check: Check, *, files: str = "", **how: Any) -> None:
     """Run an agent with one syslog address until `check` has ended."""
 
     async def main() -> None:
         port, stop = free_port(), asyncio.Event()
-        given = settings(tmp_path, f"{transport}://127.0.0.1:{port}", **how)
+        given = settings(tmp_path, f"{transport}://127.0.0.1:{port}{files}", **how)
         agent = asyncio.create_task(run_agent(given, stop=stop))
         await listening(port, transport)
         try:

@@ -212,7 +212,7 @@ class SyslogInput:
                 if address.transport == "udp":
                     group.create_task(self._datagrams(sock, stop))
                 else:
-                    tls = _tls(self._settings) if address.transport == "tls" else None
+                    tls = _tls(address)
                     listeners.append(StreamListener(address=address, sock=sock, tls=tls))
             await connections.run(listeners, stop)
 
@@ -346,17 +346,14 @@ def _source_of(writer: asyncio.StreamWriter) -> Mapping[str, str]:
     return source
 
 
-def _tls(settings: SyslogSettings) -> ssl.SSLContext | None:
+def _tls(address: SyslogAddress) -> ssl.SSLContext | None:
     """Return the TLS context; with authorities, a client without a certificate is refused."""
-    if settings.tls_cert is None:
-        raise BadUsage("syslog over TLS needs a certificate: set --syslog-tls-cert")
-    files = TlsFiles(
-        certificate=settings.tls_cert,
-        key=settings.tls_key or settings.tls_cert,
-        client_ca=settings.client_ca,
-    )
+    if address.certificate is None:
+        return None
+    key = address.key or address.certificate
+    files = TlsFiles(certificate=address.certificate, key=key, client_ca=address.client_ca)
     context = server_tls(files)
-    if context is not None and settings.client_ca is not None:
+    if context is not None and address.client_ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
@@ -369,8 +366,8 @@ async def opened_syslog(
     settings: SyslogSettings, *, batcher: Batcher, metrics: AgentMetrics, clock: Clock
 ) -> AsyncIterator[SyslogInput]:
     """Bind every address while the context is active."""
-    if any(address.transport == "tls" for address in settings.addresses):
-        _tls(settings)  # wrong files are reported before anything is bound
+    for address in settings.addresses:
+        _tls(address)  # wrong files are reported before anything is bound
     with contextlib.ExitStack() as stack:
         sockets = []
         for address in settings.addresses:

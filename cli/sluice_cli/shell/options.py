@@ -1,6 +1,7 @@
 """Options that several commands share, and the rule that a store's URL names an existing store."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -62,5 +63,14 @@ StoreUrl = Annotated[str, _NAMED, EXISTING_STORE]
 """The acceptance authority: a bucket and prefix, or an existing directory."""
 
 ENGINE: Final = Parameter(help="`local` in this process, or `spark` on Spark's executors.")
+
+VerificationKeys = Annotated[
+    Path,
+    Parameter(
+        name="--key-file",
+        help="The auditor's key, or a file of public keys to trust, base64, one a line.",
+    ),
+]
+"""The keys of a command that verifies signatures and makes none."""
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="Print JSON for programs.")]

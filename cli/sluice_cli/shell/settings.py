@@ -118,6 +118,13 @@ OPTIONS_MEANT: Final = {
     **dict.fromkeys(("--check", "--noop", "--plan", "--simulate"), ("--dry-run", "--verify")),
     **dict.fromkeys(("--force", "--confirm", "-y"), ("--yes",)),
     **dict.fromkeys(("--context", "-A", "-B"), ()),
+    **dict.fromkeys(("--trusted-keys", "--public-key", "--trusted"), ("--key-file",)),
+    **dict.fromkeys(("--bucket-policy", "--role-policy", "--lifecycle"), ("--documents",)),
+    **dict.fromkeys(("--syslog-tls-cert", "--syslog-tls-key", "--syslog-client-ca"), ("--syslog",)),
+    "--by-agent": ("--by",),
+    "--buckets": ("--step",),
+    "--older-than-days": ("--to",),
+    "--otlp": ("--doors",),
 }
 """Options of other tools, with those that mean the same here, of which a command may have one."""
 _PERIODS: Final = frozenset({"interval", "interval-s", "period", "period-s", "every", "schedule"})
@@ -127,6 +134,12 @@ _OTHER_WAYS: Final = {
     "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
     " query serve`",
     "--config": "the settings file is `sluice.toml` in this folder, or the path in SLUICE_CONFIG",
+    "--endpoint": "endpoint, profile and CA of a bucket are in the store's URL, or in"
+    " AWS_ENDPOINT_URL_S3, AWS_PROFILE and AWS_CA_BUNDLE",
+    "--event-queue-endpoint": "the endpoint of the queue is in AWS_ENDPOINT_URL_SQS",
+    "--master": "Spark's master is that of `spark-submit`, or of the variable MASTER",
+    "--driver-memory": "the heap of Spark is in the variable SPARK_DRIVER_MEMORY",
+    "--target": "the target of policies is `target` in their settings file",
 }
 _OTHER_WAYS_OF: Final = {
     **dict.fromkeys(("-d", "--daemon", "--background"), "--detach"),
@@ -134,6 +147,9 @@ _OTHER_WAYS_OF: Final = {
     "-B": "--context",
     "--file": "--config",
     "-C": "--config",
+    **dict.fromkeys(("--profile", "--ca-bundle", "--region"), "--endpoint"),
+    **{f"--policies.{name}": "--endpoint" for name in ("endpoint", "profile", "ca-bundle")},
+    "--policies.target": "--target",
 }
 
 

@@ -98,7 +98,7 @@ def _entries(messages: Sequence[EventMessage]) -> list[dict[str, str | int]]:
 
 @asynccontextmanager
 async def open_event_queue(
-    url: str, *, endpoint: str | None = None, region: str | None = None, polls: int = 1
+    url: str, *, region: str | None = None, polls: int = 1
 ) -> AsyncIterator[EventQueue]:
     """Open an SQS queue with the SDK's default credentials, for `polls` concurrent receives."""
     try:
@@ -116,7 +116,5 @@ async def open_event_queue(
         session = aioboto3.Session(botocore_session=base)
         where = region or session.region_name or REGION_DEFAULT
     config = AioConfig(max_pool_connections=polls + _CONNECTIONS_REST)
-    async with session.client(
-        "sqs", region_name=where, endpoint_url=endpoint, config=config
-    ) as client:
+    async with session.client("sqs", region_name=where, config=config) as client:
         yield EventQueue(client, url, credentials)

@@ -274,7 +274,6 @@ def test_every_door_of_the_agent_has_an_endpoint() -> None:
     ("how", "message"),
     [
         ({"doors_listen": "0.0.0.0:4318"}, "door_tokens"),
-        ({"otlp": "127.0.0.1:1", "doors_listen": "127.0.0.1:2"}, "one address"),
         ({"doors_listen": "nowhere"}, "HOST:PORT"),
     ],
 )
@@ -283,11 +282,11 @@ def test_wrong_settings_are_reported(how: dict[str, str], message: str) -> None:
         AgentSettings(gateway="http://a", doors=("json",), **how).for_doors()
 
 
-def test_the_setting_otlp_opens_that_door(tmp_path: Path) -> None:
-    """Alone it may listen beyond this machine, as before; with others it shares the address."""
-    alone = AgentSettings(gateway="http://a", otlp="0.0.0.0:1").for_doors()
+def test_only_otlp_alone_is_open_to_other_machines_without_tokens() -> None:
+    there = {"gateway": "http://a", "doors_listen": "0.0.0.0:1"}
+    alone = AgentSettings(doors=("otlp",), **there).for_doors()
     assert (alone.doors, alone.listen) == (("otlp",), "0.0.0.0:1")
-    both = AgentSettings(gateway="http://a", otlp="127.0.0.1:1", doors=("json",)).for_doors()
-    assert (both.doors, both.listen) == (("json", "otlp"), "127.0.0.1:1")
+    with pytest.raises(BadUsage, match="door_tokens"):
+        AgentSettings(doors=("otlp", "json"), **there).for_doors()
     none = AgentSettings(gateway="http://a").for_doors()
     assert none.doors == ()

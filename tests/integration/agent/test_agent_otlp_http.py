@@ -27,7 +27,8 @@ METRICS = {
 def settings(tmp_path: Path, gateway: str, port: int) -> AgentSettings:
     return settings_with(
         AgentSettings, gateway=gateway, spool=tmp_path / "s", agent_id="host-1",
-        otlp=f"127.0.0.1:{port}", host_metrics_s=0, batch_age_s=0.05, drain_s=0.5,
+        doors=("otlp",), doors_listen=f"127.0.0.1:{port}", host_metrics_s=0, batch_age_s=0.05,
+        drain_s=0.5,
     )  # fmt: skip
 
 

@@ -126,9 +126,9 @@ def test_tls_with_and_without_a_client_certificate(tmp_path: Path) -> None:
                 await send(port, b"<13>1 - h a - - - intruder\n", tls=tls)
         await asyncio.sleep(0.3)
 
-    files = {"syslog_tls_cert": server.certificate, "syslog_tls_key": server.key}
-    served(tmp_path / "a", "tls", anonymous, **files)
-    served(tmp_path / "b", "tls", known, **files, syslog_client_ca=authority.path)
+    files = f"?cert={server.certificate}&key={server.key}"
+    served(tmp_path / "a", "tls", anonymous, files=files)
+    served(tmp_path / "b", "tls", known, files=f"{files}&client_ca={authority.path}")
     assert bodies(tmp_path / "a") == ["anonymous"]
     ((body, pairs),) = rows(tmp_path / "b")
     assert (body, pairs["tls.client.subject"]) == ("known", "commonName=sender")

@@ -124,7 +124,11 @@ AGENT = ("agent", "run", "--gateway", "http://127.0.0.1:1", "--agent-id", "a", "
             "{}",
             "cannot listen: Address already in use; choose another address, listen=",
         ),
-        ("--otlp", "{}", "cannot listen: Address already in use; choose another address, listen="),
+        (
+            "--doors-listen",
+            "{}",
+            "cannot listen: Address already in use; choose another address, listen=",
+        ),
         (
             "--syslog",
             "tcp://{}",
@@ -135,7 +139,8 @@ AGENT = ("agent", "run", "--gateway", "http://127.0.0.1:1", "--agent-id", "a", "
 def test_an_agent_with_a_taken_port_is_one_line(
     tmp_path: Path, taken: str, option: str, value: str, problem: str
 ) -> None:
-    done = sluice(*AGENT, option, value.format(taken), "--host-metrics-s", "0", folder=tmp_path)
+    words = (option, value.format(taken), "--host-metrics-s", "0")
+    done = sluice(*AGENT, "--doors", "otlp", *words, folder=tmp_path)
     *started, error = done.stderr.splitlines()
     assert done.returncode == 2
     assert all("agent_started" in line for line in started)

@@ -60,7 +60,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asyncio.run(accept(0))
     for command in (
         "reconciler --once",
-        "delete --older-than-days 30",
+        "delete --to 30d",
         "audit run --key-file auditor.pem",
     ):
         assert sluice(*command.split(), folder=folder).returncode == 0
@@ -251,7 +251,7 @@ def other_authority(
         *("reconciler --once", "query -q x", "status", "rebuild", "init", "audit run"),
         *("queue status", "switch local_spool --spool-writer x"),
         *("gaps", "batches", "conflicts list", "doctor", "explain host-1/b1/0-1"),
-        *("delete --older-than-days 30", "audit show", "gc noncurrent --dry-run"),
+        *("delete --to 30d", "audit show", "gc noncurrent --dry-run"),
         *("gc stop 01M7X2Z6Q0000000000000000A --reason x",),
     ],
 )

@@ -121,7 +121,6 @@ def test_a_mistyped_spool_is_not_created(
     ("words", "problem"),
     [
         ("query --tail --newest-first", "omit --newest-first"),
-        ("doctor --key-id a", "add --key, or omit --key-id"),
         ("switch --acceptance s3_manifest", "`sluice status` prints the mode that is in effect"),
     ],
 )

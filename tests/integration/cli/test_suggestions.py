@@ -40,6 +40,11 @@ from sluice_cli.shell.settings import COMMANDS_MEANT, OPTIONS_MEANT
         ("up --listen 127.0.0.1:1", "--port"),
         ("agent run --gateway http://a --path x", "--paths"),
         ("delete --agent a", "--where"),
+        ("delete --older-than-days 30", "--to"),
+        ("query --metric m --by-agent", "--by"),
+        ("audit verify --trusted-keys x", "--key-file"),
+        ("policies prove --bucket-policy x", "--documents"),
+        ("agent run --gateway http://a --otlp 127.0.0.1:1", "--doors"),
     ],
 )
 def test_a_wrong_name_is_answered_by_its_meaning(words: str, meant: str, tmp_path: Path) -> None:
@@ -55,6 +60,23 @@ def test_nothing_is_suggested_where_nothing_is_meant(words: str, tmp_path: Path)
     assert done.returncode == 2
     assert "did you mean" not in done.stderr
     assert "--help` lists all" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ("spark ingest --master local", "that of `spark-submit`, or of the variable MASTER"),
+        ("policies diff --profile x", "AWS_ENDPOINT_URL_S3, AWS_PROFILE and AWS_CA_BUNDLE"),
+        ("console --policies.target x", "`target` in their settings file"),
+    ],
+)
+def test_what_is_not_an_option_is_named_with_its_place(
+    words: str, place: str, tmp_path: Path
+) -> None:
+    done = sluice(*words.split(), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert place in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_context_is_explained(tmp_path: Path) -> None:

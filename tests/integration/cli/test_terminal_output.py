@@ -17,11 +17,13 @@ def frame(tmp_path: Path) -> Path:
     made = tmp_path / "made.frame"
     command = [sys.executable, "-m", "sluice_cli", "frame", "encode", "--kind", "logs"]
     identity = ["--agent", "a", "--boot", "b", "--seq-start", "0"]
-    subprocess.run(
-        [*command, *identity, "--resource", f"host={ESCAPE}", "--out", str(made)],
-        input=b'{"ts": "2026-01-01T00:00:00Z", "body": "a"}\n',
-        check=True,
-    )
+    with made.open("wb") as output:
+        subprocess.run(
+            [*command, *identity, "--resource", f"host={ESCAPE}"],
+            input=b'{"ts": "2026-01-01T00:00:00Z", "body": "a"}\n',
+            stdout=output,
+            check=True,
+        )
     return made
 
 

@@ -22,8 +22,11 @@ def test_a_decision_names_the_number(
     assert sluice("init", folder=tmp_path).returncode == 0
     done = sluice("gc", "stop", "01M7X2Z6Q0000000000000000A", "--reason", "x", folder=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
-    done = sluice("delete", "--older-than-days", "9", "--json", folder=tmp_path)
-    assert json.loads(done.stdout)["principal"] == f"cli:{os.getuid()}"
+    done = sluice("delete", "--to", "9d", "--json", folder=tmp_path)
+    record = json.loads(done.stdout)
+    assert record["principal"] == f"cli:{os.getuid()}"
+    age_ns = record["accepted_until_unix_ns"] - record["to_unix_ns"]
+    assert age_ns == 9 * 86_400 * 10**9
 
 
 def test_a_user_with_a_name_is_named() -> None:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 from support.console_pages import CHROMIUM, FLAGS
 from support.console_world import ConsoleWorld, in_thread, served_console
-from support.policies_live import write_profiles
+from support.policies_live import ADMIN_PROFILE, write_profiles
 from support.policies_moto import moto_with_bucket
 
 
@@ -31,5 +31,7 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     write_profiles(tmp_path, monkeypatch)
     moto = moto_with_bucket()
     address = in_thread(moto.__enter__)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+    monkeypatch.setenv("AWS_PROFILE", ADMIN_PROFILE)
     yield address
     in_thread(lambda: moto.__exit__(None, None, None))

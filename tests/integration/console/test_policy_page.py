@@ -41,7 +41,7 @@ def denials(page: Page, world: ConsoleWorld) -> Locator:
 def test_each_denial_has_its_statement_and_proof(
     browser: Browser, tmp_path: Path, endpoint: str
 ) -> None:
-    used = replace(SETTINGS, policies=applied(tmp_path, endpoint))
+    used = replace(SETTINGS, policies=applied(tmp_path))
     with served_console(tmp_path / "world", used, trouble=False) as world:
         page = log_in(browser.new_context(), world)
         errors = watch(page)
@@ -73,7 +73,7 @@ def test_each_denial_has_its_statement_and_proof(
 def test_a_weakened_policy_is_named_with_what_it_allows(
     browser: Browser, tmp_path: Path, endpoint: str, scheme: Any
 ) -> None:
-    used = replace(SETTINGS, policies=applied(tmp_path, endpoint))
+    used = replace(SETTINGS, policies=applied(tmp_path))
     in_thread(lambda: drop_statement(endpoint, "CreateOnly"))
     with served_console(tmp_path / "world", used, trouble=False) as world:
         size = {"width": 400, "height": 900}
@@ -97,8 +97,10 @@ def test_a_weakened_policy_is_named_with_what_it_allows(
 def test_policies_that_cannot_be_read_are_named_with_the_reason(
     browser: Browser, tmp_path: Path, endpoint: str
 ) -> None:
-    lacking = replace(applied(tmp_path, endpoint), profile="unknown-profile")
-    used = replace(SETTINGS, policies=lacking)
+    used = replace(SETTINGS, policies=applied(tmp_path))
+    file = Path(used.policies.file)
+    mark = "[roles.auditor]\n"
+    file.write_text(file.read_text().replace(mark, f'{mark}profile = "unknown-profile"\n'))
     with served_console(tmp_path / "world", used, trouble=False) as world:
         page = log_in(browser.new_context(), world)
         open_place(page, world, "store")

@@ -132,7 +132,7 @@ def test_stopped_services_are_named(browser: Browser, tmp_path: Path) -> None:
 def test_a_lost_denial_of_the_bucket_is_named_with_its_remedy(
     browser: Browser, tmp_path: Path, endpoint: str
 ) -> None:
-    used = replace(SETTINGS, policies=applied(tmp_path, endpoint))
+    used = replace(SETTINGS, policies=applied(tmp_path))
     in_thread(lambda: drop_statement(endpoint, "CreateOnly"))
     with served_console(tmp_path / "world", used, trouble=False) as world:
         page = log_in(browser.new_context(), world)

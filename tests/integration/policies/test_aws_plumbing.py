@@ -26,6 +26,8 @@ EXTRA = (
 def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     write_profiles(tmp_path, monkeypatch)
     with moto_with_bucket() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address)
+        monkeypatch.setenv("AWS_PROFILE", ADMIN_PROFILE)
         yield address
 
 
@@ -36,8 +38,7 @@ def command(
     settings = settings_file(tmp_path, "aws", tls=True, extra=EXTRA, profiles=False)
 
     def call(name: str, *more: str) -> tuple[int, Any]:
-        where = ["--settings", str(settings), "--endpoint", endpoint, "--profile", ADMIN_PROFILE]
-        code = run(["policies", name, *where, "--json", *more])
+        code = run(["policies", name, "--settings", str(settings), "--json", *more])
         printed = capsys.readouterr()
         return code, json.loads(printed.out) if printed.out else printed.err
 
@@ -152,8 +153,9 @@ def test_an_unreachable_store_has_its_own_exit_code(
         taken.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{taken.getsockname()[1]}"
         path = settings_file(tmp_path, "aws", tls=True)
-        where = ["--settings", str(path), "--endpoint", nobody, "--profile", ADMIN_PROFILE]
-        assert run(["policies", "diff", *where]) == 3
+        monkeypatch.setenv("AWS_ENDPOINT_URL", nobody)
+        monkeypatch.setenv("AWS_PROFILE", ADMIN_PROFILE)
+        assert run(["policies", "diff", "--settings", str(path)]) == 3
 
 
 @pytest.mark.skipif("SLUICE_LIVE_BUCKET" not in os.environ, reason="opt-in: a real account")

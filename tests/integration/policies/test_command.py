@@ -30,7 +30,7 @@ def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     document["Statement"] = [s for s in document["Statement"] if s["Sid"] != "NeverDeleted"]
     other = tmp_path / "bucket-policy.json"
     other.write_text(json.dumps(document))
-    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(other)]) == 1
+    assert run(["policies", "prove", *SETTINGS, "--documents", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  accepted-never-deleted" in out
     assert "calls s3:DeleteObjectVersion on arn:aws:s3:::example-sluice/prod/" in out
@@ -49,7 +49,7 @@ def test_denials_names_each_statement_and_what_a_weaker_policy_allows(
     document["Statement"] = [s for s in document["Statement"] if s["Sid"] != "NeverDeleted"]
     other = tmp_path / "bucket-policy.json"
     other.write_text(json.dumps(document))
-    weak = [*SETTINGS, "--bucket-policy", str(other), *role]
+    weak = [*SETTINGS, "--documents", str(tmp_path), *role]
     assert run(["policies", "denials", *weak, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["allowed"], found["undecided"]) == (1, 0)
@@ -67,7 +67,7 @@ def test_denials_names_each_statement_and_what_a_weaker_policy_allows(
     ("words", "named"),
     [
         (["--role", "admin"], "no such role"),
-        (["--live", "--bucket-policy", "x.json"], "--live reads the documents of the bucket"),
+        (["--live", "--documents", "x"], "--live reads the documents of the bucket"),
     ],
 )
 def test_denials_refuses_what_it_would_ignore(
@@ -86,7 +86,7 @@ def test_grants_to_another_account_are_found_by_prove_and_lint(
     document["Statement"].append(grant | {"Principal": {"AWS": "444455556666"}})
     other = tmp_path / "bucket-policy.json"
     other.write_text(json.dumps(document))
-    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(other)]) == 1
+    assert run(["policies", "prove", *SETTINGS, "--documents", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "BROKEN  strangers-granted-nothing" in out
     assert "of account '444455556666' calls s3:GetObject" in out
@@ -97,35 +97,56 @@ def test_grants_to_another_account_are_found_by_prove_and_lint(
 def test_prove_reads_other_role_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    same = GOLDEN / "aws" / "role-gc.json"
-    wide = json.loads((GOLDEN / "aws" / "role-gateway.json").read_text())
-    wide["Statement"][0]["Action"] = "s3:*"
-    path = tmp_path / "gateway.json"
-    path.write_text(json.dumps(wide))
-    given = ["policies", "prove", *SETTINGS, "--role-policy", f"gc={same}"]
+    """A folder with everything that `render` wrote is as the rendered documents."""
+    assert run(["policies", "render", *SETTINGS, "--out", str(tmp_path)]) == 0
+    given = ["policies", "prove", *SETTINGS, "--documents", str(tmp_path)]
     assert run(given) == 0
+    gateway = tmp_path / "role-gateway.json"
+    wide = json.loads(gateway.read_text())
+    wide["Statement"][0]["Action"] = "s3:*"
+    gateway.write_text(json.dumps(wide))
     capsys.readouterr()
-    assert run([*given, "--role-policy", f"gateway={path}"]) == 1
+    assert run(given) == 1
     out = capsys.readouterr().out
     assert "BROKEN  gateway-nothing-else" in out
     assert "BROKEN  gc-" not in out
-    for wrong in ("gc", "nobody=x", f"gc={GOLDEN / 'aws' / 'bucket-policy.json'}", "gc=missing"):
-        assert run(["policies", "prove", *SETTINGS, "--role-policy", wrong]) == 2, wrong
-    versitygw = ["--target", "versitygw", "--role-policy", f"gc={same}"]
-    assert run(["policies", "prove", *SETTINGS, *versitygw]) == 2
+
+
+def test_a_document_that_would_be_ignored_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Otherwise the rendered document would be proved in the place of the edited one."""
+    role = (GOLDEN / "aws" / "role-gc.json").read_text()
+    of_versitygw = tmp_path / "policies.toml"
+    of_versitygw.write_text(TEXT.replace('target = "aws"', 'target = "versitygw"'))
+    for settings, name, text, problem in (
+        (SETTINGS[1], "bucket_policy.json", role, "no document of target aws has this name"),
+        (SETTINGS[1], "role-nobody.json", role, "no document of target aws has this name"),
+        (str(of_versitygw), "role-gc.json", role, "no document of target versitygw has this"),
+        (SETTINGS[1], "versioning.json", "{}", "only policies and the lifecycle may be edited"),
+        (SETTINGS[1], "role-gc.json", (GOLDEN / "aws/bucket-policy.json").read_text(), "policy"),
+    ):
+        folder = tmp_path / name.removesuffix(".json") / Path(settings).parent.name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+        given = ["policies", "prove", "--settings", settings, "--documents", str(folder)]
+        assert run(given) == 2, name
+        assert problem in capsys.readouterr().err
+    assert run(["policies", "prove", *SETTINGS, "--documents", str(tmp_path / "none")]) == 2
+    assert "no such folder" in capsys.readouterr().err
 
 
 def test_an_undecided_operator_is_bad_usage(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    odd = tmp_path / "odd.json"
+    odd = tmp_path / "bucket-policy.json"
     odd.write_text(
         '{"Statement": {"Sid": "Odd", "Effect": "Deny", "Principal": "*", "Action": "s3:*",'
         ' "Resource": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}}'
     )
-    assert run(["policies", *PUT, *KEY, "--bucket-policy", str(odd)]) == 2
+    assert run(["policies", *PUT, *KEY, "--documents", str(tmp_path)]) == 2
     assert "IpAddress" in capsys.readouterr().err
-    assert run(["policies", "prove", *SETTINGS, "--bucket-policy", str(odd)]) == 2
+    assert run(["policies", "prove", *SETTINGS, "--documents", str(tmp_path)]) == 2
 
 
 def test_lint_exits_with_1_on_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,8 +175,7 @@ def test_an_error_in_settings_names_the_line(
     assert f"{path}:{line}: roles 'spark' and 'gc' have the same ARN" in capsys.readouterr().err
 
 
-def test_an_unknown_target_and_header_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["policies", "render", *SETTINGS, "--target", "minio"]) == 2
+def test_an_unknown_header_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["policies", *PUT, *KEY, "--header", "If-None-Match"]) == 2
     assert "Name: value" in capsys.readouterr().err
 

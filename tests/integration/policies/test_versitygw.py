@@ -36,15 +36,17 @@ def endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     write_profiles(tmp_path, monkeypatch)
     with versitygw_with_users(tmp_path) as server:
         make_bucket(server.endpoint)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", server.endpoint)
         yield server.endpoint
 
 
 def policies(
-    capsys: pytest.CaptureFixture[str], command: str, settings: Path, endpoint: str, *more: str
+    capsys: pytest.CaptureFixture[str], command: str, settings: Path, profile: str, *more: str
 ) -> tuple[int, object]:
     """Run one command with --json and return its exit code and its output."""
-    where = ["--settings", str(settings), "--target", "versitygw", "--endpoint", endpoint]
-    code = run(["policies", command, *where, "--json", *more])
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("AWS_PROFILE", profile)
+        code = run(["policies", command, "--settings", str(settings), "--json", *more])
     out = capsys.readouterr()
     return code, json.loads(out.out) if out.out else out.err
 
@@ -54,16 +56,15 @@ def test_applied_policies_are_proved_and_enforced_for_real_users(
 ) -> None:
     """The second round uses the deployer's credentials instead of the root's."""
     settings = settings_file(tmp_path, "versitygw", tls=False)
-    admin = ("--profile", ADMIN_PROFILE)
-    code, differs = policies(capsys, "diff", settings, endpoint, *admin)
+    code, differs = policies(capsys, "diff", settings, ADMIN_PROFILE)
     assert code == 1
     assert isinstance(differs, list)
     assert [change["name"] for change in differs][-1] == "bucket-policy"
-    code, applied = policies(capsys, "apply", settings, endpoint, *admin, "--yes")
+    code, applied = policies(capsys, "apply", settings, ADMIN_PROFILE, "--yes")
     assert (code, isinstance(applied, dict)) == (0, True), applied
-    deployer = ("--profile", profile(RoleName.DEPLOYER))
-    assert policies(capsys, "diff", settings, endpoint, *deployer) == (0, [])
-    code, found = policies(capsys, "verify", settings, endpoint, *deployer)
+    deployer = profile(RoleName.DEPLOYER)
+    assert policies(capsys, "diff", settings, deployer) == (0, [])
+    code, found = policies(capsys, "verify", settings, deployer)
     assert isinstance(found, dict)
     wrong = [probe for probe in found["probes"] if probe["outcome"] == "wrong"]
     assert wrong == []
@@ -75,7 +76,7 @@ def test_applied_policies_are_proved_and_enforced_for_real_users(
         assert outcomes[name] == "as required"
     for name in ("put-without-header", "copy-into-accepted"):
         assert outcomes[name] == "the target cannot refuse it"
-    again = policies(capsys, "apply", settings, endpoint, *deployer, "--yes")
+    again = policies(capsys, "apply", settings, deployer, "--yes")
     assert again == (0, {"applied": [], "proved": True})
 
 
@@ -88,15 +89,14 @@ def test_doctor_tests_the_denials_of_the_policies(
 ) -> None:
     settings = settings_file(tmp_path, "versitygw", tls=False)
     url = f"s3://{BUCKET}/prod?endpoint={endpoint}&region=us-east-1&profile={ADMIN_PROFILE}"
-    given = ["doctor", "--store", url, "--dry-run", "--json", "--target", "versitygw"]
+    given = ["doctor", "--store", url, "--dry-run", "--json"]
     code = run([*given, "--policies", str(settings)])
     found = json.loads(capsys.readouterr().out)
     assert code == 1, "nothing was applied yet"
     assert "versioning" in broken_guarantees(found)
     wrong = {one["probe"] for one in found["policies"]["probes"] if one["outcome"] == "wrong"}
     assert wrong
-    admin = ("--profile", ADMIN_PROFILE)
-    assert policies(capsys, "apply", settings, endpoint, *admin, "--yes")[0] == 0
+    assert policies(capsys, "apply", settings, ADMIN_PROFILE, "--yes")[0] == 0
     given[2] = given[2].replace(ADMIN_PROFILE, profile(RoleName.DEPLOYER))
     code = run([*given, "--policies", str(settings)])
     out = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_a_bucket_without_policies_is_not_verified(
     tmp_path: Path, endpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_file(tmp_path, "versitygw", tls=False)
-    code, found = policies(capsys, "verify", settings, endpoint, "--profile", ADMIN_PROFILE)
+    code, found = policies(capsys, "verify", settings, ADMIN_PROFILE)
     assert code == 1
     assert isinstance(found, dict)
     assert not found["good"]
@@ -123,9 +123,8 @@ def test_plain_http_is_denied_if_tls_is_required(
 ) -> None:
     """The server speaks HTTP: after the rule is applied, every request of every user is denied."""
     settings = settings_file(tmp_path, "versitygw", tls=True)
-    admin = ("--profile", ADMIN_PROFILE)
-    assert policies(capsys, "apply", settings, endpoint, *admin, "--yes")[0] == 0
-    code, found = policies(capsys, "verify", settings, endpoint, *admin)
+    assert policies(capsys, "apply", settings, ADMIN_PROFILE, "--yes")[0] == 0
+    code, found = policies(capsys, "verify", settings, ADMIN_PROFILE)
     assert code == 1
     assert isinstance(found, dict)
     assert {probe["answer"] for probe in found["probes"]} == {"403 AccessDenied"}

@@ -80,7 +80,7 @@ def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
 
 def test_histogram_and_values_are_those_of_the_service(service: str, place: Deployment) -> None:
     span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
-    done = _query(place, *SPAN, "--histogram", "--buckets", "4", "--by", "attributes.k")
+    done = _query(place, *SPAN, "--histogram", "--step", "30m", "--by", "attributes.k")
     assert done.stdout.splitlines() == [
         "2026-09-21T14:00:00.000000000Z\t3\tv=2 (missing)=1",
         "2026-09-21T14:30:00.000000000Z\t0",

@@ -28,6 +28,11 @@ from sluice_store.s3.events import open_event_queue
 from sluice_store.s3.settings import parse_s3_url
 
 
+@pytest.fixture(autouse=True)
+def endpoint_of_the_queue(moto: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_SQS", moto.endpoint)
+
+
 async def left_in(client: Any, url: str) -> tuple[int, int]:
     """Return how many messages are visible, and how many were received and not removed."""
     names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
@@ -57,7 +62,7 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                 await client.send_message(QueueUrl=url, MessageBody=json.dumps(one))
             assert await left_in(client, url) == (4, 0)
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-            async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
+            async with open_event_queue(url, region="us-east-1") as source:
                 receiver = EventReceiver(
                     source,
                     reconciler.pipeline.process_new_in_steps,
@@ -71,7 +76,7 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                     assert (await left_in(client, url))[1] == 0
             assert len(await enqueued(store)) == 2
             await client.send_message(QueueUrl=url, MessageBody="released")
-            async with open_event_queue(url, endpoint=endpoint, region="us-east-1") as source:
+            async with open_event_queue(url, region="us-east-1") as source:
                 for reception in (1, 2):
                     (again,) = await source.receive(wait_s=2)
                     assert (again.body, again.receives) == (b"released", reception)
@@ -80,7 +85,7 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
                 await source.done([again])
             assert await left_in(client, url) == (0, 0)
             missing = f"{endpoint}/123456789012/none"
-            async with open_event_queue(missing, endpoint=endpoint) as source:
+            async with open_event_queue(missing) as source:
                 with pytest.raises(StoreError):
                     await source.receive(wait_s=0)
 
@@ -103,7 +108,6 @@ def test_parallel_polls_empty_a_queue_of_many_messages(
             url = (await client.create_queue(QueueName="many"))["QueueUrl"]
             settings = ReconcilerSettings(
                 event_queue_url=url,
-                event_queue_endpoint=endpoint,
                 event_queue_polls=4,
                 pass_interval_s=3600.0,
                 tail_interval_s=0.0,
@@ -155,7 +159,7 @@ def test_a_bucket_announces_its_batches_in_a_queue(tmp_path: Path, moto: Server)
             accepted = [(await accept(store, seq)).identity for seq in (0, 10)]
             assert await left_in(client, url) == (3, 0)  # the first one is the test event of S3
             reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
-            async with open_event_queue(url, endpoint=moto.endpoint, region="us-east-1") as source:
+            async with open_event_queue(url, region="us-east-1") as source:
                 receiver = EventReceiver(
                     source,
                     reconciler.pipeline.process_new_in_steps,

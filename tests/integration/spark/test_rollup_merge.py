@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.constants import settings_with
 from support.query_lake import make_query, put_delete, run_query
 from support.query_rollups import expected, merged
 from support.spark_lake import T0_NS, Deployment, make_batch
@@ -191,7 +192,9 @@ def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
         deliver(deployment, [turn])
         run_rollup(spark, deployment.url)
     put_delete(deployment, delete("A", agent_id="h-1"))
-    run_compact(spark, deployment.url, CompactSettings(open_partitions=True, target_bytes=1))
+    run_compact(
+        spark, deployment.url, settings_with(CompactSettings, open_partitions=True, target_bytes=1)
+    )
     merges: list[MergeResult] = []
     revisions: list[RollupReport] = []
 

@@ -1,12 +1,10 @@
-"""The command `sluice doctor`: exit codes, JSON, key, and what it stores."""
+"""The command `sluice doctor`: exit codes, JSON, and what it stores."""
 
 import asyncio
 import json
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from support.policies_live import GOLDEN
 from support.store_versitygw import CREDENTIALS, Server, free_port, make_bucket
 
@@ -15,10 +13,10 @@ from sluice_store import open_store
 from sluice_store.doctor import DoctorResult, read_doctor
 
 
-def _read(url: str, key: Ed25519PrivateKey | None = None) -> DoctorResult | None:
+def _read(url: str) -> DoctorResult | None:
     async def read() -> DoctorResult | None:
         async with open_store(url) as store:
-            return await read_doctor(store, {"op": key.public_key()} if key else None)
+            return await read_doctor(store)
 
     return asyncio.run(read())
 
@@ -29,27 +27,14 @@ def _store(folder: Path) -> str:
     return url
 
 
-def _key_file(folder: Path, key: Ed25519PrivateKey) -> Path:
-    path = folder / "operator.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return path
-
-
 def test_doctor_command_accepts_a_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A good store has exit code 0 and contains the printed result, signed."""
-    url, key = _store(tmp_path), Ed25519PrivateKey.generate()
-    pem = str(_key_file(tmp_path, key))
-    assert run(["doctor", "--store", url, "--key", pem, "--key-id", "op", "--json"]) == 0
+    """A good store has exit code 0 and contains the printed result."""
+    url = _store(tmp_path)
+    assert run(["doctor", "--store", url, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out.splitlines()[-1])
-    stored = _read(url, key)
+    stored = _read(url)
     assert stored is not None
     assert stored.result_id == printed["result_id"]
     assert stored.good
@@ -86,14 +71,6 @@ def test_doctor_command_unreachable(
     url = f"s3://bucket?endpoint=http://127.0.0.1:{free_port()}&region=us-east-1"
     assert run(["doctor", "--store", url]) == 3
     assert "check the endpoint" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments", [["--key", "/nonexistent", "--key-id", "op"], ["--key", "k"]])
-def test_doctor_command_bad_key_is_bad_usage(arguments: list[str], tmp_path: Path) -> None:
-    """A key that cannot be read, or has no id, has exit code 2 before any test."""
-    url = _store(tmp_path)
-    assert run(["doctor", "--store", url, *arguments]) == 2
-    assert _read(url) is None
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from sluice_protocol.errors import BadUsage
         (OidcSettings, {"client_id": "console"}, "oidc.client_id .* without oidc.issuer"),
         (OidcSettings, {"operator_roles": "ops"}, "oidc.operator_roles .* without oidc.issuer"),
         (PolicySettings, {"live": True}, "policies.live .* without policies.file"),
-        (PolicySettings, {"file": "a", "profile": "p"}, "policies.profile .* policies.live"),
     ],
 )
 def test_a_setting_without_effect_is_refused(

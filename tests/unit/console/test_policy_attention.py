@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 from support.policies_live import GOLDEN, settings
 
 from sluice_console.attention import OverviewFacts, PolicyTotals, list_attention
@@ -15,7 +14,6 @@ from sluice_policies.policy_set import policy_set
 from sluice_policies.prove_denials import prove_denials
 from sluice_policies.required_properties import required_properties
 from sluice_policies.settings import Target
-from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import UnixNs
 
@@ -50,11 +48,6 @@ def test_policies_that_cannot_be_proved_are_a_warning_with_the_reason() -> None:
     assert (item.severity, item.detail, item.command) == ("warning", "access denied", COMMAND)
     (item,) = list_attention(OverviewFacts(policies=PolicyTotals(undecided=2)))
     assert "2 denials" in item.title
-
-
-def test_an_unknown_target_is_refused() -> None:
-    with pytest.raises(BadUsage, match="aws, versitygw"):
-        PolicyProofs(PolicySettings(target="gcs"), SystemClock(), ConsoleMetrics())
 
 
 def proved(chosen: PolicySettings, metrics: ConsoleMetrics) -> PolicyProof:

@@ -61,9 +61,8 @@ def test_only_commands_of_the_store_get_its_url(text: str, with_store: bool) -> 
 
 @pytest.mark.parametrize("live", [True, False])
 def test_the_command_of_the_denials_proves_the_documents_of_the_console(live: bool) -> None:
-    profile = "auditor" if live else ""  # without `live` it is refused
-    settings = PolicySettings(file="/etc/my policies.toml", live=live, profile=profile)
+    settings = PolicySettings(file="/etc/my policies.toml", live=live)
     words = shlex.split(denials_command(settings))
     check_command(words[1:])
     assert words[3:5] == ["--settings", "/etc/my policies.toml"]
-    assert words[5:] == (["--profile", "auditor", "--live"] if live else [])
+    assert words[5:] == (["--live"] if live else [])

@@ -152,7 +152,7 @@ def test_the_command_refuses_a_file_that_would_expire_blobs(
         ' "NoncurrentVersionExpiration": {"NoncurrentDays": 30}}]}'
     )
     pinned = Path(__file__).parents[2] / "golden" / "policies" / "settings.toml"
-    command = ["policies", "prove", "--settings", str(pinned), "--lifecycle", str(file)]
+    command = ["policies", "prove", "--settings", str(pinned), "--documents", str(tmp_path)]
     assert run(command) == 1
     shown = capsys.readouterr().out
     assert "BROKEN  lifecycle-keeps-permanent-versions" in shown

@@ -34,7 +34,7 @@ INVALID = {
     "wrong type": ('neighbours = ["exports/"]', "neighbours = 3", "neighbours"),
     "unknown mode": ('"sse-kms"', '"sse-c"', "mode ="),
     "unknown version": ("version = 1", "version = 2", "version"),
-    "unknown target": ('"versitygw"]', '"minio"]', "targets"),
+    "unknown target": ('target = "aws"', 'target = "minio"', "target"),
     "aws without TLS": ("[network]", "[network]\nrequire_tls = false", "require_tls"),
     "broken TOML": ("[encryption]", "[encryption", "[encryption"),
 }
@@ -87,7 +87,7 @@ def test_a_missing_role_is_rejected() -> None:
 
 def test_defaults_need_only_bucket_and_roles() -> None:
     found = bare_settings()
-    assert found.targets == (Target.AWS,)
+    assert found.target is Target.AWS
     assert found.user(RoleName.GC) == "sluice-gc"
 
 
@@ -111,5 +111,5 @@ def test_the_partition_follows_from_the_region(region: str, partition: str) -> N
     """Every ARN of the rendered documents is of the partition of the bucket."""
     found = settings(("eu-central-1", region), ("arn:aws:", f"arn:{partition}:"))
     assert found.bucket.partition == partition
-    shown = "".join(render(found, Target.AWS).files.values())
+    shown = "".join(render(found).files.values())
     assert set(re.findall(r"arn:(aws[a-z-]*):", shown)) == {partition}

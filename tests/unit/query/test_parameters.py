@@ -97,7 +97,7 @@ def test_the_command_line_and_http_describe_the_same_queries() -> None:
     given |= {"attribute": ["k=v"], "limit": ["7"]}
     assert query_of(options, NOW) == parse_query(given, NOW)
     assert query_of(QueryOptions(), NOW) == parse_query({}, NOW)
-    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by_agent=True, raw=True)
+    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by="agent_id", raw=True)
     given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"], "raw": ["true"]}
     assert query_of(series, NOW) == parse_query(given, NOW)
 
@@ -114,8 +114,8 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
         (QueryOptions(since="noon"), "^--from: time must be"),
         (QueryOptions(since="now"), "^--from is in the future, and --to is now: add a later --to"),
         (QueryOptions(since="1h", until="2h"), "swap --from and --to"),
-        (QueryOptions(by="severity"), "^--by applies to --histogram only: add it, or omit it"),
-        (QueryOptions(buckets=5), "^--buckets applies to --histogram only"),
+        (QueryOptions(by="severity"), "^--by applies to --metric and --histogram only: add one"),
+        (QueryOptions(metric="m", by="severity"), "^--by of a series is agent_id, by=`severity`"),
         (QueryOptions(raw=True), "^--raw applies to --metric only"),
         (QueryOptions(step="1m"), "^--step applies to --metric and --histogram only"),
         (QueryOptions(top="body", stats_only=True), "^--stats-only does not apply to --top: omit"),
@@ -123,7 +123,6 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
         (QueryOptions(histogram=True, top="body"), "^choose one of --histogram and --top"),
         (QueryOptions(tail=True, histogram=True), "^choose one of --histogram and --tail"),
         (QueryOptions(tail=True, until="1h"), "^--tail has no end: omit --to"),
-        (QueryOptions(histogram=True, step="1m", buckets=9), "^choose one of --step and --buckets"),
         (QueryOptions(histogram=True, step="1ms"), "^--step is too short for the time range, bars"),
         (QueryOptions(attribute=("x",)), "^--attribute: must be KEY=VALUE"),
         (QueryOptions(limit=0), "^--limit must be a number"),

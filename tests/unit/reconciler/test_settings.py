@@ -19,15 +19,9 @@ from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
     ],
 )
 def test_settings_out_of_range_are_refused(name: str, value: object) -> None:
+    """The error names the setting."""
     with pytest.raises(BadUsage, match=name):
         ReconcilerSettings(**{name: value})
-
-
-def test_a_setting_without_effect_is_refused() -> None:
-    with pytest.raises(
-        BadUsage, match="event_queue_endpoint has no effect without event_queue_url"
-    ):
-        ReconcilerSettings(event_queue_endpoint="http://127.0.0.1:9")
 
 
 def test_freshness_only_lengthens_the_intervals() -> None:

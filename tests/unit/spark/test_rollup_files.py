@@ -5,6 +5,7 @@ from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from support.constants import settings_with
 
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_lake.source_ranges import SourceRange
@@ -128,7 +129,7 @@ def test_the_small_files_of_dates_that_ended_are_merged() -> None:
         file("d", "2026-09-21"),
     ]
     noon_ns = 1_790_000_000 * 10**9
-    settings = CompactSettings(target_bytes=100)
+    settings = settings_with(CompactSettings, target_bytes=100)
     (merge,) = plan_rollup_merges(files, settings, noon_ns)
     assert [one.path for one in merge] == ["a", "b"]
     both = list(plan_rollup_merges(files, CompactSettings(open_partitions=True), noon_ns))

@@ -38,7 +38,7 @@ function Lost({ rows }) {
       ${row.missing.length > 0 && html` Missing or changed: ${row.missing.map((one, n) => html`${n > 0 && ", "}<code>${safe(one)}</code>`)}.`}${row.risk && ` Risk: ${safe(row.risk)}.`}</li>`)}</ul>
     ${rows.length > 20 && html`<p>and ${count(rows.length - 20)} more in the table</p>`}
     <p>Compare the bucket with the rendered documents, then apply these as the deployer.</p>
-    <${Command} text="sluice policies diff --profile deployer" /></div>`;
+    <${Command} text="sluice policies diff" /></div>`;
 }
 
 const Source = ({ view }) => (view.live ? html`Proved <${Ago} ns=${view.proved_at_unix_ns} /> over the documents of the bucket.`
