@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
 from ulid import ULID
@@ -85,12 +85,14 @@ class OneByOne:
 class SimStore(ObjectStore):
     """Keys in a dict, with ETags as S3 makes them (a hash of the bytes), so that ABA would show."""
 
-    clock: SimClock
+    clock: SimClock = field(default_factory=SimClock)
     faults: Faults | None = None
     held: dict[str, _Held] = field(default_factory=dict)
     late: list[tuple[str, ObjectKey, bytes, ETag | None]] = field(default_factory=list)
     generation: int = 0
     counts: dict[str, int] = field(default_factory=dict)
+    before: Callable[[str, str], object] = field(default=lambda _verb, _key: None)
+    """Called with the verb and the key or prefix of each call, which it may refuse by raising."""
 
     def _tick(self) -> UnixNs:
         self.clock.at_ns += 1000
@@ -99,6 +101,10 @@ class SimStore(ObjectStore):
     @staticmethod
     def etag(body: bytes) -> ETag:
         return ETag(f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+
+    async def _begin(self, verb: str, key: str) -> None:
+        self.before(verb, key)
+        await self._turn()
 
     async def _turn(self) -> None:
         for _ in range(self.faults.rng.randrange(4) if self.faults else 1):
@@ -131,7 +137,7 @@ class SimStore(ObjectStore):
     async def create(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> CreateOutcome:
-        await self._turn()
+        await self._begin("create", key)
         lost = self._lost("create", key, body, None)
         if lost is False:
             return Unknown(reason=UnknownReason.TIMEOUT)
@@ -141,7 +147,7 @@ class SimStore(ObjectStore):
         return Unknown(reason=UnknownReason.RESET) if lost else outcome
 
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
-        await self._turn()
+        await self._begin("replace", key)
         lost = self._lost("replace", key, body, if_match)
         if lost is False:
             return Unknown(reason=UnknownReason.TIMEOUT)
@@ -152,7 +158,7 @@ class SimStore(ObjectStore):
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
-        await self._turn()
+        await self._begin("overwrite", key)
         return self._put(key, body)
 
     def _info(self, key: ObjectKey) -> ObjectInfo:
@@ -168,7 +174,7 @@ class SimStore(ObjectStore):
         )
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
-        await self._turn()
+        await self._begin("get", key)
         self.counts["get"] = self.counts.get("get", 0) + 1
         if key not in self.held:
             return NotFound(date_ns=self._tick())
@@ -176,7 +182,7 @@ class SimStore(ObjectStore):
         return Found(info=self._info(key), body=self.held[key].body[first:end])
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
-        await self._turn()
+        await self._begin("head", key)
         self.counts["head"] = self.counts.get("head", 0) + 1
         return self._info(key) if key in self.held else NotFound(date_ns=self._tick())
 
@@ -187,7 +193,7 @@ class SimStore(ObjectStore):
         return found
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        await self._turn()
+        await self._begin("delete", key)
         if key in self.held and str(self.held[key].generation) == incarnation:
             del self.held[key]
         return Deleted(date_ns=self._tick())
@@ -203,7 +209,7 @@ class SimStore(ObjectStore):
         keys = sorted(inside, key=str.encode)
         pages = [keys[at : at + 1000] for at in range(0, len(keys), 1000)] or [[]]
         for index, page in enumerate(pages):
-            await self._turn()
+            await self._begin("list", prefix)
             self.counts["list"] = self.counts.get("list", 0) + 1
             listed = tuple(
                 ListedObject(

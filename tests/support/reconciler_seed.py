@@ -6,7 +6,14 @@ Also here: what a consumer of the work lists reads: the records that are no repe
 import json
 from collections import Counter
 
-from support.builders import conflict_manifest, log_columns, make_identity, manifest, manifest_of
+from support.builders import (
+    ACCEPTED_AT_NS,
+    conflict_manifest,
+    log_columns,
+    make_identity,
+    manifest,
+    manifest_of,
+)
 
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.frame import decode_frame, encode_frame
@@ -30,11 +37,17 @@ from sluice_store.port import ObjectStore
 
 
 async def accept(
-    store: ObjectStore, seq: int = 0, *, count: int = 10, agent: str = "host-1", boot: str = "b1"
+    store: ObjectStore,
+    seq: int = 0,
+    *,
+    count: int = 10,
+    agent: str = "host-1",
+    boot: str = "b1",
+    at_ns: int = ACCEPTED_AT_NS,
 ) -> AcceptedManifest:
     """Write the blob and the manifest of one batch."""
     frame = f"{agent}/{boot}/{seq}/{count}".encode()
-    one = manifest(seq, count=count, agent=agent, boot=boot, frame=frame)
+    one = manifest(seq, count=count, agent=agent, boot=boot, at_ns=at_ns, frame=frame)
     await store.create(blob_key(one.digest), frame)
     await store.create(accepted_key(one.identity), encode_record(one))
     return one

@@ -6,7 +6,7 @@ Also here: a reconciler that reads journals, without a process: its rounds and p
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,9 @@ from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import NewObject
 
 DAY_NS = 86_400 * NS_PER_S
+ONE_LANE = Authority(authority_id="A", lanes=1)
+TWO_LANES = Authority(authority_id="A", lanes=2)
+SHORT_HORIZON = Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120)
 UNKNOWN_SHARE = 0.1
 """The share of writes whose outcome the caller does not learn."""
 
@@ -72,11 +75,7 @@ class Mortal:
 
 
 def reconciler(store: Any, clock: SimClock, seed: int) -> Reconciler:
-    runtime = Runtime(clock=clock, ids=SimIds(seed), rng=random.Random(seed))
-    settings = ReconcilerSettings(concurrency=4, list_batches_max=5)
-    return Reconciler(
-        store, Authority(authority_id="A", lanes=2), settings=settings, runtime=runtime
-    )
+    return make(store, seed, authority=TWO_LANES, concurrency=4, list_batches_max=5)
 
 
 async def run_slot(
@@ -223,21 +222,20 @@ def simulate(
     return [one.identity for one in sender.accepted], table, missing, lived
 
 
-Scene = Callable[[SimStore], Coroutine[None, None, None]]
+def runtime_of(store: Any, seed: int = 1) -> Runtime:
+    """Return the clock of a store, with ids and random numbers of a seed."""
+    return Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
 
 
-def make(store: SimStore, seed: int = 1, **settings: Any) -> Reconciler:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
+def make(
+    store: Any, seed: int = 1, *, authority: Authority = SHORT_HORIZON, **settings: Any
+) -> Reconciler:
     return Reconciler(
         store,
-        Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120),
+        authority,
         settings=ReconcilerSettings(**settings),
-        runtime=runtime,
+        runtime=runtime_of(store, seed),
     )
-
-
-def play(scene: Scene) -> None:
-    asyncio.run(scene(SimStore(clock=SimClock())))
 
 
 def pass_time(store: SimStore, seconds: float) -> None:

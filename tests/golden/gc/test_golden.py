@@ -29,14 +29,7 @@ from sluice_gc.evidence_files import (
     encode_table,
 )
 from sluice_gc.key_ranges import cover_prefix
-from sluice_gc.plan import (
-    Plan,
-    PlanSummary,
-    TallyBucket,
-    VersionTally,
-    sign_plan,
-    verify_plan,
-)
+from sluice_gc.plan import Plan, PlanSummary, TallyBucket, VersionTally, sign_plan, verify_plan
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import decode_record, encode_record
@@ -44,7 +37,6 @@ from sluice_protocol.units import ObjectKey
 
 
 def test_certificate_bytes_do_not_change() -> None:
-    """A certificate is decoded and signed to the bytes of the golden file."""
     body = sign_certificate(certificate(), AUDITOR_KEY)
     assert golden("gc/certificate.json", body) == body
     assert verify_certificate("A0", body, TRUSTED) == certificate()
@@ -63,7 +55,6 @@ def test_bytes_of_a_certificate_with_merged_ranges_do_not_change() -> None:
 
 
 def test_plan_bytes_do_not_change() -> None:
-    """A plan is decoded and signed to the bytes of the golden file."""
     tally = VersionTally(incarnations=1, bytes=2)
     plan = Plan(
         plan_id="P",
@@ -100,7 +91,6 @@ def test_plan_bytes_do_not_change() -> None:
 
 
 def test_approval_bytes_do_not_change() -> None:
-    """An approval is encoded to the bytes of the golden file, and read from them."""
     approval = PlanApproval(
         plan_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
         plan_sha256=digest_of(b"plan"),
@@ -116,7 +106,6 @@ def test_approval_bytes_do_not_change() -> None:
 
 
 def test_columns_of_evidence_do_not_change() -> None:
-    """The columns of stored evidence are those of the golden file."""
     schemas = {
         "manifests": MANIFESTS,
         "named": NAMED,
@@ -133,7 +122,6 @@ def test_columns_of_evidence_do_not_change() -> None:
 
 
 def test_tallies_of_eligible_versions_do_not_change() -> None:
-    """The metadata of a file of eligible versions is read from the stored bytes."""
     left_out = LeftOut(
         audit=VersionTally(incarnations=2, bytes=5), listed=VersionTally(incarnations=1, bytes=3)
     )

@@ -30,13 +30,7 @@ from sluice_protocol.journals import (
     process_name,
     registration_key,
 )
-from sluice_protocol.keys import (
-    accepted_key,
-    blob_key,
-    digest_of,
-    manifest_id,
-    quarantine_key,
-)
+from sluice_protocol.keys import accepted_key, blob_key, digest_of, manifest_id, quarantine_key
 from sluice_protocol.maintenance import (
     RunOutcome,
     TaskLease,
@@ -334,7 +328,6 @@ def test_deletes_are_pinned() -> None:
 
 
 def test_readers_ignore_unknown_fields() -> None:
-    """A stored record with an unknown field is still read."""
     future = msgspec.json.decode(encode_record(_accepted())) | {"of_the_future": [1]}
     assert decode_accepted(accepted_key(WHO), msgspec.json.encode(future)) == _accepted()
 

@@ -41,14 +41,12 @@ def state() -> Register:
 
 
 def test_register_bytes_are_those_of_version_1() -> None:
-    """The state encodes to the pinned bytes, and they decode to the state."""
     pinned = bytes.fromhex((HERE / "register.hex").read_text())
     assert encode_register(state()) == pinned
     assert decode_register(KEY, pinned) == state()
 
 
 def test_segment_bytes_are_those_of_version_1() -> None:
-    """The older half of the state spills to the pinned bytes."""
     pinned = bytes.fromhex((HERE / "segment.hex").read_text())
     moved = spill(KEY, state())
     assert moved.body == pinned

@@ -11,12 +11,7 @@ from sluice_protocol.errors import UnsupportedRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.enqueued import IntendedBatch
-from sluice_reconciler.lanes.parts import (
-    decode_part,
-    encode_part,
-    key_of_boot,
-    make_part,
-)
+from sluice_reconciler.lanes.parts import decode_part, encode_part, key_of_boot, make_part
 from sluice_reconciler.lanes.request_log import KnownRequest, decode_run, encode_run, run_of
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 from sluice_reconciler.lanes.state import (

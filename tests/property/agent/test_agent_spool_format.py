@@ -65,7 +65,6 @@ def test_another_version_is_refused_and_no_damage(version: int) -> None:
 
 @given(at=st.integers(0, len(ENTRY) - 1), flip=st.integers(1, 255))
 def test_one_changed_byte_is_detected(at: int, flip: int) -> None:
-    """The byte may be anywhere."""
     damaged = bytearray(ENTRY)
     damaged[at] ^= flip
     with pytest.raises(CorruptEntry):
@@ -74,7 +73,6 @@ def test_one_changed_byte_is_detected(at: int, flip: int) -> None:
 
 @given(size=st.integers(0, len(ENTRY) - 1), more=st.binary(max_size=5))
 def test_a_file_of_another_length_is_detected(size: int, more: bytes) -> None:
-    """The file is cut off, or has additional bytes."""
     with pytest.raises(CorruptEntry):
         decode_spool_entry(ENTRY[:size])
     if more:
@@ -84,7 +82,6 @@ def test_a_file_of_another_length_is_detected(size: int, more: bytes) -> None:
 
 @given(st.binary(max_size=200))
 def test_other_bytes_raise_corrupt_entry(data: bytes) -> None:
-    """The decoder raises no other exception."""
     for decode in (decode_spool_entry, decode_state):
         with contextlib.suppress(CorruptEntry):
             decode(data)

@@ -98,7 +98,6 @@ def test_arrow_leads_to_the_same_records(body: bytes) -> None:
 
 def test_a_usual_request_is_read_through_arrow() -> None:
     found = loki_arrow.decode_push(LOKI)
-    assert found is not None
     assert len(found.columns) == 3
     assert shown(found) == shown(by_lines(LOKI))
 

@@ -155,7 +155,7 @@ def test_json_and_protobuf_lead_to_the_same_metrics(examples: int) -> None:
 
 def check_json_and_protobuf_lead_to_the_same_metrics(request: Message) -> None:
     """A metric without data is kept as it came, which differs."""
-    for each in request.resource_metrics:  # type: ignore[attr-defined]
+    for each in request.resource_metrics:
         for scope in each.scope_metrics:
             for metric in scope.metrics:
                 if metric.WhichOneof("data") is None:

@@ -22,7 +22,6 @@ instants = st.datetimes(datetime(1971, 1, 1), datetime(2261, 1, 1))  # noqa: DTZ
 def record_of(message: bytes) -> tuple[int, int, str, dict[str, str]]:
     """Return time, severity, body and attributes of the one record of a message."""
     found = decode_syslog([SyslogPiece(message, {})], received_ns=NOW_NS, zone=UTC)
-    assert found is not None
     columns = found.columns
     assert isinstance(columns, LogColumns)
     check_columns(columns, 1)
@@ -124,7 +123,6 @@ messages = st.binary(min_size=1, max_size=40).map(lambda data: b"<1>" + data)
 def test_messages_are_framed_however_they_arrive(
     sent: list[bytes], sizes: list[int], end: bytes | None, bytes_max: int
 ) -> None:
-    """The pieces of each message are its bytes, in order and within the limit."""
     if end is not None:
         sent = [one.translate(None, b"\r\n\0") for one in sent]
     if end == b"\r\n\0":

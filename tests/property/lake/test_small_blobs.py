@@ -38,11 +38,7 @@ NAMES = st.text(min_size=1, max_size=3)
 PAIRS = st.dictionaries(NAMES, TEXTS, max_size=3)
 RECORDS = {
     "logs": st.builds(
-        LogRecord,
-        ts_ns=TIMES,
-        body=TEXTS,
-        severity=st.integers(0, 24),
-        attributes=PAIRS,
+        LogRecord, ts_ns=TIMES, body=TEXTS, severity=st.integers(0, 24), attributes=PAIRS
     ),
     "metrics": st.builds(
         MetricPoint,
@@ -107,7 +103,6 @@ def test_blobs_decoded_together_equal_blobs_decoded_alone(
 ) -> None:
     kind, found = made
     table = small_blobs_table(kind, [one for one, _ in found], [frame for _, frame in found])
-    assert table is not None
     table.validate(full=True)
     single = pa.concat_tables([alone(kind, *one) for one in found])
     assert table.schema == single.schema

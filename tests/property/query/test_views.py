@@ -185,7 +185,7 @@ def test_filters_select_what_python_selects(seed: int) -> None:
     wanted = [
         row["seq"]
         for row in every
-        if all(value_of(row, field) in values for field, values in equal.items())  # type: ignore[arg-type]
+        if all(value_of(row, field) in values for field, values in equal.items())
         and all(meets(row, one) for one in query.filters if one.operator != "=")
     ]
     assert [row["seq"] for row in found] == wanted

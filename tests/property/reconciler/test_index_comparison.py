@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 from support.builders import conflict_manifest, manifest
-from support.queue_store import SimClock, SimStore
+from support.queue_store import SimStore
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord
 from sluice_protocol.keys import (
@@ -291,7 +291,7 @@ def source_of(number: int, layout: Layout) -> SourceManifest:
 
 def built(given_layouts: Sequence[Layout]) -> SimStore:
     """Return an intact store with batches of these layouts."""
-    store = SimStore(clock=SimClock())
+    store = SimStore()
     flushes: dict[int, list[TimeEntry]] = {}
     for number, layout in enumerate(given_layouts):
         source = source_of(number, layout)

@@ -36,10 +36,10 @@ def test_ledger_over_parts_equals_one_in_memory(steps: list[int | str], lives_ma
         key = ObjectKey("part")
         part = decode_part(key, encode_part(delta.part))
         if step == "merge" and runs:
-            runs[-1] = list(merge_parts([*runs[-1], part], lives_max))  # type: ignore[list-item]
+            runs[-1] = list(merge_parts([*runs[-1], part], lives_max))
         else:
             runs.append([part])
-        ledger.settle(runs, delta)  # type: ignore[arg-type]
+        ledger.settle(runs, delta)
         assert ledger.recent == ()
     for agent, boot in LIVES:
         assert ledger.boot(agent, boot) == plain.boot(agent, boot)

@@ -378,10 +378,7 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
         lake.put([Row(10_000, lake.now_ns, lake.now_ns, "a")])
         lake.deletes.append(
             DeleteRecord(
-                delete_id="9" * 26,
-                kind="metrics",
-                accepted_until_unix_ns=lake.now_ns,
-                agent_id="a",
+                delete_id="9" * 26, kind="metrics", accepted_until_unix_ns=lake.now_ns, agent_id="a"
             )
         )
         files = len(lake.files)
@@ -394,56 +391,46 @@ def test_the_work_of_a_run_does_not_grow_with_deletes_that_were_applied(
     assert 0 < lake.searched <= files
 
 
-def test_parts_that_no_record_names_are_removed_at_an_age() -> None:
-    async def story() -> None:
-        lake = Lake(rng=random.Random(1), faults=False)
-        lake.ingest()
-        for _ in range(3):
-            lake.delete_attributes(6)
-            await lake.compact(open_partitions=True)
-        parts = [key for key in lake.store.versions if key.endswith(".txt.z")]
-        record = await read_applied(lake.store, TABLE)
-        assert record is not None
-        assert len(parts) > len(record.deletes.parts) > 0
-        later_ns = lake.store.clock.now_ns() + HOUR_NS
-        gone = len(parts) - len(record.deletes.parts)
-        assert await remove_old_applied(lake.store, TABLE, 0) == 0
-        assert await remove_old_applied(lake.store, TABLE, later_ns) == gone
-        await DeleteIdsReader(store=lake.store).read(record.deletes)
-
-    asyncio.run(story())
+async def test_parts_that_no_record_names_are_removed_at_an_age() -> None:
+    lake = Lake(rng=random.Random(1), faults=False)
+    lake.ingest()
+    for _ in range(3):
+        lake.delete_attributes(6)
+        await lake.compact(open_partitions=True)
+    parts = [key for key in lake.store.versions if key.endswith(".txt.z")]
+    record = await read_applied(lake.store, TABLE)
+    assert len(parts) > len(record.deletes.parts) > 0
+    later_ns = lake.store.clock.now_ns() + HOUR_NS
+    gone = len(parts) - len(record.deletes.parts)
+    assert await remove_old_applied(lake.store, TABLE, 0) == 0
+    assert await remove_old_applied(lake.store, TABLE, later_ns) == gone
+    await DeleteIdsReader(store=lake.store).read(record.deletes)
 
 
 @pytest.mark.parametrize("lost", ["record", "parts"])
-def test_without_a_readable_record_every_delete_is_applied_to_every_file(lost: str) -> None:
-    async def story() -> None:
-        lake = Lake(rng=random.Random(1), faults=False)
-        lake.ingest()
-        lake.delete_attributes(10)
-        lake.unrolled.clear()
-        await lake.compact(open_partitions=True)
-        for key in list(lake.store.versions):
-            if key.endswith(".txt.z") or lost == "record":
-                lake.store.remove_key(key)
-        lake.ingest()
-        lake.delete()
-        every = needed_deletes(lake.deletes)
-        record = await read_applied(lake.store, TABLE)
-        found = await plan_file_deletes(
-            DeleteIdsReader(store=lake.store), record, lake.versions[-1], every
-        )
-        assert (found.new, found.done) == (every, ())
-        await lake.compact(open_partitions=True)
-        assert (await read_applied(lake.store, TABLE)) is not None
-        lake.check()
-
-    asyncio.run(story())
+async def test_without_a_readable_record_every_delete_is_applied_to_every_file(lost: str) -> None:
+    lake = Lake(rng=random.Random(1), faults=False)
+    lake.ingest()
+    lake.delete_attributes(10)
+    lake.unrolled.clear()
+    await lake.compact(open_partitions=True)
+    for key in list(lake.store.versions):
+        if key.endswith(".txt.z") or lost == "record":
+            lake.store.remove_key(key)
+    lake.ingest()
+    lake.delete()
+    every = needed_deletes(lake.deletes)
+    record = await read_applied(lake.store, TABLE)
+    found = await plan_file_deletes(
+        DeleteIdsReader(store=lake.store), record, lake.versions[-1], every
+    )
+    assert (found.new, found.done) == (every, ())
+    await lake.compact(open_partitions=True)
+    assert (await read_applied(lake.store, TABLE)) is not None
+    lake.check()
 
 
-def test_a_record_of_another_form_is_ignored() -> None:
-    async def story() -> None:
-        lake = Lake(rng=random.Random(1), faults=False)
-        lake.store.put(applied_key(TABLE), b'{"schema":"sluice.applied_deletes.v9"}')
-        assert await read_applied(lake.store, TABLE) is None
-
-    asyncio.run(story())
+async def test_a_record_of_another_form_is_ignored() -> None:
+    lake = Lake(rng=random.Random(1), faults=False)
+    lake.store.put(applied_key(TABLE), b'{"schema":"sluice.applied_deletes.v9"}')
+    assert await read_applied(lake.store, TABLE) is None

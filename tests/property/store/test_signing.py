@@ -63,7 +63,7 @@ def test_a_target_is_encoded_as_by_quote(key: str) -> None:
     assert address.target_of(key) == f"/b/{quote(key, safe='/-_.~')}"
 
 
-class _Reference(S3SigV4Auth):  # type: ignore[misc]
+class _Reference(S3SigV4Auth):
     """botocore's signer, changed only to use the given digest of the body."""
 
     def payload(self, request: AWSRequest) -> str:

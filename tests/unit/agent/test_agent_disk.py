@@ -38,10 +38,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(
     ("sync", "wanted"),
-    [
-        (True, ["sync b.tmp 12", "rename b.tmp b", "sync ready"]),
-        (False, ["rename b.tmp b"]),
-    ],
+    [(True, ["sync b.tmp 12", "rename b.tmp b", "sync ready"]), (False, ["rename b.tmp b"])],
 )
 def test_a_batch_is_durable_when_it_is_published(
     tmp_path: Path, calls: list[str], sync: bool, wanted: list[str]

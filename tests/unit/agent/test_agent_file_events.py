@@ -349,9 +349,7 @@ def test_a_link_that_moves(tmp_path: Path, stopped: bool, count: int) -> None:
     assert world.input.counts.missing == 0
 
 
-def test_an_inode_that_another_file_has_is_not_read_outside_of_the_patterns(
-    tmp_path: Path,
-) -> None:
+def test_an_inode_that_another_file_has_is_not_read_outside_of_the_patterns(tmp_path: Path) -> None:
     """It is reported as missing: the file that has its inode now is none of the agent's."""
     world = World(tmp_path, "*.log", SMALL)
     world.append(SMALL)

@@ -167,7 +167,6 @@ def test_rename_while_no_agent_runs(tmp_path: Path) -> None:
 
 
 def test_names_that_are_not_utf8_are_shown_and_found_again(tmp_path: Path) -> None:
-    """Such a file is read, and found after a rename while no agent ran, as every other."""
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/logs-\xfc"))
     folder.mkdir()
     log = Path(os.fsdecode(os.fsencode(folder) + b"/app\xff.log"))
@@ -198,47 +197,7 @@ def test_a_file_seen_and_renamed_before_its_first_batch(tmp_path: Path) -> None:
     assert follower.poll() == [b"1"]
 
 
-def copytruncate(log: Path, copy: Path) -> None:
-    shutil.copy(log, copy)
-    with log.open("r+b") as file:
-        file.truncate()
-
-
 BULK = b"".join(b"line %d\n" % n for n in range(300))
-
-
-def test_copytruncate(tmp_path: Path) -> None:
-    """A truncated file is read from its start, also if it grew past the old position."""
-    log = tmp_path / "app.log"
-    follower = Follower(tmp_path)
-    append(log, b"1\n2\n")
-    follower.poll()
-    copytruncate(log, tmp_path / "app.log.1")
-    append(log, b"3\n")
-    assert follower.poll() == [b"3"]
-    copytruncate(log, tmp_path / "app.log.1")
-    append(log, b"4 longer than before\n5\n")
-    assert follower.poll() == [b"4 longer than before", b"5"]
-    copytruncate(log, tmp_path / "app.log.1")
-    append(log, b"6\n")
-    follower.restart()
-    assert follower.poll() == [b"6"]
-
-
-def test_only_the_unread_end_of_a_copytruncate_copy_is_read(tmp_path: Path) -> None:
-    """If the pattern matches the copy, only its unread end is read."""
-    log = tmp_path / "app.log"
-    for restarted in (False, True):
-        follower = Follower(tmp_path, "app.log*")
-        log.write_bytes(BULK)
-        follower.poll()
-        append(log, b"unread\n")
-        copytruncate(log, tmp_path / "app.log.1")
-        append(log, b"new\n")
-        if restarted:
-            follower.restart()
-        assert sorted(follower.poll() + follower.poll()) == [b"new", b"unread"]
-        (tmp_path / "app.log.1").unlink()
 
 
 def test_a_copy_found_before_the_truncation_is_not_read(tmp_path: Path) -> None:
@@ -273,17 +232,6 @@ def test_an_ordinary_copy_is_a_separate_file(tmp_path: Path) -> None:
     assert follower.poll(after_s=70) == []
     shutil.copy(log, tmp_path / "app.log.last")
     assert follower.poll(final=True) == BULK.splitlines()
-
-
-def test_a_reused_inode_is_another_file(tmp_path: Path) -> None:
-    """The file was overwritten with other bytes of the same length while no agent ran."""
-    log = tmp_path / "app.log"
-    follower = Follower(tmp_path)
-    append(log, b"old\n")
-    follower.poll()
-    log.write_bytes(b"new\n")
-    follower.restart()
-    assert follower.poll() == [b"new"]
 
 
 def test_from_end_reads_only_new_lines(tmp_path: Path) -> None:
@@ -376,7 +324,6 @@ def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
 
 
 def test_a_block_of_many_short_lines_is_limited_by_cost(tmp_path: Path) -> None:
-    """A block of empty lines costs far more than its bytes; no block exceeds the limit."""
     (tmp_path / "app.log").write_bytes(b"\n" * 300_000)
     follower = Follower(tmp_path)
     polled = follower.input.poll(now_s=1, now_ns=UnixNs(1), sealed={})

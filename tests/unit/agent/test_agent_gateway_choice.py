@@ -61,7 +61,6 @@ def test_the_pause_after_a_failed_round_grows_to_a_limit() -> None:
 
 
 def test_a_failed_gateway_is_last_until_it_is_probed() -> None:
-    """A new batch is sent to a healthy gateway; later the failed one is tried again."""
     gateways = GatewaySet.of((A, B)).succeeded(B, now_s=99, latency_s=1.0)
     gateways = gateways.failed(A, now_s=100, pause_s=None)
     assert chosen(gateways, now_s=101) == B
@@ -79,7 +78,6 @@ def test_concurrent_failures_count_once() -> None:
 
 
 def test_retry_after_prefers_another_gateway_and_otherwise_waits() -> None:
-    """A gateway that requested a pause is not used while another is available."""
     rng = random.Random(0)
     gateways = GatewaySet.of((A, B)).failed(A, now_s=0, pause_s=20)
     assert chosen(gateways, now_s=5) == B

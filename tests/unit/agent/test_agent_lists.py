@@ -12,11 +12,7 @@ from sluice_agent.sending.upload_decisions import (
     SendAgain,
     decide_reaction,
 )
-from sluice_agent.sending.uploader import (
-    LIST_BYTES_MAX,
-    SMALL_BYTES_MAX,
-    ListPlan,
-)
+from sluice_agent.sending.uploader import LIST_BYTES_MAX, SMALL_BYTES_MAX, ListPlan
 from sluice_protocol.units import Digest
 from sluice_protocol.upload_http import FRAMES_MAX, listed_bytes
 

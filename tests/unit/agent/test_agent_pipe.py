@@ -12,7 +12,6 @@ NOW = UnixNs(5)
 
 
 def test_a_pipe_returns_whole_lines() -> None:
-    """An incomplete line is kept for the next read; at the end of the pipe the rest is a line."""
     reading, writing = os.pipe()
     try:
         pipe = PipeInput(reading)
@@ -33,7 +32,6 @@ def test_a_pipe_returns_whole_lines() -> None:
 
 
 def test_a_pipe_splits_very_long_lines(tmp_path: Path) -> None:
-    """The line is split between characters, and its pieces are marked as continued."""
     line = "é".encode() * (1024 * 1024 + 7)
     path = tmp_path / "input"
     path.write_bytes(b"x" + line)

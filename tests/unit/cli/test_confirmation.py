@@ -17,10 +17,7 @@ class Terminal(io.StringIO):
 
 @pytest.mark.parametrize(("typed", "confirmed"), [("yes\n", True), ("y\n", False), ("", False)])
 def test_only_the_whole_word_confirms(
-    typed: str,
-    confirmed: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    typed: str, confirmed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", Terminal(typed))
     assert is_confirmed("block it?", yes=False, refusal="use --yes") is confirmed

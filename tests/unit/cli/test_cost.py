@@ -142,10 +142,7 @@ def test_prices_come_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
             ("--rate", "1MiB/s", "--freshness-s", "7200"),
             "--freshness-s must be at least 0.05 and at most 3600, freshness-s=`7200`",
         ),
-        (
-            ("--rate", "1MiB/s", "--doors", "--freshness-s", "6"),
-            "and at most 5, freshness-s=`6`",
-        ),
+        (("--rate", "1MiB/s", "--doors", "--freshness-s", "6"), "and at most 5, freshness-s=`6`"),
         (("--rate", "1MiB/s", "--lanes", "0"), "--lanes must be at least 1"),
         (("--rate", "1MiB/s", "--agents", "0"), "--agents must be at least 1, agents=`0`"),
         (("--rate", "1MiB/s", "--reconciler-freshness-s", "60"), "--reconciler-freshness-s must"),

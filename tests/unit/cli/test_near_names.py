@@ -25,6 +25,6 @@ def test_one_long_value_does_not_widen_its_column() -> None:
             self.append(line)
 
     lines = Lines()
-    print_columns(lines, [("option", "value", "from"), ("a", "x" * 467, "d"), ("b", "y", "d")])  # type: ignore[arg-type]
+    print_columns(lines, [("option", "value", "from"), ("a", "x" * 467, "d"), ("b", "y", "d")])
     assert lines[0] == "option  value  from"
     assert lines[2] == "b       y      d"

@@ -107,8 +107,7 @@ def test_what_was_not_read_counts_neither_as_time_nor_as_batches() -> None:
 def test_an_index_that_is_behind_makes_the_window_incomplete(indexed_s: float | None) -> None:
     rates = AgentRates()
     rates.add(
-        span(0, 10, batch(1)),
-        None if indexed_s is None else int((START_S + indexed_s) * NS_PER_S),
+        span(0, 10, batch(1)), None if indexed_s is None else int((START_S + indexed_s) * NS_PER_S)
     )
     assert "rates may be too low" in rates.window().problem
     rates.add(span(10, HALF_S), INDEXED)
@@ -182,7 +181,7 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
         return known(agent)
 
     class Counting(AgentRates):
-        of_agent = staticmethod(counted)  # type: ignore[assignment]
+        of_agent = staticmethod(counted)
 
         def window(self) -> RateWindow:
             return rates.window()
@@ -192,5 +191,4 @@ def test_pages_of_many_agents_read_the_rates_of_their_rows_only(count: int) -> N
     assert page.agents[0].rate == rate(2, 2 * HALF_S, 100_000)
     assert page.window.read_s == 2 * HALF_S
     detail = report.detail("agent-000007", rates)
-    assert detail is not None
     assert detail.boot_rates == (detail.rate,)

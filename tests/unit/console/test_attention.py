@@ -38,7 +38,7 @@ def discovery(**changed: object) -> DiscoveryStatus:
         "missed": 0,
         "processes": (),
     }
-    return DiscoveryStatus(**(fields | changed))  # type: ignore[arg-type]
+    return DiscoveryStatus(**(fields | changed))
 
 
 def process(state: ProcessState, silent_s: float = HEARTBEAT_S + 1) -> ProcessStatus:
@@ -203,12 +203,7 @@ def test_a_healthy_deployment_needs_nothing() -> None:
             "certificate cannot be read",
         ),
         ({"plan": plan("stopped")}, "warning", "audit", "deletion plan is stopped"),
-        (
-            {"lanes": (LOST_LANE,)},
-            "error",
-            "queue",
-            "Lane 3 of q is lost",
-        ),
+        ({"lanes": (LOST_LANE,)}, "error", "queue", "Lane 3 of q is lost"),
         (
             {"lanes": (LaneStatus(queue="q", lane=3, oldest_waiting_s=601.0),)},
             "warning",

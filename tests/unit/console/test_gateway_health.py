@@ -95,7 +95,7 @@ def test_a_gateway_that_was_restarted_is_no_successor() -> None:
 def test_each_trouble_is_one_item_with_its_remedy(
     trouble: dict[str, object], severity: str, page: str, words: tuple[str, ...]
 ) -> None:
-    one = GatewayHealth(url=URL, **trouble)  # type: ignore[arg-type]
+    one = GatewayHealth(url=URL, **trouble)
     (item,) = list_attention(OverviewFacts(gateways=(one,)))
     assert (item.severity, item.page) == (severity, page)
     for word in words:

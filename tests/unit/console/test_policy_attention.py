@@ -90,25 +90,19 @@ def test_a_lost_denial_is_a_metric_for_an_alert() -> None:
     assert sound.denied > 0
 
 
-def test_a_proof_that_is_running_ends_with_the_console() -> None:
-    async def begin() -> None:
-        golden = PolicySettings(file=str(GOLDEN / "settings.toml"))
-        proofs = PolicyProofs(golden, SystemClock(), ConsoleMetrics())
-        proofs.refresh()
-        await asyncio.sleep(0.2)
-        async with asyncio.timeout(5):
-            await proofs.close()
-        assert proofs.newest is None
-
-    asyncio.run(begin())
-
-
-def test_without_a_file_nothing_is_proved() -> None:
-    async def begin() -> None:
-        proofs = PolicyProofs(PolicySettings(), SystemClock(), ConsoleMetrics())
-        proofs.refresh()
-        await asyncio.sleep(0)
-        assert proofs.newest is None
+async def test_a_proof_that_is_running_ends_with_the_console() -> None:
+    golden = PolicySettings(file=str(GOLDEN / "settings.toml"))
+    proofs = PolicyProofs(golden, SystemClock(), ConsoleMetrics())
+    proofs.refresh()
+    await asyncio.sleep(0.2)
+    async with asyncio.timeout(5):
         await proofs.close()
+    assert proofs.newest is None
 
-    asyncio.run(begin())
+
+async def test_without_a_file_nothing_is_proved() -> None:
+    proofs = PolicyProofs(PolicySettings(), SystemClock(), ConsoleMetrics())
+    proofs.refresh()
+    await asyncio.sleep(0)
+    assert proofs.newest is None
+    await proofs.close()

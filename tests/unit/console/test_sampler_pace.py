@@ -40,7 +40,7 @@ def taken_at(visits_s: set[int], end_s: float, monkeypatch: pytest.MonkeyPatch) 
                 raise Ended
 
     monkeypatch.setattr(Sampler, "take", take)
-    clock.sleep = sleep  # type: ignore[method-assign]
+    clock.sleep = sleep
     with pytest.raises(Ended):
         asyncio.run(sampler.run())
     return taken

@@ -1,8 +1,9 @@
-"""The files of other projects in the page: their hashes, and on request their packages."""
+"""The page of the console, and the files of other projects in it."""
 
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import tarfile
@@ -42,5 +43,18 @@ def test_the_files_are_those_of_the_npm_packages(package: dict[str, Any], tmp_pa
     with tarfile.open(fileobj=io.BytesIO(archive.read_bytes())) as packed:
         for file in package["file"]:
             member = packed.extractfile(f"package/{file['path']}")
-            assert member is not None
             assert (VENDOR / file["name"]).read_bytes() == member.read(), file["name"]
+
+
+INDEX = ROOT / "console" / "sluice_console" / "static" / "index.html"
+
+
+def test_the_import_map_precedes_every_module() -> None:
+    """A preloaded module that is cached is resolved before the parser has read a later map.
+
+    Names like `preact` are then unknown to it for the life of the page, which shows no error.
+    """
+    page = INDEX.read_text(encoding="utf-8")
+    modules = [found.start() for found in re.finditer(r'rel="modulepreload"|type="module"', page)]
+    assert modules
+    assert page.index('type="importmap"') < min(modules)

@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -35,14 +34,6 @@ class Chunks:
         raise ValueError("refused")
 
 
-def check(body: Callable[[Chunks], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(10):
-            await body(Chunks())
-
-    asyncio.run(main())
-
-
 async def turns() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
@@ -51,64 +42,57 @@ async def turns() -> None:
 @pytest.mark.parametrize(
     ("size_bytes", "fits"), [(1, CHUNKS_MAX), (READ_AHEAD_BYTES // 2, 2), (READ_AHEAD_BYTES, 1)]
 )
-def test_number_and_size_are_limited(size_bytes: int, fits: int) -> None:
-    async def body(chunks: Chunks) -> None:
+async def test_number_and_size_are_limited(size_bytes: int, fits: int) -> None:
+    chunks = Chunks()
+    async with RunningChunks(chunks.stream) as running:
+        for _ in range(fits):
+            await asyncio.wait_for(running.room(), 1)
+            running.start(chunks.accept, size_bytes)
+        waiting = asyncio.create_task(running.room())
+        await turns()
+        assert not waiting.done()
+        chunks.released.set()
+        await waiting
+    assert chunks.ended == fits
+
+
+async def test_an_error_ends_the_stream_and_the_others_are_finished() -> None:
+    chunks = Chunks()
+
+    async def serve() -> None:
         async with RunningChunks(chunks.stream) as running:
-            for _ in range(fits):
-                await asyncio.wait_for(running.room(), 1)
-                running.start(chunks.accept, size_bytes)
-            waiting = asyncio.create_task(running.room())
-            await turns()
-            assert not waiting.done()
-            chunks.released.set()
-            await waiting
-        assert chunks.ended == fits
+            running.start(chunks.accept, 1)
+            running.start(chunks.fail, 1)
+            asyncio.get_running_loop().call_later(0.05, chunks.released.set)
+            await chunks.stream.next_group()
 
-    check(body)
+    with pytest.raises(ValueError, match="refused"):
+        await serve()
+    assert (chunks.ended, chunks.cancelled) == (1, 0)
 
 
-def test_an_error_ends_the_stream_and_the_others_are_finished() -> None:
-    async def body(chunks: Chunks) -> None:
-        async def serve() -> None:
-            async with RunningChunks(chunks.stream) as running:
-                running.start(chunks.accept, 1)
-                running.start(chunks.fail, 1)
-                asyncio.get_running_loop().call_later(0.05, chunks.released.set)
-                await chunks.stream.next_group()
-
-        with pytest.raises(ValueError, match="refused"):
-            await serve()
-        assert (chunks.ended, chunks.cancelled) == (1, 0)
-
-    check(body)
-
-
-def test_an_error_after_the_end_of_the_stream_is_raised() -> None:
-    async def body(chunks: Chunks) -> None:
-        with pytest.raises(ValueError, match="refused"):
-            async with RunningChunks(chunks.stream) as running:
-                running.start(chunks.fail, 1)
-
-    check(body)
+async def test_an_error_after_the_end_of_the_stream_is_raised() -> None:
+    chunks = Chunks()
+    with pytest.raises(ValueError, match="refused"):
+        async with RunningChunks(chunks.stream) as running:
+            running.start(chunks.fail, 1)
 
 
 @pytest.mark.parametrize("in_block", [True, False])
-def test_cancellation_ends_every_chunk(*, in_block: bool) -> None:
+async def test_cancellation_ends_every_chunk(*, in_block: bool) -> None:
     """In the block, and while it waits for the last chunks."""
+    chunks = Chunks()
 
-    async def body(chunks: Chunks) -> None:
-        async def serve() -> None:
-            async with RunningChunks(chunks.stream) as running:
-                running.start(chunks.accept, 1)
-                running.start(chunks.accept, 1)
-                if in_block:
-                    await chunks.stream.next_group()
+    async def serve() -> None:
+        async with RunningChunks(chunks.stream) as running:
+            running.start(chunks.accept, 1)
+            running.start(chunks.accept, 1)
+            if in_block:
+                await chunks.stream.next_group()
 
-        task = asyncio.create_task(serve())
-        await turns()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-        assert (chunks.ended, chunks.cancelled) == (0, 2)
-
-    check(body)
+    task = asyncio.create_task(serve())
+    await turns()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert task.cancelled()
+    assert (chunks.ended, chunks.cancelled) == (0, 2)

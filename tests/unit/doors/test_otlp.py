@@ -95,7 +95,7 @@ def test_a_body_that_cannot_be_parsed_is_refused(body: bytes, form: str) -> None
 @pytest.mark.parametrize("bad", [{"attributes": 5}, "text", {"body": {"intValue": []}}, None])
 def test_one_bad_record_is_kept_as_text_and_the_others_are_read(bad: object) -> None:
     good = {"timeUnixNano": "5", "body": {"stringValue": "good"}}
-    (found,) = decode_otlp_logs(logs(good, bad, good), JSON, received_ns=NOW)  # type: ignore[arg-type]
+    (found,) = decode_otlp_logs(logs(good, bad, good), JSON, received_ns=NOW)
     first, kept, last = lines((found,))
     assert first == last == {"ts": "1970-01-01T00:00:00.000000005Z", "body": "good"}
     assert json.loads(kept["body"]) == bad
@@ -203,7 +203,6 @@ def test_many_attributes_of_a_record_are_decoded(names: int) -> None:
             record.attributes.add(key="same").value.bool_value = True
     (found,) = decode_otlp_logs(request.SerializeToString(), PROTOBUF, received_ns=NOW)
     attributes = found.columns.attributes
-    assert attributes is not None
     assert len(attributes.keys) == len(attributes.names) == 10 * names
 
 

@@ -102,42 +102,30 @@ def test_a_retry_reads_the_manifest_before_it_writes() -> None:
     assert store.calls[0] == ("get", accepted_key(WHO))
 
 
-def test_an_accept_is_repeated_from_memory_for_half_of_the_window_of_its_proof() -> None:
+async def test_an_accept_is_repeated_from_memory_for_half_of_the_window_of_its_proof() -> None:
     """The proof is the blob, which may be older than the upload."""
     half_ns = AUTHORITY.proof_window_ns // 2
-
-    async def main() -> None:
-        store, clock = made()
-        assert (await accept(store, clock)).cacheable_ns == half_ns
-        clock.pass_s(60)
-        assert (await accept(store, clock)).cacheable_ns == half_ns - 60 * NS_PER_S
-
-    asyncio.run(main())
+    store, clock = made()
+    assert (await accept(store, clock)).cacheable_ns == half_ns
+    clock.pass_s(60)
+    assert (await accept(store, clock)).cacheable_ns == half_ns - 60 * NS_PER_S
 
 
-def test_a_conflict_has_a_reverse_reference() -> None:
+async def test_a_conflict_has_a_reverse_reference() -> None:
     """A deletion reads it; without it the refused bytes would be kept by the envelope only."""
-
-    async def main() -> None:
-        store, clock = made()
-        await accept(store, clock)
-        run = await accept(store, clock, frame=b"other bytes")
-        assert run.verdict == Conflict(accepted_digest=digest_of(FRAME))
-        assert isinstance(
-            await store.head(quarantine_by_blob_key(digest_of(b"other bytes"), WHO)), ObjectInfo
-        )
-
-    asyncio.run(main())
+    store, clock = made()
+    await accept(store, clock)
+    run = await accept(store, clock, frame=b"other bytes")
+    assert run.verdict == Conflict(accepted_digest=digest_of(FRAME))
+    assert isinstance(
+        await store.head(quarantine_by_blob_key(digest_of(b"other bytes"), WHO)), ObjectInfo
+    )
 
 
-def test_an_old_orphan_that_may_not_be_overwritten_is_tried_again_later() -> None:
+async def test_an_old_orphan_that_may_not_be_overwritten_is_tried_again_later() -> None:
     """A policy that forbids it is no reason for an error: the orphan is deleted some day."""
-
-    async def main() -> None:
-        store, clock = made()
-        await store.create(blob_key(digest_of(FRAME)), FRAME, sha256=digest_of(FRAME))
-        clock.pass_s(AUTHORITY.retry_horizon_s)
-        run = await accept(store, clock)
-        assert run.verdict == RetriesExhausted()
-
-    asyncio.run(main())
+    store, clock = made()
+    await store.create(blob_key(digest_of(FRAME)), FRAME, sha256=digest_of(FRAME))
+    clock.pass_s(AUTHORITY.retry_horizon_s)
+    run = await accept(store, clock)
+    assert run.verdict == RetriesExhausted()

@@ -1,4 +1,3 @@
-import asyncio
 import random
 
 import pytest
@@ -50,18 +49,15 @@ def test_a_share_of_connections_is_shed_only_above_the_high_mark() -> None:
         assert RESPONSES // 20 < sum(bodies.sheds() for _ in range(RESPONSES)) < RESPONSES // 5
 
 
-def test_draining_refuses_new_uploads_and_waits_for_running_ones() -> None:
-    async def run() -> None:
-        running = RunningUploads(GatewayMetrics())
-        with running.upload():
-            running.drain()
-            assert not await running.wait_idle(0.0)
-            with pytest.raises(HttpRefusal) as refused, running.upload():
-                pass
-            assert refused.value.code is ErrorCode.DRAINING
-        assert await running.wait_idle(1.0)
-
-    asyncio.run(run())
+async def test_draining_refuses_new_uploads_and_waits_for_running_ones() -> None:
+    running = RunningUploads(GatewayMetrics())
+    with running.upload():
+        running.drain()
+        assert not await running.wait_idle(0.0)
+        with pytest.raises(HttpRefusal) as refused, running.upload():
+            pass
+        assert refused.value.code is ErrorCode.DRAINING
+    assert await running.wait_idle(1.0)
 
 
 class SetClock(SystemClock):

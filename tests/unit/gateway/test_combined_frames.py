@@ -56,11 +56,7 @@ def small(columns: SignalColumns, resource: Resource = ()) -> SmallRequest:
         DecodedRecords(columns=columns, resource=resource, timed=True, unreadable=0)
     )
     identity = request_identity(
-        principal="shop",
-        door="json",
-        kind="logs",
-        source="content",
-        value=form_digest(records),
+        principal="shop", door="json", kind="logs", source="content", value=form_digest(records)
     )
     return SmallRequest(records=records, identity=identity, size_bytes=combined_bytes(records))
 
@@ -137,7 +133,6 @@ def test_lines_are_decoded_together_and_each_request_keeps_its_part() -> None:
 
 def _lines_request(body: bytes, message: str) -> SmallRequest:
     found = timed_lines(body, "time", message)
-    assert found is not None
     identity = identity_of_lines(found, ORIGIN)
     return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -61,22 +62,20 @@ class World:
             raise self.failures.pop(0)
         self.frames.append(upload)
 
-    def run(self, check: Callable[[Combiner], Awaitable[None]]) -> None:
-        async def main() -> None:
-            with self.threads:
-                one = Combiner(
-                    self.accept,
-                    self.budget,
-                    self.threads,
-                    SystemClock(),
-                    SimIds(1),
-                    flush=FlushLimits(age_s=self.flush_s, bytes_least=self.flush_bytes),
-                )
-                await check(one)
-                assert self.budget.held_bytes == 0
-                await one.close()
-
-        asyncio.run(main())
+    @asynccontextmanager
+    async def combiner(self) -> AsyncIterator[Combiner]:
+        with self.threads:
+            one = Combiner(
+                self.accept,
+                self.budget,
+                self.threads,
+                SystemClock(),
+                SimIds(1),
+                flush=FlushLimits(age_s=self.flush_s, bytes_least=self.flush_bytes),
+            )
+            yield one
+            assert self.budget.held_bytes == 0
+            await one.close()
 
 
 def request(body: str, *, lane: int = 0) -> SmallRequest:
@@ -92,14 +91,11 @@ async def outcomes(one: Combiner, *requests: SmallRequest) -> list[bool | BaseEx
     return await asyncio.gather(*map(one.accept, requests), return_exceptions=True)
 
 
-def test_requests_that_wait_share_a_frame_and_the_next_continues_its_numbers() -> None:
+async def test_requests_that_wait_share_a_frame_and_the_next_continues_its_numbers() -> None:
     world = World()
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         assert await outcomes(one, request("a"), request("b")) == [False, False]
         assert await outcomes(one, request("c")) == [False]
-
-    world.run(check)
     first, second = (upload.identity for upload in world.frames)
     assert (first.seq_start, first.seq_end, second.seq_start) == (0, 1, 2)
     assert first.boot_id == second.boot_id
@@ -107,32 +103,26 @@ def test_requests_that_wait_share_a_frame_and_the_next_continues_its_numbers() -
     assert len(decode_parts("k", world.frames[0].parts, 2)) == 2
 
 
-def test_a_request_that_waits_already_is_stored_once() -> None:
+async def test_a_request_that_waits_already_is_stored_once() -> None:
     world = World(pause_s=0.05)
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         first = asyncio.create_task(one.accept(request("a")))
         await asyncio.sleep(0.03)  # its frame is being accepted
         assert await outcomes(one, request("a"), request("b")) == [True, False]
         assert await first is False
-
-    world.run(check)
     assert sum(upload.identity.count for upload in world.frames) == 2
 
 
-def test_a_sender_that_goes_away_has_its_request_stored_and_does_not_keep_the_others() -> None:
+async def test_a_sender_that_goes_away_has_its_request_stored_and_delays_no_other() -> None:
     world = World()
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         gone = asyncio.create_task(one.accept(request("a")))
         await asyncio.sleep(0)
         gone.cancel()
         async with asyncio.timeout(10):
             assert await outcomes(one, request("b")) == [False]
             assert await outcomes(one, request("c")) == [False]  # the lane works on
-
-    world.run(check)
-    assert sum(upload.identity.count for upload in world.frames) == 3
+    assert [upload.identity.count for upload in world.frames] == [2, 1]
 
 
 @pytest.mark.parametrize(
@@ -145,25 +135,22 @@ def test_a_sender_that_goes_away_has_its_request_stored_and_does_not_keep_the_ot
     ],
     ids=["store", "unknown", "never", "defect"],
 )
-def test_after_a_failure_every_client_is_answered_later_and_a_new_boot_begins(
+async def test_after_a_failure_every_client_is_answered_later_and_a_new_boot_begins(
     failure: Exception, code: ErrorCode
 ) -> None:
     world = World(failures=[])
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         await one.accept(request("before"))
         world.failures.append(failure)
         found = await outcomes(one, request("a"), request("b"))
         assert [isinstance(each, HttpRefusal) and each.code for each in found] == [code, code]
         assert await outcomes(one, request("a"), request("b")) == [False, False]
-
-    world.run(check)
     before, after = (upload.identity for upload in world.frames)
     assert before.boot_id != after.boot_id
     assert (after.seq_start, after.seq_end) == (0, 1)
 
 
-def test_a_request_that_breaks_a_rule_is_refused_alone() -> None:
+async def test_a_request_that_breaks_a_rule_is_refused_alone() -> None:
     world = World()
     bad = request("bad")
     columns = bad.records.columns
@@ -172,43 +159,36 @@ def test_a_request_that_breaks_a_rule_is_refused_alone() -> None:
     assert isinstance(bad.records, DecodedRecords)
     records = replace(bad.records, columns=replace(columns, body=broken))
     bad = structs.replace(bad, records=records)
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         found = await outcomes(one, request("a"), bad, request("b"))
         assert found[::2] == [False, False]
         assert isinstance(found[1], InvalidFrame)
         assert isinstance((await outcomes(one, bad))[0], InvalidFrame)
         assert await outcomes(one, request("c")) == [False]
-
-    world.run(check)
     assert [upload.identity.count for upload in world.frames] == [2, 1]
     assert world.frames[0].identity.boot_id == world.frames[1].identity.boot_id
 
 
-def test_frames_of_a_lane_are_bounded_in_rate_and_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frames_of_a_lane_are_bounded_in_rate_and_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(combining, "PARTS_MAX", 3)
     world = World()
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         began_s = asyncio.get_running_loop().time()
         await outcomes(one, *(request(str(n)) for n in range(8)))
         assert asyncio.get_running_loop().time() - began_s >= 2 * combining.FRAME_INTERVAL_S
-
-    world.run(check)
     assert [upload.identity.count for upload in world.frames] == [3, 3, 2]
 
 
-def test_bytes_that_do_not_fit_are_in_the_next_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bytes_that_do_not_fit_are_in_the_next_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is due: it has waited while the first frame was made."""
     size_bytes = request("0").size_bytes
     monkeypatch.setattr(combining, "TAKEN_BYTES_MAX", 2 * size_bytes)
     world = World(flush_s=60, flush_bytes=3 * size_bytes)
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         async with asyncio.timeout(10):
             await outcomes(one, *(request(str(n)) for n in range(3)))
-
-    world.run(check)
     assert [upload.identity.count for upload in world.frames] == [2, 1]
     assert combining.count_fitting([3 * size_bytes]) == 1
 
@@ -217,33 +197,29 @@ def lines_request(number: int, text_bytes: int) -> SmallRequest:
     """Return a request of one line of JSON, in lane 0."""
     text = f"{number:04d}" + "x" * (text_bytes - 4)
     found = timed_lines(f'{{"time":1,"message":"{text}"}}'.encode(), "time", "message")
-    assert found is not None
     digest = f"{number:016d}".encode() + bytes(16)
     identity = RequestIdentity(principal="shop", digest=digest, source="content")
     return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
 
 
-def count_in_first_frame(flush_bytes: int, text_bytes: int) -> int:
+async def count_in_first_frame(flush_bytes: int, text_bytes: int) -> int:
     """Return how many requests of JSON are in a frame that is made because of its size."""
     world = World(flush_s=60, flush_bytes=flush_bytes)
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         waiting: list[asyncio.Task[bool]] = []
         while not world.threads.begun and len(waiting) < 100:
             waiting.append(asyncio.create_task(one.accept(lines_request(len(waiting), text_bytes))))
             for _ in range(10):  # the lane begins its frame before the next request
                 await asyncio.sleep(0)
         await asyncio.gather(*waiting)
-
-    world.run(check)
     return world.frames[0].identity.count
 
 
-def test_lines_of_json_count_with_their_text_until_they_take_much_memory() -> None:
+async def test_lines_of_json_count_with_their_text_until_they_take_much_memory() -> None:
     """A frame is made at its size, or when the lane has half of the memory that it may have."""
-    assert count_in_first_frame(1 << 20, 128 * 1024) == 8
-    assert count_in_first_frame(4 << 20, 128 * 1024) == 8
-    assert count_in_first_frame(8 << 20, 256 * 1024) == 8
+    assert await count_in_first_frame(1 << 20, 128 * 1024) == 8
+    assert await count_in_first_frame(4 << 20, 128 * 1024) == 8
+    assert await count_in_first_frame(8 << 20, 256 * 1024) == 8
 
 
 @pytest.mark.parametrize(
@@ -265,25 +241,9 @@ def test_frames_of_a_busy_lane_begin_once_in_the_time_of_a_flush(
     assert (pause.least_s, pause.unless_due_s) == pytest.approx((least_s, unless_due_s))
 
 
-def test_enough_bytes_are_not_kept_waiting() -> None:
+async def test_enough_bytes_are_not_kept_waiting() -> None:
     world = World(flush_s=60, flush_bytes=1)
-
-    async def check(one: Combiner) -> None:
+    async with world.combiner() as one:
         async with asyncio.timeout(10):
             await one.accept(request("a"))
-
-    world.run(check)
     assert len(world.frames) == 1
-
-
-def test_a_client_that_goes_away_takes_nothing_out_of_a_frame() -> None:
-    world = World()
-
-    async def check(one: Combiner) -> None:
-        gone = asyncio.create_task(one.accept(request("a")))
-        await asyncio.sleep(0)
-        gone.cancel()
-        assert await outcomes(one, request("b")) == [False]
-
-    world.run(check)
-    assert [upload.identity.count for upload in world.frames] == [2]

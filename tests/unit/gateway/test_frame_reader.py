@@ -34,25 +34,21 @@ def test_a_body_is_the_concatenation_of_its_chunks(length_bytes: int) -> None:
     assert buffer.whole() == b"abcdefg"
 
 
-def test_small_and_large_frames_are_validated_alike() -> None:
+async def test_small_and_large_frames_are_validated_alike() -> None:
     """Inline and in a thread: the same envelope, and the same errors."""
     small, large = frame_of(identity()), frame_of(identity(), size=2 * INLINE_PLAIN_BYTES_MAX)
     assert decodes_inline(decode_head(small))
     assert not decodes_inline(decode_head(large))
-
-    async def run() -> None:
-        frames = FrameReader(frame_bytes_max=len(large), pace=PACE)
-        for frame in (small, large):
-            assert (await frames.decode(frame)).identity == identity()
-            with pytest.raises(InvalidFrame):
-                await frames.decode(frame[:-1])
-        frames.close()
-        strict = FrameReader(frame_bytes_max=len(large) - 1, pace=PACE)
-        with pytest.raises(TooLarge):
-            await strict.decode(large)
-        strict.close()
-
-    asyncio.run(run())
+    frames = FrameReader(frame_bytes_max=len(large), pace=PACE)
+    for frame in (small, large):
+        assert (await frames.decode(frame)).identity == identity()
+        with pytest.raises(InvalidFrame):
+            await frames.decode(frame[:-1])
+    frames.close()
+    strict = FrameReader(frame_bytes_max=len(large) - 1, pace=PACE)
+    with pytest.raises(TooLarge):
+        await strict.decode(large)
+    strict.close()
 
 
 def test_the_size_decides_where_a_frame_is_decoded() -> None:

@@ -22,22 +22,18 @@ async def stored(store: ObjectStore) -> int | None:
     return decode_record(KEY, read.body, HighWaterMark).seq_end if isinstance(read, Found) else None
 
 
-def test_a_mark_never_falls_and_a_damaged_one_is_replaced() -> None:
+async def test_a_mark_never_falls_and_a_damaged_one_is_replaced() -> None:
     """The higher value of two workers is kept; a damaged record is written again."""
-
-    async def run() -> None:
-        store, _ = open_memory_store()
-        one, two = HighWaterMarks(store), HighWaterMarks(store)
-        one.note(identity(), 9)
-        two.note(identity(), 5)
-        assert (await one.flush(), await two.flush(), await stored(store)) == (1, 1, 9)
-        two.note(identity(), 12)
-        assert (await two.flush(), await stored(store)) == (1, 12)
-        await store.overwrite(KEY, b"{broken")
-        one.note(identity(), 13)
-        assert (await one.flush(), await stored(store)) == (1, 13)
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    one, two = HighWaterMarks(store), HighWaterMarks(store)
+    one.note(identity(), 9)
+    two.note(identity(), 5)
+    assert (await one.flush(), await two.flush(), await stored(store)) == (1, 1, 9)
+    two.note(identity(), 12)
+    assert (await two.flush(), await stored(store)) == (1, 12)
+    await store.overwrite(KEY, b"{broken")
+    one.note(identity(), 13)
+    assert (await one.flush(), await stored(store)) == (1, 13)
 
 
 def test_a_mark_that_is_reached_during_a_flush_is_not_written() -> None:

@@ -3,12 +3,7 @@
 import pytest
 from support.builders import manifest
 
-from sluice_gateway.journal import (
-    OBJECT_BYTES_MAX,
-    JournalBook,
-    PendingObject,
-    must_register_again,
-)
+from sluice_gateway.journal import OBJECT_BYTES_MAX, JournalBook, PendingObject, must_register_again
 from sluice_protocol.clock import MachineInstant
 from sluice_protocol.journals import FENCE_S, Journal, decode_journal, process_name
 from sluice_protocol.manifests import encode_record

@@ -110,136 +110,105 @@ async def watched(*, authority: bool = True, skip_probe: bool = True) -> Watched
     return Watched(store, inner, readiness, clock, plan)
 
 
-def test_a_worker_is_ready_after_its_first_probe_and_leaves_nothing() -> None:
-    async def main() -> None:
-        seen = await watched()
-        assert not seen.ready
-        await seen.readiness.check_store()
-        assert seen.ready
-        assert await seen.left() == []
-
-    asyncio.run(main())
+async def test_a_worker_is_ready_after_its_first_probe_and_leaves_nothing() -> None:
+    seen = await watched()
+    assert not seen.ready
+    await seen.readiness.check_store()
+    assert seen.ready
+    assert await seen.left() == []
 
 
-def test_reads_that_succeed_do_not_make_a_worker_ready() -> None:
+async def test_reads_that_succeed_do_not_make_a_worker_ready() -> None:
     """Every write is refused and every read succeeds: not ready; ready once writes succeed."""
-
-    async def main() -> None:
-        seen = await watched()
-        await seen.readiness.check_store()
-        seen.plan.methods = {"PUT"}
-        with pytest.raises(StoreDenied):
-            await seen.store.create(KEY, b"x" * PROBE_BYTES)
-        for _ in range(3):
-            await seen.store.head(AUTHORITY_SETTINGS)
-            assert not seen.ready
-        seen.plan.methods = set()
-        seen.clock.now_s += PROBE_AGAIN_S
-        await seen.readiness.check_store()
-        assert seen.ready
-
-    asyncio.run(main())
-
-
-def test_an_idle_worker_finds_that_writes_fail() -> None:
-    async def main() -> None:
-        seen = await watched()
-        await seen.readiness.check_store()
-        seen.plan.methods = {"PUT"}
-        seen.clock.now_s += PROBE_AFTER_S
-        await seen.readiness.check_store()
-        assert not seen.ready
-
-    asyncio.run(main())
-
-
-def test_a_missing_authority_record_is_not_ready() -> None:
-    async def main() -> None:
-        seen = await watched(authority=False)
-        await seen.readiness.check_store()
+    seen = await watched()
+    await seen.readiness.check_store()
+    seen.plan.methods = {"PUT"}
+    with pytest.raises(StoreDenied):
         await seen.store.create(KEY, b"x" * PROBE_BYTES)
-        problem = seen.readiness.problem()
-        assert problem is not None
-        assert "authority record is missing" in problem.detail
-        await create_authority(seen.inner)
-        seen.clock.now_s += AUTHORITY_INTERVAL_S
-        await seen.readiness.check_store()
-        assert seen.ready
-
-    asyncio.run(main())
+    for _ in range(3):
+        await seen.store.head(AUTHORITY_SETTINGS)
+        assert not seen.ready
+    seen.plan.methods = set()
+    seen.clock.now_s += PROBE_AGAIN_S
+    await seen.readiness.check_store()
+    assert seen.ready
 
 
-def test_probes_are_rare_and_replaced_by_uploads() -> None:
+async def test_an_idle_worker_finds_that_writes_fail() -> None:
+    seen = await watched()
+    await seen.readiness.check_store()
+    seen.plan.methods = {"PUT"}
+    seen.clock.now_s += PROBE_AFTER_S
+    await seen.readiness.check_store()
+    assert not seen.ready
+
+
+async def test_a_missing_authority_record_is_not_ready() -> None:
+    seen = await watched(authority=False)
+    await seen.readiness.check_store()
+    await seen.store.create(KEY, b"x" * PROBE_BYTES)
+    problem = seen.readiness.problem()
+    assert "authority record is missing" in problem.detail
+    await create_authority(seen.inner)
+    seen.clock.now_s += AUTHORITY_INTERVAL_S
+    await seen.readiness.check_store()
+    assert seen.ready
+
+
+async def test_probes_are_rare_and_replaced_by_uploads() -> None:
     """One probe per interval while idle; none while uploads write."""
-
-    async def main() -> None:
-        seen = await watched()
-        for _ in range(int(10 * PROBE_AFTER_S)):
-            await seen.readiness.check_store()
-            seen.clock.now_s += 1
-        assert seen.plan.writes() == 10
-        for number in range(100):
-            await seen.store.create(ObjectKey(f"{KEY}/{number}"), b"x" * PROBE_BYTES)
-            seen.clock.now_s += 1
-            await seen.readiness.check_store()
-        assert seen.plan.writes() == 10 + 100
-        assert await seen.left() == []
-
-    asyncio.run(main())
-
-
-def test_failing_probes_are_bounded_too() -> None:
-    async def main() -> None:
-        seen = await watched()
-        seen.plan.methods = {"PUT"}
-        for _ in range(100):
-            await seen.readiness.check_store()
-            seen.clock.now_s += 1
-        assert seen.plan.writes() == 100 / PROBE_AGAIN_S
-
-    asyncio.run(main())
-
-
-def test_a_worker_without_checks_does_not_stay_ready() -> None:
-    async def main() -> None:
-        seen = await watched()
+    seen = await watched()
+    for _ in range(int(10 * PROBE_AFTER_S)):
         await seen.readiness.check_store()
-        seen.clock.now_s += WRITE_AGE_S_MAX + 1
-        assert not seen.ready
+        seen.clock.now_s += 1
+    assert seen.plan.writes() == 10
+    for number in range(100):
+        await seen.store.create(ObjectKey(f"{KEY}/{number}"), b"x" * PROBE_BYTES)
+        seen.clock.now_s += 1
+        await seen.readiness.check_store()
+    assert seen.plan.writes() == 10 + 100
+    assert await seen.left() == []
 
-    asyncio.run(main())
+
+async def test_failing_probes_are_bounded_too() -> None:
+    seen = await watched()
+    seen.plan.methods = {"PUT"}
+    for _ in range(100):
+        await seen.readiness.check_store()
+        seen.clock.now_s += 1
+    assert seen.plan.writes() == 100 / PROBE_AGAIN_S
 
 
-def test_a_probe_that_a_killed_process_left_is_replaced() -> None:
-    async def main() -> None:
-        seen = await watched()
-        await seen.inner.create(WriteProbe(seen.inner, "gw").key, b"left")
+async def test_a_worker_without_checks_does_not_stay_ready() -> None:
+    seen = await watched()
+    await seen.readiness.check_store()
+    seen.clock.now_s += WRITE_AGE_S_MAX + 1
+    assert not seen.ready
+
+
+async def test_a_probe_that_a_killed_process_left_is_replaced() -> None:
+    seen = await watched()
+    await seen.inner.create(WriteProbe(seen.inner, "gw").key, b"left")
+    await seen.readiness.check_store()
+    assert seen.ready
+    assert await seen.left() == []
+
+
+async def test_a_probe_that_cannot_be_deleted_neither_grows_nor_hides_a_fault() -> None:
+    """Without the right to delete there is one object, and idle workers stay ready."""
+    seen = await watched()
+    seen.plan.methods = {"DELETE"}
+    for _ in range(5):
         await seen.readiness.check_store()
         assert seen.ready
-        assert await seen.left() == []
-
-    asyncio.run(main())
-
-
-def test_a_probe_that_cannot_be_deleted_neither_grows_nor_hides_a_fault() -> None:
-    """Without the right to delete there is one object, and idle workers stay ready."""
-
-    async def main() -> None:
-        seen = await watched()
-        seen.plan.methods = {"DELETE"}
-        for _ in range(5):
-            await seen.readiness.check_store()
-            assert seen.ready
-            seen.clock.now_s += PROBE_AFTER_S
-        assert len(await seen.left()) == 1
-        seen.plan.methods = {"DELETE", "PUT"}
-        with pytest.raises(StoreDenied):
-            await seen.store.create(KEY, b"x")
         seen.clock.now_s += PROBE_AFTER_S
-        await seen.readiness.check_store()
-        assert not seen.ready
-
-    asyncio.run(main())
+    assert len(await seen.left()) == 1
+    seen.plan.methods = {"DELETE", "PUT"}
+    with pytest.raises(StoreDenied):
+        await seen.store.create(KEY, b"x")
+    seen.clock.now_s += PROBE_AFTER_S
+    await seen.readiness.check_store()
+    assert not seen.ready
 
 
 def test_a_small_write_does_not_prove_space_for_a_large_one() -> None:
@@ -274,44 +243,37 @@ async def prove(store: ObjectStore) -> None:
     await write_result(store, result, seal_result(result), SystemClock())
 
 
-def test_a_result_of_the_doctor_that_an_outage_hid_is_read_again_soon() -> None:
+async def test_a_result_of_the_doctor_that_an_outage_hid_is_read_again_soon() -> None:
     """The directory was unreachable: the authority and the result were missing together."""
+    seen = await watched(skip_probe=False)
+    pauses: list[float] = []
 
-    async def main() -> None:
-        seen = await watched(skip_probe=False)
-        pauses: list[float] = []
+    class Recorded(SetClock):
+        async def sleep(self, seconds: float) -> None:
+            pauses.append(seconds)
+            if len(pauses) > 1:
+                raise asyncio.CancelledError
 
-        class Recorded(SetClock):
-            async def sleep(self, seconds: float) -> None:
-                pauses.append(seconds)
-                if len(pauses) > 1:
-                    raise asyncio.CancelledError
-
-        gateway = SimpleNamespace(clock=Recorded(), readiness=seen.readiness)
-        await seen.readiness.check_store()
-        assert seen.ready
-        with pytest.raises(asyncio.CancelledError):
-            await follow_doctor(gateway)  # type: ignore[arg-type]
-        assert not seen.ready
-        assert pauses == [DOCTOR_INTERVAL_S, DOCTOR_AGAIN_S]
-        assert DOCTOR_AGAIN_S < 5.0
-        await prove(seen.inner)
-        await seen.readiness.check_doctor()
-        assert seen.ready
-
-    asyncio.run(main())
+    gateway = SimpleNamespace(clock=Recorded(), readiness=seen.readiness)
+    await seen.readiness.check_store()
+    assert seen.ready
+    with pytest.raises(asyncio.CancelledError):
+        await follow_doctor(gateway)
+    assert not seen.ready
+    assert pauses == [DOCTOR_INTERVAL_S, DOCTOR_AGAIN_S]
+    assert DOCTOR_AGAIN_S < 5.0
+    await prove(seen.inner)
+    await seen.readiness.check_doctor()
+    assert seen.ready
 
 
-def test_a_missing_result_shows_nothing_while_the_authority_is_missing() -> None:
-    async def main() -> None:
-        seen = await watched(authority=False, skip_probe=False)
-        await seen.readiness.check_store()
-        await seen.readiness.check_doctor()
-        assert seen.readiness.is_proved
-        await create_authority(seen.inner)
-        seen.clock.now_s += AUTHORITY_INTERVAL_S
-        await prove(seen.inner)
-        await seen.readiness.check_store()
-        assert seen.ready
-
-    asyncio.run(main())
+async def test_a_missing_result_shows_nothing_while_the_authority_is_missing() -> None:
+    seen = await watched(authority=False, skip_probe=False)
+    await seen.readiness.check_store()
+    await seen.readiness.check_doctor()
+    assert seen.readiness.is_proved
+    await create_authority(seen.inner)
+    seen.clock.now_s += AUTHORITY_INTERVAL_S
+    await prove(seen.inner)
+    await seen.readiness.check_store()
+    assert seen.ready

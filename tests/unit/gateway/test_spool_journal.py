@@ -1,18 +1,9 @@
 """The journal of a spool over two stores in memory: its processes are killed and continued."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import pytest
-from support.gateway_journal import (
-    Failing,
-    MachineClock,
-    entry,
-    journals,
-    named,
-    registrations,
-)
+from support.gateway_journal import Failing, MachineClock, entry, journals, named, registrations
 from support.gc_world import MovedClock
 from support.memory_bucket import Crashed, Fault, MemoryBucket, open_memory_store
 
@@ -22,7 +13,6 @@ from sluice_gateway.spool.journal import STATE, SpoolJournal, SpoolJournalState,
 from sluice_protocol.errors import StoreError, StoreUnavailable
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, GATEWAYS
 from sluice_protocol.manifests import decode_record
-from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store import create_authority
@@ -66,7 +56,6 @@ class Site:
 
     async def state(self) -> SpoolJournalState:
         read = await open_memory_store(self.local, clock=self.clock)[0].get(STATE)
-        assert isinstance(read, Found)
         return decode_record(STATE, read.body, SpoolJournalState)
 
     async def only_journal(self) -> list[tuple[list[int], bool]]:
@@ -75,16 +64,13 @@ class Site:
         return [(named([one]), one.header.closed) for one in objects]
 
 
-def at_site(body: Callable[[Site], Awaitable[None]]) -> None:
-    async def main() -> None:
-        clock = MachineClock(MovedClock().at_ns)
-        bucket = open_memory_store(clock=clock)[1].bucket
-        other = open_memory_store(clock=clock)[1].bucket
-        site = Site(clock, bucket, other)
-        await create_authority(site.authority, clock=clock)
-        await body(site)
-
-    asyncio.run(main())
+async def open_site() -> Site:
+    clock = MachineClock(MovedClock().at_ns)
+    bucket = open_memory_store(clock=clock)[1].bucket
+    other = open_memory_store(clock=clock)[1].bucket
+    site = Site(clock, bucket, other)
+    await create_authority(site.authority, clock=clock)
+    return site
 
 
 async def land(journal: SpoolJournal, *seqs: int) -> None:
@@ -93,261 +79,225 @@ async def land(journal: SpoolJournal, *seqs: int) -> None:
     await journal.flush()
 
 
-def test_the_first_start_registers_with_the_creation_of_the_authority() -> None:
+async def test_the_first_start_registers_with_the_creation_of_the_authority() -> None:
     """Batches of an older version may be in the spool: no later time is proved."""
-
-    async def body(site: Site) -> None:
-        journal = site.start()
-        await journal.open()
-        (record,) = (await registrations(site.authority)).values()
-        assert (record.acceptance, record.started_at_unix_ns) == ("local_spool", CREATED_NS)
-        journal.require_room()
-
-    at_site(body)
+    site = await open_site()
+    journal = site.start()
+    await journal.open()
+    (record,) = (await registrations(site.authority)).values()
+    assert (record.acceptance, record.started_at_unix_ns) == ("local_spool", CREATED_NS)
+    journal.require_room()
 
 
-def test_a_spool_that_was_never_registered_accepts_nothing_offline() -> None:
+async def test_a_spool_that_was_never_registered_accepts_nothing_offline() -> None:
     """A reader that finds no open registration of it assumes that it acknowledged nothing."""
-
-    async def body(site: Site) -> None:
-        site.away = True
-        journal = site.start()
-        await journal.open()
-        with pytest.raises(HttpRefusal, match="registered"):
-            journal.require_room()
-        assert journal.problem()
-        site.away = False
-        await journal.prepare()
+    site = await open_site()
+    site.away = True
+    journal = site.start()
+    await journal.open()
+    with pytest.raises(HttpRefusal, match="registered"):
         journal.require_room()
+    assert journal.problem()
+    site.away = False
+    await journal.prepare()
+    journal.require_room()
 
-    at_site(body)
 
-
-def test_a_process_after_a_kill_starts_offline_and_continues_the_journal() -> None:
-    async def body(site: Site) -> None:
-        first = site.start()
-        await first.open()
-        await land(first, 0)
-        site.away = True
-        second = site.start()
-        await second.open()
-        second.require_room()
-        with pytest.raises(StoreError):
-            await second.prepare()
-        site.away = False
+async def test_a_process_after_a_kill_starts_offline_and_continues_the_journal() -> None:
+    site = await open_site()
+    first = site.start()
+    await first.open()
+    await land(first, 0)
+    site.away = True
+    second = site.start()
+    await second.open()
+    second.require_room()
+    with pytest.raises(StoreError):
         await second.prepare()
-        await land(second, 10)
-        assert len(await registrations(site.authority)) == 1
-        assert await site.only_journal() == [([0], False), ([10], False)]
+    site.away = False
+    await second.prepare()
+    await land(second, 10)
+    assert len(await registrations(site.authority)) == 1
+    assert await site.only_journal() == [([0], False), ([10], False)]
 
-    at_site(body)
 
-
-def test_what_landed_before_the_journal_is_continued_is_in_its_next_object() -> None:
-    async def body(site: Site) -> None:
-        first = site.start()
-        await first.open()
-        await land(first, 0)
-        site.away = True
-        second = site.start()
-        await second.open()
-        second.note_transferred(entry(10))
-        with pytest.raises(StoreError):
-            await second.flush()
-        site.away = False
+async def test_what_landed_before_the_journal_is_continued_is_in_its_next_object() -> None:
+    site = await open_site()
+    first = site.start()
+    await first.open()
+    await land(first, 0)
+    site.away = True
+    second = site.start()
+    await second.open()
+    second.note_transferred(entry(10))
+    with pytest.raises(StoreError):
         await second.flush()
-        assert await site.only_journal() == [([0], False), ([10], False)]
-
-    at_site(body)
-
-
-def test_a_flush_registers_first_and_registering_claims_the_authority() -> None:
-    async def body(site: Site) -> None:
-        site.away = True
-        journal = site.start()
-        with pytest.raises(StoreError):
-            await land(journal, 0)
-        assert (await registrations(site.authority), await journals(site.authority)) == ({}, {})
-        site.away = False
-        await journal.flush()
-        assert await site.only_journal() == [([0], False)]
-
-    at_site(body)
+    site.away = False
+    await second.flush()
+    assert await site.only_journal() == [([0], False), ([10], False)]
 
 
-def test_a_journal_without_objects_is_continued_with_the_first_number() -> None:
-    async def body(site: Site) -> None:
-        await site.start().open()
-        second = site.start()
-        await second.open()
-        await land(second, 10)
-        ((only,),) = (await journals(site.authority)).values()
-        assert only.header.number == 1
+async def test_a_flush_registers_first_and_registering_claims_the_authority() -> None:
+    site = await open_site()
+    site.away = True
+    journal = site.start()
+    with pytest.raises(StoreError):
+        await land(journal, 0)
+    assert (await registrations(site.authority), await journals(site.authority)) == ({}, {})
+    site.away = False
+    await journal.flush()
+    assert await site.only_journal() == [([0], False)]
 
-    at_site(body)
+
+async def test_a_journal_without_objects_is_continued_with_the_first_number() -> None:
+    site = await open_site()
+    await site.start().open()
+    second = site.start()
+    await second.open()
+    await land(second, 10)
+    ((only,),) = (await journals(site.authority)).values()
+    assert only.header.number == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_number_that_the_killed_process_used_is_not_taken_for_an_own_write(fault: Fault) -> None:
+async def test_a_number_that_the_killed_process_used_is_not_taken_for_an_own_write(
+    fault: Fault,
+) -> None:
     """The killed process had other entries in it: those of the next one need another number."""
-
-    async def body(site: Site) -> None:
-        plan = Failing(prefix="never", fault=fault)
-        first = site.start(plan)
-        await first.open()
-        await land(first, 0)
-        plan.prefix = GATEWAY_JOURNALS
-        with pytest.raises(Crashed):
-            await land(first, 10)
-        second = site.start()
-        await second.open()
-        await land(second, 20)
-        used = [([10], False)] if fault == Fault.CRASH_AFTER else []
-        assert await site.only_journal() == [([0], False), *used, ([20], False)]
-
-    at_site(body)
+    site = await open_site()
+    plan = Failing(prefix="never", fault=fault)
+    first = site.start(plan)
+    await first.open()
+    await land(first, 0)
+    plan.prefix = GATEWAY_JOURNALS
+    with pytest.raises(Crashed):
+        await land(first, 10)
+    second = site.start()
+    await second.open()
+    await land(second, 20)
+    used = [([10], False)] if fault == Fault.CRASH_AFTER else []
+    assert await site.only_journal() == [([0], False), *used, ([20], False)]
 
 
 @pytest.mark.parametrize("fault", [Fault.TIMEOUT_AFTER, Fault.TIMEOUT_BEFORE])
-def test_a_lost_response_in_a_resumed_journal_names_the_entries_again(fault: Fault) -> None:
-    async def body(site: Site) -> None:
-        first = site.start()
-        await first.open()
-        await land(first, 0)
-        plan = Failing(prefix=GATEWAY_JOURNALS, fault=fault, times=2)
-        second = site.start(plan)
-        await second.open()
-        await land(second, 10)
-        names = [seqs for seqs, _ in await site.only_journal()]
-        assert names[0] == [0]
-        assert names[-1] == [10]
-
-    at_site(body)
+async def test_a_lost_response_in_a_resumed_journal_names_the_entries_again(fault: Fault) -> None:
+    site = await open_site()
+    first = site.start()
+    await first.open()
+    await land(first, 0)
+    plan = Failing(prefix=GATEWAY_JOURNALS, fault=fault, times=2)
+    second = site.start(plan)
+    await second.open()
+    await land(second, 10)
+    names = [seqs for seqs, _ in await site.only_journal()]
+    assert names[0] == [0]
+    assert names[-1] == [10]
 
 
-def test_a_clean_stop_closes_and_the_next_start_needs_the_authority() -> None:
-    async def body(site: Site) -> None:
-        first = site.start()
-        await first.open()
-        await land(first, 0)
-        await first.close(transferred=True)
-        assert await site.only_journal() == [([0], False), ([], True)]
-        assert (await site.state()).status == "closed"
-        site.away = True
-        second = site.start()
-        await second.open()
-        with pytest.raises(HttpRefusal):
-            second.require_room()
-        site.away = False
-        site.clock.pass_s(100)
-        await second.prepare()
+async def test_a_clean_stop_closes_and_the_next_start_needs_the_authority() -> None:
+    site = await open_site()
+    first = site.start()
+    await first.open()
+    await land(first, 0)
+    await first.close(transferred=True)
+    assert await site.only_journal() == [([0], False), ([], True)]
+    assert (await site.state()).status == "closed"
+    site.away = True
+    second = site.start()
+    await second.open()
+    with pytest.raises(HttpRefusal):
         second.require_room()
-        records = await registrations(site.authority)
-        assert len(records) == 2
-        assert max(one.started_at_unix_ns for one in records.values()) >= site.clock.at_ns - 10**9
-
-    at_site(body)
-
-
-def test_a_stop_with_batches_left_keeps_the_journal_open() -> None:
-    async def body(site: Site) -> None:
-        first = site.start()
-        await first.open()
-        await land(first, 0)
-        await first.close(transferred=False)
-        assert await site.only_journal() == [([0], False)]
-        assert (await site.state()).status == "open"
-
-    at_site(body)
+    site.away = False
+    site.clock.pass_s(100)
+    await second.prepare()
+    second.require_room()
+    records = await registrations(site.authority)
+    assert len(records) == 2
+    assert max(one.started_at_unix_ns for one in records.values()) >= site.clock.at_ns - 10**9
 
 
-def test_a_journal_whose_last_object_is_not_written_stays_open() -> None:
-    async def body(site: Site) -> None:
-        plan = Failing(prefix="never", fault=Fault.DENIED)
-        first = site.start(plan)
-        await first.open()
-        await land(first, 0)
-        plan.prefix = GATEWAY_JOURNALS
+async def test_a_stop_with_batches_left_keeps_the_journal_open() -> None:
+    site = await open_site()
+    first = site.start()
+    await first.open()
+    await land(first, 0)
+    await first.close(transferred=False)
+    assert await site.only_journal() == [([0], False)]
+    assert (await site.state()).status == "open"
+
+
+async def test_a_journal_whose_last_object_is_not_written_stays_open() -> None:
+    site = await open_site()
+    plan = Failing(prefix="never", fault=Fault.DENIED)
+    first = site.start(plan)
+    await first.open()
+    await land(first, 0)
+    plan.prefix = GATEWAY_JOURNALS
+    await first.close(transferred=True)
+    assert (await site.state()).status == "closing"
+    await site.start().open()
+    assert [one[-1].header.closed for one in (await journals(site.authority)).values()] == [True]
+
+
+async def test_a_kill_while_closing_is_completed_by_the_next_process() -> None:
+    site = await open_site()
+    plan = Failing(prefix="never", fault=Fault.CRASH_BEFORE)
+    first = site.start(plan)
+    await first.open()
+    await land(first, 0)
+    plan.prefix = GATEWAY_JOURNALS
+    with pytest.raises(Crashed):
         await first.close(transferred=True)
-        assert (await site.state()).status == "closing"
-        await site.start().open()
-        assert [one[-1].header.closed for one in (await journals(site.authority)).values()] == [
-            True
-        ]
-
-    at_site(body)
-
-
-def test_a_kill_while_closing_is_completed_by_the_next_process() -> None:
-    async def body(site: Site) -> None:
-        plan = Failing(prefix="never", fault=Fault.CRASH_BEFORE)
-        first = site.start(plan)
-        await first.open()
-        await land(first, 0)
-        plan.prefix = GATEWAY_JOURNALS
-        with pytest.raises(Crashed):
-            await first.close(transferred=True)
-        second = site.start()
-        await second.open()
-        found = await journals(site.authority)
-        assert [objects[-1].header.closed for objects in found.values()] == [True]
-        assert len(await registrations(site.authority)) == 2
-        assert (await site.state()).status == "open"
-
-    at_site(body)
+    second = site.start()
+    await second.open()
+    found = await journals(site.authority)
+    assert [objects[-1].header.closed for objects in found.values()] == [True]
+    assert len(await registrations(site.authority)) == 2
+    assert (await site.state()).status == "open"
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_a_kill_while_registering_leaves_one_registration(fault: Fault) -> None:
-    async def body(site: Site) -> None:
-        first = site.start(Failing(prefix=GATEWAY_PROCESSES, fault=fault))
-        with pytest.raises(Crashed):
-            await first.open()
-        assert (await site.state()).status == "registering"
-        second = site.start()
-        await second.open()
-        assert len(await registrations(site.authority)) == 1
-        second.require_room()
-
-    at_site(body)
-
-
-def test_an_object_is_written_only_after_its_number_is_stored() -> None:
-    """Otherwise the next process would try a number whose object was processed and removed."""
-
-    async def body(site: Site) -> None:
-        full = Failing(prefix="never", fault=Fault.DENIED)
-        first = site.start(local_plan=full)
+async def test_a_kill_while_registering_leaves_one_registration(fault: Fault) -> None:
+    site = await open_site()
+    first = site.start(Failing(prefix=GATEWAY_PROCESSES, fault=fault))
+    with pytest.raises(Crashed):
         await first.open()
-        full.prefix = STATE
-        with pytest.raises(StoreError):
-            await land(first, 0)
-        assert await journals(site.authority) == {}
-        full.prefix = "never"
-        await first.flush()
-        assert await site.only_journal() == [([0], False)]
-        assert (await site.state()).number == 1
-
-    at_site(body)
+    assert (await site.state()).status == "registering"
+    second = site.start()
+    await second.open()
+    assert len(await registrations(site.authority)) == 1
+    second.require_room()
 
 
-def test_the_time_is_written_after_batches_landed() -> None:
-    async def body(site: Site) -> None:
-        journal = site.start()
-        await journal.open()
-        await land(journal, 0)
-        site.clock.pass_s(2)
-        await journal.write_due()
-        await journal.write_due()
-        assert [seqs for seqs, _ in await site.only_journal()] == [[0], []]
+async def test_an_object_is_written_only_after_its_number_is_stored() -> None:
+    """Otherwise the next process would try a number whose object was processed and removed."""
+    site = await open_site()
+    full = Failing(prefix="never", fault=Fault.DENIED)
+    first = site.start(local_plan=full)
+    await first.open()
+    full.prefix = STATE
+    with pytest.raises(StoreError):
+        await land(first, 0)
+    assert await journals(site.authority) == {}
+    full.prefix = "never"
+    await first.flush()
+    assert await site.only_journal() == [([0], False)]
+    assert (await site.state()).number == 1
 
-    at_site(body)
+
+async def test_the_time_is_written_after_batches_landed() -> None:
+    site = await open_site()
+    journal = site.start()
+    await journal.open()
+    await land(journal, 0)
+    site.clock.pass_s(2)
+    await journal.write_due()
+    await journal.write_due()
+    assert [seqs for seqs, _ in await site.only_journal()] == [[0], []]
 
 
-def test_a_spool_without_the_right_to_journal_is_not_registered() -> None:
-    async def body(site: Site) -> None:
-        journal = site.start(Failing(prefix=GATEWAYS, fault=Fault.DENIED))
-        await journal.open()
-        assert journal.problem()
-
-    at_site(body)
+async def test_a_spool_without_the_right_to_journal_is_not_registered() -> None:
+    site = await open_site()
+    journal = site.start(Failing(prefix=GATEWAYS, fault=Fault.DENIED))
+    await journal.open()
+    assert journal.problem()

@@ -48,8 +48,6 @@ async def hide(world: GcWorld, store: VersionedStore, name: str, hidden_s: float
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_audit_that_missed_a_name_stops_the_plan(name: str) -> None:
-    """A name that is older than the audit but missing from it stops the plan permanently."""
-
     async def story(world: GcWorld, store: VersionedStore) -> None:
         plan = await hide(world, store, name, VISIBILITY_S_MAX + 2)
         await refused(world, world.run(plan), RefusalRule.AUDIT_MISSED_A_MANIFEST)

@@ -1,11 +1,16 @@
-"""The safety rules that prevent a plan or a run; each refuses with its name."""
+"""The safety rules of a plan or a run, the number of its tasks, and the newest plans."""
+
+import asyncio
 
 import msgspec
 import pytest
-from support.gc_world import KEY, KEYS, certificate
+from support.gc_store import VersionedStore
+from support.gc_world import KEY, KEYS, MovedClock, certificate
+from ulid import ULID
 
-from sluice_gc.certificate import AuditCounts
+from sluice_gc.certificate import AuditCounts, ShardFiles
 from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.plan import (
     Plan,
     PlanSummary,
@@ -17,12 +22,18 @@ from sluice_gc.plan import (
     check_grace,
     check_horizon_covered,
     check_plan_for,
+    newest_plan_id,
+    plan_ids_newest_first,
+    plan_key,
     sign_plan,
     verify_plan,
 )
+from sluice_gc.planner import task_count
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import digest_of
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_reconciler.audit_summaries import list_newest_plans
+from sluice_store.plan_folders import plan_folders_newest_first
 
 AUTHORITY = Authority(authority_id="authority", retry_horizon_s=300, margin_s=80)
 
@@ -58,7 +69,7 @@ def plan(**changed: object) -> Plan:
 
 def refusal(check: object, *arguments: object) -> RefusalRule:
     with pytest.raises(GcRefused) as refused:
-        check(*arguments)  # type: ignore[operator]
+        check(*arguments)
     assert f"rule=`{refused.value.rule.value}`" in str(refused.value)
     return refused.value.rule
 
@@ -122,7 +133,6 @@ def test_unsuitable_certificate_is_refused(changed: dict[str, object], rule: Ref
 def test_plan_of_another_certificate_is_refused(
     changed: dict[str, object], rule: RefusalRule
 ) -> None:
-    """A plan of another certificate, or older than its certificate, is refused."""
     sha256 = digest_of(b"certificate")
     assert refusal(check_plan_for, plan(**changed), certificate(), sha256) is rule
     check_plan_for(plan(), certificate(), sha256)
@@ -140,7 +150,96 @@ def test_edited_plan_is_refused() -> None:
 
 
 def test_plan_in_its_grace_period_is_refused() -> None:
-    """A plan younger than the grace period is refused."""
     hour = UnixNs(10 + 3600 * NS_PER_S)
     assert refusal(check_grace, plan(), hour, 86_400.0) is RefusalRule.GRACE
     check_grace(plan(), hour, 3600.0)
+
+
+def shards(count: int, rows: int) -> list[ShardFiles]:
+    file = EvidenceFile(
+        kind="blobs",
+        place="00",
+        key=ObjectKey("k"),
+        sha256=Digest("0" * 64),
+        size_bytes=1,
+        rows=rows,
+    )
+    return [(f"{number:02x}", (), (file,)) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "parallelism", "tasks"),
+    [
+        pytest.param(16, 62_500, 2, 2, id="few rows: one task per core"),
+        pytest.param(16, 625_000, 2, 4, id="many rows: two per core"),
+        pytest.param(256, 390_625, 2, 4, id="many shards: two per core"),
+        pytest.param(16, 625_000, 50, 16, id="many cores: as many as shards"),
+        pytest.param(256, 97_656, 40, 49, id="many cores: half a million rows each"),
+        pytest.param(16, 0, 2, 2, id="no rows"),
+        pytest.param(1, 0, 8, 1, id="one shard"),
+        pytest.param(0, 0, 8, 1, id="no shard"),
+    ],
+)
+def test_the_number_of_tasks(count: int, rows: int, parallelism: int, tasks: int) -> None:
+    assert task_count(shards(count, rows), parallelism) == tasks
+
+
+DAY_S = 86_400
+
+
+def plans_of_days(*ages_days: float) -> tuple[VersionedStore, list[str]]:
+    """Return a store with one plan of each age, and their ids, newest first."""
+    clock = MovedClock()
+    store = VersionedStore(clock=clock)
+    ids = [str(ULID.from_timestamp(clock.at_ns / NS_PER_S - age * DAY_S)) for age in ages_days]
+
+    async def fill() -> None:
+        for plan_id in ids:
+            await store.create(plan_key(plan_id), b"{}")
+
+    asyncio.run(fill())
+    return store, sorted(ids, reverse=True)
+
+
+async def every(store: VersionedStore) -> list[str]:
+    return [plan_id async for plan_id in plan_ids_newest_first(store)]
+
+
+def test_every_plan_is_yielded_once_newest_first() -> None:
+    store, ids = plans_of_days(0.1, 1, 5, 15.9, 16.1, 100, 127, 400, 4000)
+    assert asyncio.run(every(store)) == ids
+
+
+def test_a_plan_from_a_clock_that_is_ahead_is_found() -> None:
+    store, ids = plans_of_days(-1, 3)
+    assert asyncio.run(every(store)) == ids
+
+
+def test_the_newest_plan_costs_no_request_for_older_ones() -> None:
+    store, ids = plans_of_days(*(0.5 + day for day in range(300)))
+    before = sum(store.requests.values())
+    assert asyncio.run(newest_plan_id(store)) == ids[0]
+    assert sum(store.requests.values()) - before < 10
+
+
+def test_an_old_plan_is_found_if_there_is_no_other() -> None:
+    store, ids = plans_of_days(900)
+    assert asyncio.run(newest_plan_id(store)) == ids[0]
+
+
+def test_after_a_known_plan_only_later_ones_cost_requests() -> None:
+    store, ids = plans_of_days(*(0.1 * day for day in range(300)))
+
+    async def since() -> list[str]:
+        return [one async for one in plan_folders_newest_first(store, since=ids[1])]
+
+    assert asyncio.run(since()) == ids[:2]
+    assert store.requests["list"] == 3
+
+
+def test_a_list_of_the_newest_plans_costs_no_request_for_older_ones() -> None:
+    store, ids = plans_of_days(*(0.5 + day for day in range(300)))
+    before = sum(store.requests.values())
+    found = asyncio.run(list_newest_plans(store, 2))
+    assert [one.key for one in found] == [plan_key(plan_id) for plan_id in ids[:2]]
+    assert sum(store.requests.values()) - before < 12

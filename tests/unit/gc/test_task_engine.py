@@ -18,7 +18,7 @@ from sluice_store.port import ObjectStore
 
 
 @pytest.mark.parametrize("together", [1, 3, 20])
-def test_results_are_in_the_order_of_the_tasks(together: int) -> None:
+async def test_results_are_in_the_order_of_the_tasks(together: int) -> None:
     running = most = 0
 
     async def work(_store: ObjectStore, task: int) -> int:
@@ -30,18 +30,15 @@ def test_results_are_in_the_order_of_the_tasks(together: int) -> None:
         running -= 1
         return task * task
 
-    async def run() -> None:
-        async with memory_world() as (_, store):
-            engine = LocalTaskEngine(store)
-            found = list(await engine.run(work, range(10), together=together))
-            assert found == [one * one for one in range(10)]
-            assert most == min(together, 10)
-            assert list(await engine.run(work, [], together=together)) == []
-
-    asyncio.run(run())
+    async with memory_world() as (_, store):
+        engine = LocalTaskEngine(store)
+        found = list(await engine.run(work, range(10), together=together))
+        assert found == [one * one for one in range(10)]
+        assert most == min(together, 10)
+        assert list(await engine.run(work, [], together=together)) == []
 
 
-def test_the_first_error_ends_the_other_tasks() -> None:
+async def test_the_first_error_ends_the_other_tasks() -> None:
     ended: list[int] = []
 
     async def work(_store: ObjectStore, task: int) -> None:
@@ -53,13 +50,10 @@ def test_the_first_error_ends_the_other_tasks() -> None:
         finally:
             ended.append(task)
 
-    async def run() -> None:
-        async with memory_world() as (_, store):
-            with pytest.raises(BadUsage, match="task 1"):
-                await LocalTaskEngine(store).run(work, range(6), together=3)
-            assert sorted(ended) == [0, 1, 2]
-
-    asyncio.run(run())
+    async with memory_world() as (_, store):
+        with pytest.raises(BadUsage, match="task 1"):
+            await LocalTaskEngine(store).run(work, range(6), together=3)
+        assert sorted(ended) == [0, 1, 2]
 
 
 def test_concurrent_tasks_make_the_same_certificate() -> None:

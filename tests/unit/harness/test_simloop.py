@@ -26,12 +26,10 @@ def trace(seed: int) -> list[str]:
 
 
 def test_one_seed_replays_one_run() -> None:
-    """The same seed results in the same events at the same times."""
     assert trace(7) == trace(7)
 
 
 def test_seeds_permute_the_order() -> None:
-    """Different seeds permute the ready callbacks."""
     assert len({tuple(trace(seed)) for seed in range(30)}) > 20
 
 

@@ -1,4 +1,3 @@
-import asyncio
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -46,34 +45,27 @@ def test_each_fault_has_its_reason() -> None:
         assert rejected(manifest, other).fault is BlobFault.DISAGREES
 
 
-def test_a_frame_is_read_from_the_first_store_that_contains_its_blob(tmp_path: Path) -> None:
-    async def run() -> None:
-        urls = [f"file://{tmp_path}/{name}" for name in ("spool", "store")]
-        async with (
-            open_store(urls[0], StoreMode.CREATE) as spool,
-            open_store(urls[1], StoreMode.CREATE) as store,
-        ):
-            found = await fetch_frame([spool, store], BATCH.manifest)
-            assert isinstance(found, RejectedBlob)
-            assert found.fault is BlobFault.MISSING
-            await store.create(KEY, BATCH.frame)
-            assert isinstance(await fetch_frame([spool, store], BATCH.manifest), Frame)
-            await spool.create(KEY, b"damaged")
-            found = await fetch_frame([spool, store], BATCH.manifest)
-            assert isinstance(found, RejectedBlob)
-            assert found.fault is BlobFault.CORRUPT
-
-    asyncio.run(run())
+async def test_a_frame_is_read_from_the_first_store_that_contains_its_blob(tmp_path: Path) -> None:
+    urls = [f"file://{tmp_path}/{name}" for name in ("spool", "store")]
+    async with (
+        open_store(urls[0], StoreMode.CREATE) as spool,
+        open_store(urls[1], StoreMode.CREATE) as store,
+    ):
+        found = await fetch_frame([spool, store], BATCH.manifest)
+        assert isinstance(found, RejectedBlob)
+        assert found.fault is BlobFault.MISSING
+        await store.create(KEY, BATCH.frame)
+        assert isinstance(await fetch_frame([spool, store], BATCH.manifest), Frame)
+        await spool.create(KEY, b"damaged")
+        found = await fetch_frame([spool, store], BATCH.manifest)
+        assert isinstance(found, RejectedBlob)
+        assert found.fault is BlobFault.CORRUPT
 
 
-def test_a_large_blob_is_decoded_as_a_small_one(tmp_path: Path) -> None:
+async def test_a_large_blob_is_decoded_as_a_small_one(tmp_path: Path) -> None:
     large = log_batch([f"{number:>8} {'x' * 1000}" for number in range(500)])
-
-    async def run() -> None:
-        async with open_store(f"file://{tmp_path}", StoreMode.CREATE) as store:
-            await store.create(ObjectKey(large.manifest.raw_blob_key), large.frame)
-            frame = await fetch_frame([store], large.manifest)
-            assert isinstance(frame, Frame)
-            assert frame.envelope.count == 500
-
-    asyncio.run(run())
+    async with open_store(f"file://{tmp_path}", StoreMode.CREATE) as store:
+        await store.create(ObjectKey(large.manifest.raw_blob_key), large.frame)
+        frame = await fetch_frame([store], large.manifest)
+        assert isinstance(frame, Frame)
+        assert frame.envelope.count == 500

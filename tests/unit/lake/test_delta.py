@@ -103,7 +103,6 @@ def test_a_table_created_during_the_check_is_opened(
 
     monkeypatch.setattr(delta, "_is_occupied", create_first)
     opened = find_table(url, LOGS)
-    assert opened is not None
     assert opened.version() == 0
 
 
@@ -213,10 +212,7 @@ def test_features_that_are_listed_and_not_used_are_accepted(tmp_path: Path) -> N
         (CommitFailedError("Log storage error: Generic S3 error: timed out"), OutcomeUnknown),
         (CommitFailedError("Transaction failed: dispatch failure"), OutcomeUnknown),
         (OSError("Generic S3 error: connection reset"), OutcomeUnknown),
-        (
-            CommitFailedError("Unsupported table features required: [RowTracking]"),
-            TableRefused,
-        ),
+        (CommitFailedError("Unsupported table features required: [RowTracking]"), TableRefused),
         (
             CommitFailedError("The transaction includes Remove action with data change"),
             TableRefused,

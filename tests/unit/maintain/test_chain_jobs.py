@@ -1,6 +1,5 @@
 """Audits and garbage collection as tasks: with one key, or with separate processes."""
 
-import asyncio
 import base64
 from pathlib import Path
 
@@ -32,106 +31,89 @@ def folders(store: VersionedStore, prefix: str) -> set[str]:
     return {key[len(prefix) :].partition("/")[0] for key in found if key.startswith(prefix)}
 
 
-def test_an_audit_removes_evidence_that_is_not_kept(tmp_path: Path) -> None:
-    async def main() -> None:
-        policy = GcOptions(key_file=tmp_path / "k.pem", shards=4)
-        async with memory_world() as (world, store):
-            for number in range(4):
-                await world.accept(10 * number)
-                world.clock.pass_s(2)
-                await run(world, TaskName.AUDIT, policy)
-            assert len(folders(store, GC_EVIDENCE)) == 2
-            assert folders(store, GC_PLANS) == set()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
-def test_missing_references_are_repaired(tmp_path: Path, task: TaskName) -> None:
-    async def main() -> None:
-        key_file = tmp_path / "k.pem"
-        async with memory_world() as (world, store):
-            await world.accept(0, indexed=False)
+async def test_an_audit_removes_evidence_that_is_not_kept(tmp_path: Path) -> None:
+    policy = GcOptions(key_file=tmp_path / "k.pem", shards=4)
+    async with memory_world() as (world, store):
+        for number in range(4):
+            await world.accept(10 * number)
             world.clock.pass_s(2)
-            await run(world, task, GcOptions(key_file=key_file, shards=4))
-            assert folders(store, ACCEPTED_BY_BLOB)
-            assert folders(store, AUDIT)
-
-    asyncio.run(main())
-
-
-def test_one_process_certifies_and_plans_and_another_deletes(tmp_path: Path) -> None:
-    """The process that deletes has the public key only, and writes no certificate."""
-
-    async def main() -> None:
-        public = make_key_file(tmp_path / "k.pem")
-        audit = GcOptions(key_file=tmp_path / "k.pem", shards=4, plan=True, max_delete_ratio=0.9)
-        gc = GcOptions(
-            key_file=tmp_path / "none.pem",
-            trusted_keys=(_base64(public.public_bytes_raw()),),
-            execute_only=True,
-            grace_s=60.0,
-        )
-        async with memory_world() as (world, store):
-            kept, orphan = await world.accept(0), await world.orphan(50)
-            for number in range(2):
-                await world.accept(100 + number * 10)
-            world.clock.pass_s(HORIZON_S + 10)
-            assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
-            planned = await run(world, TaskName.AUDIT, audit)
-            assert planned.figures["plans_made"] == 1
-            assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
-            assert await world.has(orphan)  # the grace period is not over
-            chain = folders(store, AUDIT)
-            world.clock.pass_s(61)
-            done = await run(world, TaskName.GC, gc)
-            assert (done.outcome, done.figures["deleted"]) == (RunOutcome.DONE, 1)
-            assert not await world.has(orphan)
-            assert await world.has(kept)
-            assert folders(store, AUDIT) == chain
-
-    asyncio.run(main())
-
-
-def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:
-    """The task is not halted: it is repeated, and the next audit is enough."""
-
-    async def main() -> None:
-        key_file = tmp_path / "k.pem"
-        audit = GcOptions(key_file=key_file, shards=4, plan=True, max_delete_ratio=0.9)
-        kind = with_constants(GcOptions, audit_age_s_max=600)
-        gc = kind(key_file=key_file, execute_only=True, grace_s=60)
-        async with memory_world() as (world, _):
-            await world.accept(0)
-            await world.accept(10)
-            orphan = await world.orphan(50)
-            world.clock.pass_s(HORIZON_S + 10)
-            await run(world, TaskName.AUDIT, audit)
-            world.clock.pass_s(601)
-            with pytest.raises(AuditTooOld, match="let the task `audit` run") as late:
-                await run(world, TaskName.GC, gc)
-            assert classify_error(late.value) is RunOutcome.FAILED
-            assert await world.has(orphan)
-            await run(world, TaskName.AUDIT, audit)
-            assert (await run(world, TaskName.GC, gc)).figures["deleted"] == 1
-            assert not await world.has(orphan)
-
-    asyncio.run(main())
+            await run(world, TaskName.AUDIT, policy)
+        assert len(folders(store, GC_EVIDENCE)) == 2
+        assert folders(store, GC_PLANS) == set()
 
 
 @pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
-def test_a_new_key_is_not_created_for_a_store_with_certificates(
+async def test_missing_references_are_repaired(tmp_path: Path, task: TaskName) -> None:
+    key_file = tmp_path / "k.pem"
+    async with memory_world() as (world, store):
+        await world.accept(0, indexed=False)
+        world.clock.pass_s(2)
+        await run(world, task, GcOptions(key_file=key_file, shards=4))
+        assert folders(store, ACCEPTED_BY_BLOB)
+        assert folders(store, AUDIT)
+
+
+async def test_one_process_certifies_and_plans_and_another_deletes(tmp_path: Path) -> None:
+    """The process that deletes has the public key only, and writes no certificate."""
+    public = make_key_file(tmp_path / "k.pem")
+    audit = GcOptions(key_file=tmp_path / "k.pem", shards=4, plan=True, max_delete_ratio=0.9)
+    gc = GcOptions(
+        key_file=tmp_path / "none.pem",
+        trusted_keys=(_base64(public.public_bytes_raw()),),
+        execute_only=True,
+        grace_s=60.0,
+    )
+    async with memory_world() as (world, store):
+        kept, orphan = await world.accept(0), await world.orphan(50)
+        for number in range(2):
+            await world.accept(100 + number * 10)
+        world.clock.pass_s(HORIZON_S + 10)
+        assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
+        planned = await run(world, TaskName.AUDIT, audit)
+        assert planned.figures["plans_made"] == 1
+        assert (await run(world, TaskName.GC, gc)).outcome is RunOutcome.DONE
+        assert await world.has(orphan)  # the grace period is not over
+        chain = folders(store, AUDIT)
+        world.clock.pass_s(61)
+        done = await run(world, TaskName.GC, gc)
+        assert (done.outcome, done.figures["deleted"]) == (RunOutcome.DONE, 1)
+        assert not await world.has(orphan)
+        assert await world.has(kept)
+        assert folders(store, AUDIT) == chain
+
+
+async def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:
+    """The task is not halted: it is repeated, and the next audit is enough."""
+    key_file = tmp_path / "k.pem"
+    audit = GcOptions(key_file=key_file, shards=4, plan=True, max_delete_ratio=0.9)
+    kind = with_constants(GcOptions, audit_age_s_max=600)
+    gc = kind(key_file=key_file, execute_only=True, grace_s=60)
+    async with memory_world() as (world, _):
+        await world.accept(0)
+        await world.accept(10)
+        orphan = await world.orphan(50)
+        world.clock.pass_s(HORIZON_S + 10)
+        await run(world, TaskName.AUDIT, audit)
+        world.clock.pass_s(601)
+        with pytest.raises(AuditTooOld, match="let the task `audit` run") as late:
+            await run(world, TaskName.GC, gc)
+        assert classify_error(late.value) is RunOutcome.FAILED
+        assert await world.has(orphan)
+        await run(world, TaskName.AUDIT, audit)
+        assert (await run(world, TaskName.GC, gc)).figures["deleted"] == 1
+        assert not await world.has(orphan)
+
+
+@pytest.mark.parametrize("task", [TaskName.AUDIT, TaskName.GC])
+async def test_a_new_key_is_not_created_for_a_store_with_certificates(
     tmp_path: Path, task: TaskName
 ) -> None:
-    async def main() -> None:
-        async with memory_world() as (world, _):
-            first, other = tmp_path / "k.pem", tmp_path / "other.pem"
-            await run(world, TaskName.AUDIT, GcOptions(key_file=first, shards=4))
-            with pytest.raises(BadUsage, match="copy it from the machine that audited before"):
-                await run(world, task, GcOptions(key_file=other))
-            assert not other.exists()
-
-    asyncio.run(main())
+    async with memory_world() as (world, _):
+        first, other = tmp_path / "k.pem", tmp_path / "other.pem"
+        await run(world, TaskName.AUDIT, GcOptions(key_file=first, shards=4))
+        with pytest.raises(BadUsage, match="copy it from the machine that audited before"):
+            await run(world, task, GcOptions(key_file=other))
+        assert not other.exists()
 
 
 def _base64(raw: bytes) -> str:

@@ -1,4 +1,7 @@
-"""Errors of jobs, figures of reports, and the deletes of retention."""
+"""Errors and results of jobs, figures of reports, and the deletes of retention."""
+
+import asyncio
+import sys
 
 import pytest
 from support.maintain_processes import at
@@ -6,9 +9,10 @@ from support.maintain_processes import at
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_lake.errors import TableRefused
 from sluice_maintain.jobs import classify_error, figures_of, plan_retention
-from sluice_maintain.messages import JobRequest, decode_request, encode_line
+from sluice_maintain.messages import LINE_BYTES_MAX, JobRequest, decode_request, encode_line
 from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.errors import (
     Fenced,
     OutcomeUnknown,
@@ -19,6 +23,7 @@ from sluice_protocol.errors import (
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import decode_delete, delete_key
+from sluice_protocol.system_clock import SystemClock
 from sluice_queue.collector import Collected
 from sluice_spark.errors import JobStopped
 
@@ -74,3 +79,18 @@ def test_retention_is_one_delete_per_kind_and_day_with_equal_bytes() -> None:
     assert {one.delete_id for one in tomorrow}.isdisjoint(one.delete_id for one in morning)
     for record in morning:
         assert decode_delete(delete_key(record.delete_id), encode_record(record)) == record
+
+
+@pytest.mark.parametrize("line", ["'what'", f"'7' * {3 * LINE_BYTES_MAX}"])
+async def test_a_worker_that_writes_something_else_is_ended_and_its_job_fails(line: str) -> None:
+    """An example is a worker of another version. Its job would never end."""
+    script = f"print({line}, flush=True); input(); input()"
+    command = [sys.executable, "-c", script]
+    pool = WorkerPool(command, "memory:", MaintainSettings(), SystemClock())
+    job = await pool.start_job(TaskName.QUEUE, once=True)
+    async with asyncio.timeout(20):
+        result = await job.result
+        await pool.close()
+    assert result.outcome is RunOutcome.FAILED
+    assert "its result is unreadable" in result.reason
+    assert not pool.processes

@@ -47,7 +47,6 @@ def test_one_process_acquires_a_free_task() -> None:
 
 def test_an_expired_lease_becomes_a_lost_run_and_counts_as_a_failure() -> None:
     taken = acquire(acquired(), at(60), B, task="gc", lease_s=60)
-    assert taken is not None
     assert taken.lease is not None
     assert taken.lease.owner == "b"
     assert [(run.outcome, run.owner) for run in taken.runs] == [("lost", "a")]
@@ -56,12 +55,10 @@ def test_an_expired_lease_becomes_a_lost_run_and_counts_as_a_failure() -> None:
 
 def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
     later = renew(acquired(), at(20), RecordWriter(owner="a", nonce="a2"), lease="a1", lease_s=60)
-    assert later is not None
     assert later.lease is not None
     assert later.lease.expires_at_unix_ns == at(80)
     assert later.nonce == "a2"
     back = renew(later, at(-500), RecordWriter(owner="a", nonce="a3"), lease="a1", lease_s=60)
-    assert back is not None
     assert back.lease is not None
     assert back.lease.expires_at_unix_ns == at(80)
 
@@ -69,17 +66,14 @@ def test_a_renewed_lease_ends_later_and_never_earlier() -> None:
 def test_the_progress_of_a_running_task_counts_as_success() -> None:
     """A continuous task never ends with one; a trouble that it reports clears nothing."""
     record = acquire(leased(TaskName.INGEST, expires_s=-1), at(0), A, task="ingest", lease_s=60)
-    assert record is not None
     assert record.failures == 1
     for state in (None, JobState(trouble="store away", figures={})):
         later = renew(record, at(9999), B, lease="a1", lease_s=60, state=state)
-        assert later is not None
         assert (later.failures, later.last_success_unix_ns) == (1, None)
         assert has_trouble(later)
     works = renew(
         record, at(5), B, lease="a1", lease_s=60, state=JobState(figures={"batches": 3.0})
     )
-    assert works is not None
     assert works.progress is not None
     assert works.progress.figures == {"batches": 3.0}
     assert (works.failures, works.last_success_unix_ns) == (0, at(5))
@@ -94,7 +88,6 @@ def test_every_failure_is_forgotten_by_the_next_progress(outcome: RunOutcome) ->
     again = acquire(replace(failed, halted=""), at(0), A, task="ingest", lease_s=60)
     assert again is not None
     works = renew(again, at(5), B, lease="a1", lease_s=60, state=JobState(figures={}))
-    assert works is not None
     assert (has_trouble(works), works.failures) == (False, 0)
 
 
@@ -131,7 +124,6 @@ def test_a_failure_keeps_the_last_success() -> None:
     failed = end_run(
         again, at(80), B, lease="b1", result=RunResult(outcome=RunOutcome.FAILED, figures={})
     )
-    assert failed is not None
     assert (failed.last_success_unix_ns, failed.failures) == (at(10), 1)
 
 
@@ -158,7 +150,6 @@ def test_only_a_halted_failing_or_fenced_task_can_be_resumed() -> None:
 
 def test_a_task_that_was_not_started_leaves_no_run() -> None:
     freed = give_back(acquired(), at(0), A, lease="a1")
-    assert freed is not None
     assert (freed.lease, freed.runs) == (None, ())
 
 
@@ -169,6 +160,5 @@ def test_the_history_and_the_reasons_are_bounded() -> None:
         record = acquire(record, at(number), writer, task="gc", lease_s=60)
         result = RunResult(outcome=RunOutcome.FAILED, reason="x" * 10_000, figures={})
         record = end_run(record, at(number), writer, lease=writer.nonce, result=result)
-    assert record is not None
     assert len(record.runs) == RUNS_MAX
     assert all(len(run.reason) < 1000 for run in record.runs)

@@ -43,47 +43,40 @@ def a_bucket() -> MemoryBucket:
 
 
 @pytest.mark.parametrize("access", Access)
-def test_a_denied_right_is_found_and_an_unreachable_store_denies_nothing(access: Access) -> None:
-    async def main() -> None:
-        right = NeededRight(access=access, prefix=LAKE)
-        for plan, permitted in (
-            (Denies(LAKE), False),
-            (Denies(RAW_BLOBS), True),
-            (Denies(LAKE, Fault.TIMEOUT_BEFORE), True),
-        ):
-            store, _ = open_memory_store(a_bucket(), plan=plan)
-            assert await is_permitted(store, right) is permitted
-
-    asyncio.run(main())
-
-
-def test_the_trial_of_every_right_changes_nothing() -> None:
-    async def main() -> None:
-        bucket = a_bucket()
-        store, _ = open_memory_store(bucket)
-        keys = [ObjectKey(f"{prefix}x") for prefix in (DELETES, LAKE, AUDIT)]
-        for key in keys:
-            await store.create(key, b"1")
-        wanted = {task: needed_by(rights) for task, rights in TASK_RIGHTS.items()}
-        assert await find_missing_rights(store, wanted) == {}
-        found = [
-            (one.key, one.current)
-            async for page in store.list_incarnations("")
-            for one in page.incarnations
-        ]
-        assert sorted(found) == sorted((key, True) for key in keys)
-
-    asyncio.run(main())
+async def test_a_denied_right_is_found_and_an_unreachable_store_denies_nothing(
+    access: Access,
+) -> None:
+    right = NeededRight(access=access, prefix=LAKE)
+    for plan, permitted in (
+        (Denies(LAKE), False),
+        (Denies(RAW_BLOBS), True),
+        (Denies(LAKE, Fault.TIMEOUT_BEFORE), True),
+    ):
+        store, _ = open_memory_store(a_bucket(), plan=plan)
+        assert await is_permitted(store, right) is permitted
 
 
-def test_missing_rights_are_reported_by_task() -> None:
-    async def main() -> None:
-        store, _ = open_memory_store(a_bucket(), plan=Denies(AUDIT))
-        wanted = {task: needed_by(TASK_RIGHTS[task]) for task in ("audit", "queue")}
-        missing = await find_missing_rights(store, wanted)
-        assert missing == {"audit": ("read audit/v1/", "write audit/v1/")}
+async def test_the_trial_of_every_right_changes_nothing() -> None:
+    bucket = a_bucket()
+    store, _ = open_memory_store(bucket)
+    keys = [ObjectKey(f"{prefix}x") for prefix in (DELETES, LAKE, AUDIT)]
+    for key in keys:
+        await store.create(key, b"1")
+    wanted = {task: needed_by(rights) for task, rights in TASK_RIGHTS.items()}
+    assert await find_missing_rights(store, wanted) == {}
+    found = [
+        (one.key, one.current)
+        async for page in store.list_incarnations("")
+        for one in page.incarnations
+    ]
+    assert sorted(found) == sorted((key, True) for key in keys)
 
-    asyncio.run(main())
+
+async def test_missing_rights_are_reported_by_task() -> None:
+    store, _ = open_memory_store(a_bucket(), plan=Denies(AUDIT))
+    wanted = {task: needed_by(TASK_RIGHTS[task]) for task in ("audit", "queue")}
+    missing = await find_missing_rights(store, wanted)
+    assert missing == {"audit": ("read audit/v1/", "write audit/v1/")}
 
 
 def test_a_cycle_needs_the_rights_of_an_audit_and_an_execution_does_not() -> None:

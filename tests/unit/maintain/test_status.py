@@ -24,7 +24,7 @@ def record_of(outcome: RunOutcome, reason: str = "", **more: object) -> TaskReco
         owner="a",
         reason=reason,
     )
-    return TaskRecord(task="gc", revision=1, nonce="n", runs=(run,), **more)  # type: ignore[arg-type]
+    return TaskRecord(task="gc", revision=1, nonce="n", runs=(run,), **more)
 
 
 def test_a_store_without_a_run_has_no_problem() -> None:

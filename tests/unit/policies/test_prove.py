@@ -92,10 +92,7 @@ BREAKS = {
     "NoMultipartInto": ("no-multipart-into-accepted-or-blobs", "objectcreationoperation='false'"),
     "BlobVersionsByGcAlone": ("blob-versions-deleted-by-gc-alone", "raw-blobs/v1/"),
     "CreateOnlyJournals": ("journals-created-once", "gateways/v1/"),
-    "JournalsDeletedByReconcilerAlone": (
-        "journals-deleted-by-reconciler-alone",
-        "gateways/v1/",
-    ),
+    "JournalsDeletedByReconcilerAlone": ("journals-deleted-by-reconciler-alone", "gateways/v1/"),
     "TlsOnly": ("tls-only", "aws:securetransport='false'"),
     "NoOtherEncryption": ("encrypted-as-set", "s3:x-amz-server-side-encryption="),
     "NoOtherKey": ("encrypted-as-set", "aws-kms-key-id="),
@@ -304,7 +301,6 @@ def test_a_pattern_in_the_gc_exemption_yields_an_intruder() -> None:
     assert [v.property.name for v in broken] == ["blob-versions-deleted-by-gc-alone"]
     assert broken[0].counterexample is not None
     intruder = broken[0].counterexample.caller
-    assert intruder is not None
     assert intruder.startswith(arn)
     assert intruder != arn
 

@@ -82,27 +82,30 @@ def test_new_batch_takes_two_writes() -> None:
     ]
 
 
-def test_own_write_reported_as_exists_is_not_a_duplicate() -> None:
-    """After a lost response, a 412 over our own manifest is recognized by the attempt id."""
-    actions = run(applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me"))
-    assert actions[-1] == a.Accepted(duplicate=False, accepted_at_ns=UnixNs(6))
-
-
-def test_repeated_bytes_are_a_duplicate() -> None:
-    """A young blob and a manifest with the same sha256 are a duplicate."""
-    actions = run(exists(), blob(5, 20), exists(), manifest(MINE, 6))
-    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(6))
+@pytest.mark.parametrize(
+    ("observations", "duplicate", "at"),
+    [
+        ((applied(5), UNKNOWN, exists(), manifest(MINE, 6, "me")), False, 6),
+        ((exists(), blob(5, 20), exists(), manifest(MINE, 6)), True, 6),
+        ((exists(), blob(0, 10_000), manifest(MINE, 50)), True, 50),
+    ],
+    ids=["own write after a lost response", "repeated bytes", "old blob with its proof"],
+)
+def test_the_same_bytes_are_accepted_as_a_duplicate_unless_this_attempt_wrote_them(
+    observations: tuple[a.Observation, ...], duplicate: bool, at: int
+) -> None:
+    """The attempt id shows an own write; a manifest in time is a proof at any age of its blob."""
+    actions = run(*observations)
+    assert actions[-1] == a.Accepted(duplicate=duplicate, accepted_at_ns=UnixNs(at))
 
 
 def test_other_bytes_are_quarantined_before_the_response() -> None:
-    """The conflict is reported only after its quarantine manifest exists."""
     actions = run(applied(5), exists(), manifest(OTHER, 4), UNKNOWN, applied(7))
     quarantine = a.CreateQuarantine(accepted_digest=OTHER, observed_at_ns=UnixNs(5))
     assert actions[3:] == [quarantine, quarantine, a.Conflict(accepted_digest=OTHER)]
 
 
 def test_existing_quarantine_has_its_own_date() -> None:
-    """The time of an existing quarantine manifest is its own Last-Modified."""
     observations = (applied(5), exists(), manifest(OTHER, 4), exists())
     assert names(*observations)[-1] == "HeadQuarantine"
     assert run(*observations, blob(3, 9))[-1] == a.Conflict(accepted_digest=OTHER)
@@ -112,12 +115,6 @@ def test_old_blob_is_written_again() -> None:
     """An orphan as old as the window is written again, and the new write is the proof."""
     observed = names(exists(), blob(0, WINDOW_NS), missing(), applied(WINDOW_NS + 1))
     assert observed == ["CreateBlob", "HeadBlob", "ReadManifest", "OverwriteBlob", "CreateManifest"]
-
-
-def test_old_blob_of_an_accepted_batch_needs_no_write() -> None:
-    """A manifest that appeared in time after its blob is a proof at any age."""
-    actions = run(exists(), blob(0, 10_000), manifest(MINE, 50))
-    assert actions[-1] == a.Accepted(duplicate=True, accepted_at_ns=UnixNs(50))
 
 
 @pytest.mark.parametrize("found", [manifest(MINE, 500), manifest(OTHER, 5)])
@@ -153,12 +150,10 @@ def test_wrong_blob_is_replaced_and_reported() -> None:
 
 
 def test_blob_of_another_size_is_wrong_without_reading_it() -> None:
-    """A blob of another size is wrong without a hash."""
     assert names(exists(), blob(0, 1, sha256=None, size=9))[-1] == "OverwriteBlob"
 
 
 def test_blob_without_checksum_is_hashed() -> None:
-    """Without a stored checksum the whole blob is read."""
     observed = names(exists(), blob(0, 1, sha256=None), a.BlobHashed(info=blob(0, 2), digest=MINE))
     assert observed[-2:] == ["HashBlob", "CreateManifest"]
 
@@ -202,7 +197,6 @@ def test_retry_with_a_late_manifest_writes_the_blob_again() -> None:
 
 
 def test_retry_without_manifest_starts_with_the_blob() -> None:
-    """Without a manifest the upload continues as a new one."""
     assert names(missing(), sent_before=True)[-1] == "CreateBlob"
 
 

@@ -27,7 +27,7 @@ NAME = ConflictName(
 def decision(decision_id: str, action: str, conflict_id: str = "c") -> Decision:
     return Decision(
         decision_id=decision_id,
-        action=action,  # type: ignore[arg-type]
+        action=action,
         conflict_id=conflict_id,
         agent_id="a",
         boot_id="b",
@@ -47,7 +47,6 @@ def test_conflict_id_round_trip() -> None:
     ["", "a", NAME.id.upper(), NAME.id + "0", NAME.id.replace(".", "/"), "ff." + NAME.id[3:]],
 )
 def test_conflict_id_of_another_form(text: str) -> None:
-    """Any other text is rejected."""
     with pytest.raises(BadUsage):
         parse_conflict_id(text)
 

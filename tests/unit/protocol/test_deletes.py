@@ -1,19 +1,28 @@
-"""Delete requests: their conditions, their records, and what a reader must reject."""
+"""Delete requests: which delete one leads to, its record, and what a reader must reject."""
 
 import msgspec
 import pytest
+from ulid import ULID
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
+    REASON_CHARS_MAX,
+    WHERE_CHARS_MAX,
     DeleteRecord,
+    DeleteRequest,
     Where,
+    check_delete_id,
+    check_new_id,
+    decide_delete,
     decode_delete,
     delete_key,
+    is_same_request,
     parse_where,
     retention_cut_ns,
     rollup_deletes,
 )
+from sluice_protocol.units import NS_PER_S
 
 ID = "01K5N7W3M0000000000000000C"
 
@@ -25,7 +34,7 @@ def _record(**changes: object) -> DeleteRecord:
         "accepted_until_unix_ns": 5,
         "agent_id": "a",
     }
-    return DeleteRecord(**(good | changes))  # type: ignore[arg-type]
+    return DeleteRecord(**(good | changes))
 
 
 @pytest.mark.parametrize(
@@ -76,11 +85,10 @@ def test_each_kind_has_its_own_conditions() -> None:
         ("body contains 'x'", "entries"),
     ):
         with pytest.raises(BadUsage, match=f"{kind} have no"):
-            parse_where(text, kind)  # type: ignore[arg-type]
+            parse_where(text, kind)
 
 
 def test_a_delete_round_trips() -> None:
-    """A decoded delete equals the encoded one."""
     record = _record(attributes={"k": "v"}, from_unix_ns=1, to_unix_ns=2)
     assert decode_delete(delete_key(ID), encode_record(record)) == record
 
@@ -96,7 +104,6 @@ def test_a_delete_round_trips() -> None:
     ],
 )
 def test_deletes_without_a_possible_condition_are_rejected(changes: dict[str, object]) -> None:
-    """A delete needs a condition that its records can meet."""
     with pytest.raises(ValueError, match=r"delete|range|opaque"):
         _record(**changes)
 
@@ -125,3 +132,88 @@ def test_only_retention_of_metrics_removes_the_points_of_rollups() -> None:
     assert retention_cut_ns([logs, agent]) is None
     assert retention_cut_ns([logs, metrics, agent]) == 5
     assert rollup_deletes([logs, metrics, agent]) == [agent]
+
+
+NOW_NS = 1_790_000_000 * NS_PER_S
+HOUR_NS = 3600 * NS_PER_S
+DAY_NS = 24 * HOUR_NS
+NEW_ID = str(ULID.from_timestamp(NOW_NS / NS_PER_S))
+GOOD = DeleteRequest(where="agent = 'a'", older_than_days=2, reason="r")
+
+
+def decide(request: DeleteRequest, now_ns: int = NOW_NS) -> DeleteRecord:
+    return decide_delete(request, delete_id=NEW_ID, now_ns=now_ns, principal="operator:x")
+
+
+def test_the_cut_off_is_the_clock_of_the_store_and_ages_count_back_from_it() -> None:
+    record = decide(GOOD)
+    assert record.accepted_until_unix_ns == NOW_NS
+    assert record.to_unix_ns == NOW_NS - 2 * DAY_NS
+    assert (record.agent_id, record.reason, record.principal) == ("a", "r", "operator:x")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"where": None, "older_than_days": None}, "at least one condition"),
+        ({"where": "agent = a"}, "condition is not valid"),
+        ({"where": "agent = '" + "a" * WHERE_CHARS_MAX + "'"}, "where must have at most"),
+        ({"reason": "a" * (REASON_CHARS_MAX + 1)}, "reason must have at most"),
+        ({"to": "2026-01-01T00:00:00Z"}, "a delete has one end"),
+        ({"older_than_days": float("nan")}, "older_than_days must be 0 to"),
+        ({"older_than_days": float("inf")}, "older_than_days must be 0 to"),
+        ({"older_than_days": -1.0}, "older_than_days must be 0 to"),
+        ({"older_than_days": 1e300}, "older_than_days must be 0 to"),
+        ({"from_": "yesterday"}, "time must be RFC 3339"),
+        ({"from_": "2027-01-01T00:00:00Z"}, "time range ends before it starts"),
+        ({"kind": "entries", "where": "body contains 'x'"}, "entries have no body"),
+    ],
+)
+def test_a_malformed_request_is_an_error_with_the_reason(
+    changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(BadUsage, match=reason):
+        decide(msgspec.structs.replace(GOOD, **changes))
+
+
+def test_an_unknown_field_of_a_body_is_refused() -> None:
+    """Ignoring a condition would delete more than was requested."""
+    with pytest.raises(msgspec.ValidationError, match="unknown field"):
+        msgspec.json.decode(b'{"where":"agent = \'a\'","contain":"x"}', type=DeleteRequest)
+
+
+def test_a_repeated_request_is_the_same_at_any_later_time() -> None:
+    stored = decide(GOOD)
+    assert is_same_request(GOOD, stored, "operator:x")
+    for changes in ({"where": "agent = 'b'"}, {"reason": ""}, {"older_than_days": 3.0}):
+        assert not is_same_request(msgspec.structs.replace(GOOD, **changes), stored, "operator:x")
+    assert not is_same_request(GOOD, stored, "operator:y")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", NEW_ID[:-1], NEW_ID + "0", NEW_ID.lower(), "I" * 26, "8" + NEW_ID[1:], "../" + NEW_ID[3:]],
+    ids=["empty", "short", "long", "lower-case", "letters", "overflow", "path"],
+)
+def test_an_id_that_is_no_ulid_is_refused(text: str) -> None:
+    with pytest.raises(BadUsage, match="delete_id must be a ULID"):
+        check_delete_id(text)
+
+
+@pytest.mark.parametrize(
+    ("ahead_ns", "good"),
+    [
+        (0, True),
+        (HOUR_NS - NS_PER_S, True),
+        (HOUR_NS + NS_PER_S, False),
+        (-DAY_NS + NS_PER_S, True),
+        (-DAY_NS - NS_PER_S, False),
+    ],
+)
+def test_the_time_of_a_new_id_is_near_the_clock_of_the_store(ahead_ns: int, good: bool) -> None:
+    delete_id = str(ULID.from_timestamp((NOW_NS + ahead_ns) / NS_PER_S))
+    if good:
+        check_new_id(delete_id, NOW_NS)
+        return
+    with pytest.raises(BadUsage, match="too old or in the future"):
+        check_new_id(delete_id, NOW_NS)

@@ -55,7 +55,7 @@ SUPERSEDED = replace(
 
 def _audit(**changed: object) -> Evidence:
     assert ORPHAN.audit is not None
-    return replace(ORPHAN, audit=replace(ORPHAN.audit, **changed))  # type: ignore[arg-type]
+    return replace(ORPHAN, audit=replace(ORPHAN.audit, **changed))
 
 
 def _envelope(
@@ -67,7 +67,7 @@ def _envelope(
 
 def _listed(**changed: object) -> Evidence:
     assert ORPHAN.listed is not None
-    return replace(ORPHAN, listed=replace(ORPHAN.listed, **changed))  # type: ignore[arg-type]
+    return replace(ORPHAN, listed=replace(ORPHAN.listed, **changed))
 
 
 def _null(evidence: Evidence) -> Evidence:
@@ -157,7 +157,6 @@ def test_missing_evidence_keeps() -> None:
 
 
 def test_missing_certificate_fails_two_clauses() -> None:
-    """Without a certificate neither its horizon nor the absence of names is proved."""
     found = [check(replace(ORPHAN, audit=None)) for check in DELETION_CLAUSES]
     assert [kept.clause for kept in found if kept] == [Clause.CERTIFICATE, Clause.AUDIT]
 

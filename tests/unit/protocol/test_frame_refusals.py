@@ -72,7 +72,6 @@ def test_valid_frames_are_accepted(compress: bool) -> None:
     ],
 )
 def test_wrong_headers_are_rejected(header: dict[str, int | bytes], field: str) -> None:
-    """Each wrong header field is named."""
     assert _refused(frame(envelope(), logs(), **header)).field == field
 
 
@@ -92,7 +91,6 @@ def test_every_truncation_and_any_extra_byte_is_rejected() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2, 4, 65_535])
 def test_other_versions_are_named(version: int) -> None:
-    """Another version of a frame is distinguished from a broken one."""
     with pytest.raises(UnsupportedVersion) as caught:
         decode_frame(frame(envelope(), logs(), frame_version=version))
     assert (caught.value.what, caught.value.found, caught.value.known) == ("frame", version, 3)
@@ -150,7 +148,6 @@ def test_limits_of_size_are_named() -> None:
     ],
 )
 def test_wrong_envelopes_are_rejected(changes: dict[str, object], field: str) -> None:
-    """Each wrong envelope field is named."""
     assert _refused(frame(envelope(**changes), logs())).field == field
 
 
@@ -394,7 +391,6 @@ def test_an_attribute_key_twice_in_a_record_is_rejected() -> None:
     ],
 )
 def test_wrong_metric_columns_are_rejected(changes: dict[str, Raw | None], field: str) -> None:
-    """Each wrong column is named."""
     assert _refused(frame(envelope(kind="metrics"), metrics(**changes))).field == field
 
 
@@ -410,7 +406,6 @@ def test_wrong_metric_columns_are_rejected(changes: dict[str, Raw | None], field
     ],
 )
 def test_wrong_entry_columns_are_rejected(changes: dict[str, Raw | None], field: str) -> None:
-    """Each wrong column is named."""
     assert _refused(frame(envelope(kind="entries"), entries(**changes))).field == field
 
 
@@ -457,7 +452,6 @@ def test_a_compressed_column_is_one_zstd_frame_of_the_stated_size() -> None:
 
 
 def test_zstd_windows_and_dictionaries_are_rejected() -> None:
-    """A column whose header requires much memory or a dictionary is rejected."""
     raw = bytes(20 << 20)
     wide = zstandard.ZstdCompressor(
         compression_params=zstandard.ZstdCompressionParameters.from_level(3, window_log=24)

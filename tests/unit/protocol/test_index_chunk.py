@@ -31,7 +31,6 @@ def indexed(path: str, *texts: bytes) -> FileIndex:
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=8), st.data())
 def test_filter_matches_every_text_in_the_file(texts: list[bytes], data: st.DataObject) -> None:
-    """The filter of a file matches every part of every body in it."""
     body = data.draw(st.sampled_from(texts))
     start = data.draw(st.integers(0, len(body)))
     end = data.draw(st.integers(start, len(body)))

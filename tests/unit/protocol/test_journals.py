@@ -71,8 +71,7 @@ def test_a_journal_object_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "lines", "reason"),
-    [(3, 1, "1 entries"), (4, 2, "another object")],
+    ("number", "lines", "reason"), [(3, 1, "1 entries"), (4, 2, "another object")]
 )
 def test_an_altered_journal_object_is_refused(number: int, lines: int, reason: str) -> None:
     header = JournalHeader(process=PROCESS, number=3, complete_through_unix_ns=9, batches=2)

@@ -43,7 +43,6 @@ TAIL = "agent=c3a92f2e2e/boot=62/00000000000000000000-09223372036854775807"
 
 
 def test_keys_are_those_of_the_protocol() -> None:
-    """Each key equals the one in `docs/protocol.md`, letter by letter."""
     fan = f"sha256/e3/b0/{HEX}"
     hour = "date=2025-12-31/hour=23"
     stamp = "01767225599999999999"
@@ -106,7 +105,6 @@ def test_longest_keys_fit_into_s3() -> None:
 
 
 def test_parsers_invert_key_builders() -> None:
-    """Each parser is the inverse of its builder."""
     assert parse_accepted_key(accepted_key(WHO)) == WHO
     assert parse_blob_key(blob_key(DIGEST)) == DIGEST
     assert parse_quarantine_key(quarantine_key(WHO, DIGEST)) == (WHO, DIGEST)
@@ -156,13 +154,11 @@ def test_foreign_accepted_keys_are_rejected(key: str) -> None:
     ],
 )
 def test_foreign_blob_keys_are_rejected(key: str) -> None:
-    """A blob key with a wrong fan-out or form is rejected."""
     with pytest.raises(InvalidRecord):
         parse_blob_key(key)
 
 
 def test_foreign_reference_and_quarantine_keys_are_rejected() -> None:
-    """Reverse references and quarantine keys must have their form."""
     for key in (
         accepted_key(WHO),
         accepted_by_blob_key(DIGEST, WHO).replace("e3/b0", "e3/b1"),
@@ -202,7 +198,6 @@ def test_foreign_reference_and_quarantine_keys_are_rejected() -> None:
 def test_identities_without_a_valid_key_are_rejected(
     agent: str, boot: str, start: int, end: int
 ) -> None:
-    """Ids and ranges are checked when an identity is made."""
     with pytest.raises(InvalidFrame):
         Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
 

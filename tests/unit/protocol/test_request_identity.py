@@ -21,13 +21,7 @@ def derive(
     source: str = "content",
     value: bytes = b"v",
 ) -> RequestIdentity:
-    return request_identity(
-        principal=principal,
-        door=door,  # type: ignore[arg-type]
-        kind=kind,  # type: ignore[arg-type]
-        source=source,  # type: ignore[arg-type]
-        value=value,
-    )
+    return request_identity(principal=principal, door=door, kind=kind, source=source, value=value)
 
 
 def test_form_is_pinned() -> None:

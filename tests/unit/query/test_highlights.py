@@ -27,7 +27,7 @@ from sluice_query.settings import QuerySettings
 def test_every_match_of_the_engine_is_a_range(
     text: str, given: dict[str, bool], body: str, wanted: list[tuple[int, int]]
 ) -> None:
-    query = Query(from_ns=0, to_ns=1, text=text, **given)  # type: ignore[arg-type]
+    query = Query(from_ns=0, to_ns=1, text=text, **given)
     rows: list[Row] = [{"body": body}, {"body": "zzz"}]
     with open_engine(QuerySettings(threads=1)) as engine:
         add_highlights(engine, query, rows)

@@ -25,7 +25,7 @@ def test_a_log_record_has_its_body_and_severity() -> None:
         "attributes": {"k": "v"},
     }
     assert last == {"summary": json.loads(json.dumps(last["summary"]))}
-    assert last["summary"]["results"] == 1  # type: ignore[index]
+    assert last["summary"]["results"] == 1
 
 
 def test_fields_without_a_value_are_omitted() -> None:

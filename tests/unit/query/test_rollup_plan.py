@@ -49,7 +49,6 @@ def plan(
 
 def parts(found: RollupPlan | None) -> tuple[list[tuple[int, int]], ...]:
     """Return the spans of hours, minutes and samples, in minutes."""
-    assert found is not None
     return tuple(
         [(span.from_ns // MINUTE_NS, span.to_ns // MINUTE_NS) for span in spans]
         for spans in (found.hours, found.minutes, found.samples)
@@ -58,7 +57,6 @@ def parts(found: RollupPlan | None) -> tuple[list[tuple[int, int]], ...]:
 
 def test_whole_hours_and_minutes_come_from_rollups_and_the_edges_from_samples() -> None:
     found = plan(MINUTE_NS - 1, 181 * MINUTE_NS + 1, step=2 * HOUR_NS)
-    assert found is not None
     assert parts(found)[:2] == ([(60, 180)], [(1, 60), (180, 181)])
     assert found.samples == (
         TimeSpan(MINUTE_NS - 1, MINUTE_NS),
@@ -69,8 +67,7 @@ def test_whole_hours_and_minutes_come_from_rollups_and_the_edges_from_samples() 
 
 
 @pytest.mark.parametrize(
-    "conditions",
-    [{"step": 90 * 10**9}, {"step": 10**9}, {"attributes": (("host", "a"),)}],
+    "conditions", [{"step": 90 * 10**9}, {"step": 10**9}, {"attributes": (("host", "a"),)}]
 )
 def test_rollups_are_not_used_where_samples_answer_differently(conditions: dict[str, Any]) -> None:
     """Steps that are not whole minutes, and attributes, which may belong to a resource."""
@@ -109,12 +106,10 @@ def test_before_the_cut_of_retention_only_rollups_are_used() -> None:
     cut = delete(to_unix_ns=90 * MINUTE_NS + 1)
     found = plan(MINUTE_NS + 1, 4 * HOUR_NS, cut, step=HOUR_NS)
     assert parts(found) == ([(120, 240)], [(1, 91)], [(91, 120)])
-    assert found is not None
     assert found.rollups_only_before_ns == 91 * MINUTE_NS
     assert found.span == TimeSpan(MINUTE_NS, 4 * HOUR_NS)
     assert parts(plan(90 * MINUTE_NS + 1, 4 * HOUR_NS, cut)) == ([], [(120, 240)], [(90, 120)])
     old = plan(1, MINUTE_NS + 1, cut)
-    assert old is not None
     assert (parts(old), old.span) == (([], [(0, 2)], []), TimeSpan(0, 2 * MINUTE_NS))
     other = delete(2, agent_id="a")
     assert [one.dropped for one in (plan(1, HOUR_NS, cut, other), old) if one] == [(other,), ()]
@@ -152,7 +147,6 @@ def test_files_are_read_for_the_edges_and_for_samples_that_are_later_than_the_ro
 
 def test_rows_of_samples_that_the_table_does_not_contain_are_recognized() -> None:
     found = plan(0, HOUR_NS)
-    assert found is not None
     assert found.is_within({0: 5, 1: 8})
     assert not found.is_within({0: 5, 1: 6})
     assert not found.is_within({0: 5})

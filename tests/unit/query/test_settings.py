@@ -18,7 +18,7 @@ from sluice_query.settings import QuerySettings, ServeSettings
 )
 def test_bounds_of_a_query_out_of_range_are_refused(name: str, value: float) -> None:
     with pytest.raises(BadUsage, match=name):
-        QuerySettings(**{name: value})  # type: ignore[arg-type]
+        QuerySettings(**{name: value})
 
 
 def test_a_duration_of_zero_is_refused() -> None:

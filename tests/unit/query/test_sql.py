@@ -44,10 +44,7 @@ POINTS = (
 LATER_POINTS = (
     metric_batch([10, 20], start=6, from_ns=DAY0_NS // MINUTE_NS * MINUTE_NS + MINUTE_NS),
 )
-ENTRIES = (
-    make_batch(0, 2, kind="entries"),
-    make_batch(5, 2, kind="entries", agent="host-3"),
-)
+ENTRIES = (make_batch(0, 2, kind="entries"), make_batch(5, 2, kind="entries", agent="host-3"))
 """A batch with times and a batch without times."""
 
 

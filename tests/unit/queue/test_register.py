@@ -52,7 +52,6 @@ def filled(count: int) -> Register:
 
 
 def test_register_fields_have_their_documented_offsets() -> None:
-    """Each header field is at its documented offset."""
     state = open_epoch(filled(2), bytes([7] * 16), NONCE)
     body = encode_register(state)
     assert body[:4] == b"LMQ1"
@@ -69,7 +68,6 @@ def test_register_fields_have_their_documented_offsets() -> None:
 
 @given(st.integers(0, 40), st.integers(0, 40), st.binary(max_size=20))
 def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
-    """A decoded register equals the encoded one after any appends and dequeues."""
     state = Register(revision=1, nonce=NONCE)
     if count:
         drafts = tuple(draft(number, metadata) for number in range(count))
@@ -83,7 +81,6 @@ def test_register_round_trips(count: int, acked: int, metadata: bytes) -> None:
 
 
 def test_append_copies_existing_entries_undecoded() -> None:
-    """An append copies bytes that are not entries unchanged."""
     state = filled(1)
     garbled = Register(
         revision=1, nonce=NONCE, next_sequence=2, count=1, entries=b"?" * len(state.entries)
@@ -111,7 +108,6 @@ def test_spill_and_dequeue_keep_every_entry_in_order() -> None:
 
 
 def test_spill_is_a_function_of_the_state() -> None:
-    """Two producers with the same state write the same segment."""
     assert spill(KEY, filled(10)) == spill(KEY, filled(10))
 
 
@@ -150,7 +146,6 @@ def test_decode_rejects_foreign_and_broken_bytes() -> None:
 
 @given(st.binary(max_size=400))
 def test_decode_of_random_bytes_raises_typed_errors(tail: bytes) -> None:
-    """The decoder raises only its own errors, whatever the bytes."""
     body = b"LMQ1\x01\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
         body_descriptors(KEY, decode_register(KEY, body))

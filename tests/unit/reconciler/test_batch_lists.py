@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from support.builders import log_columns, make_identity, manifest_of
-from support.queue_store import SimClock, SimStore
+from support.queue_store import SimStore
 
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.keys import accepted_by_time_key, accepted_key
@@ -66,7 +66,7 @@ def test_the_newest_come_first_whatever_is_listed(
 ) -> None:
     """A burst of 40 batches, and some hours before it a few others."""
     monkeypatch.setattr(batch_lists, "LISTED_MAX", listed_max)
-    store = ShortPages(clock=SimClock())
+    store = ShortPages()
     burst = list(range(5, 405, 10))
     old = [7_200_000, 7_300_000, 90_000_000]
     asyncio.run(index(store, *old[::-1], *burst[::-1]))
@@ -90,7 +90,7 @@ def test_a_span_names_the_part_of_it_that_was_read(
     alone = ages_ms[::3]
     for place, age_ms in enumerate(one for one in ages_ms if one not in alone):
         packs[rng.randrange(6) if rng.random() < 0.3 else place * 6 // 40].append(age_ms)
-    store = ShortPages(clock=SimClock())
+    store = ShortPages()
     asyncio.run(fill(store, packs, alone))
     since_ns, before_ns = NOW_NS - 50_000 * MS, NOW_NS - 1_000 * MS
     found = asyncio.run(read_span(store, since_ns, before_ns, limit, opened_max))
@@ -108,11 +108,10 @@ def test_a_span_names_the_part_of_it_that_was_read(
     ("limit", "opened_max", "packed"), [(3, 1000, False), (3, 1000, True), (1000, 3, False)]
 )
 def test_the_part_that_was_read_is_as_long_as_possible(
-    monkeypatch: pytest.MonkeyPatch, limit: int, opened_max: int, *, packed: bool
+    store: SimStore, monkeypatch: pytest.MonkeyPatch, limit: int, opened_max: int, *, packed: bool
 ) -> None:
     """Three of five batches are read: the span is complete after the fourth."""
     monkeypatch.setattr(batch_lists, "READS_AT_ONCE", 1)
-    store = SimStore(clock=SimClock())
     ages_ms = [50, 40, 30, 20, 10]
     asyncio.run(fill(store, [ages_ms], []) if packed else index(store, *ages_ms))
     found = asyncio.run(read_span(store, NOW_NS - 60 * MS, NOW_NS, limit, opened_max))

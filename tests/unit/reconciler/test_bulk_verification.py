@@ -1,6 +1,5 @@
 """Verification of many batches by a few calls of the store."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace as with_fields
 from pathlib import Path
@@ -64,7 +63,6 @@ async def world(store: LocalStore) -> tuple[Any, list[ObjectKey], Named]:
     malformed = accepted_key(manifest(8000).identity)
     await store.create(malformed, b"not a manifest")
     blob = await store.head(blob_key(lost.digest))
-    assert isinstance(blob, ObjectInfo)
     assert blob.incarnation is not None
     await store.delete(blob.key, blob.incarnation)
     changed: dict[ObjectKey, dict[str, Any]] = {
@@ -100,43 +98,33 @@ def expected(keys: list[ObjectKey], named: Named, collector: str) -> list[object
 
 
 @pytest.mark.parametrize("with_names", [True, False])
-def test_each_batch_is_valid_or_held_for_its_defect(with_names: bool, tmp_path: Path) -> None:
+async def test_each_batch_is_valid_or_held_for_its_defect(with_names: bool, tmp_path: Path) -> None:
     """Number 7 has no checksum: its blob is read. The entry of number 9 is not its manifest."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path) as plain:
-            store, keys, named = await world(plain)
-            names = named if with_names else {}
-            collector = named[keys[0]].collector_id
-            assert await check(store, keys, names) == expected(keys, names, collector)
-            assert await verify_batches(store, [], RequestLimit(2)) == []
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path) as plain:
+        store, keys, named = await world(plain)
+        names = named if with_names else {}
+        collector = named[keys[0]].collector_id
+        assert await check(store, keys, names) == expected(keys, names, collector)
+        assert await verify_batches(store, [], RequestLimit(2)) == []
 
 
-def test_a_blob_that_is_not_its_checksum_is_found_by_a_full_read(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            one = await accept(store, 0)
-            key = accepted_key(one.identity)
-            path = tmp_path / blob_key(one.digest)
-            path.write_bytes(b"x" * one.frame_bytes)
-            [seen] = await verify_batches(store, [key], RequestLimit(1))
-            assert isinstance(seen, HoldRecord)
-            assert seen.reason is HoldReason.BLOB_CORRUPT
-
-    asyncio.run(run())
+async def test_a_blob_that_is_not_its_checksum_is_found_by_a_full_read(tmp_path: Path) -> None:
+    async with open_local_store(tmp_path) as store:
+        one = await accept(store, 0)
+        key = accepted_key(one.identity)
+        path = tmp_path / blob_key(one.digest)
+        path.write_bytes(b"x" * one.frame_bytes)
+        [seen] = await verify_batches(store, [key], RequestLimit(1))
+        assert isinstance(seen, HoldRecord)
+        assert seen.reason is HoldReason.BLOB_CORRUPT
 
 
-def test_a_key_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            good = accepted_key((await accept(store, 0)).identity)
-            bad, valid = await verify_batches(store, [ObjectKey("../x"), good], RequestLimit(1))
-            assert isinstance(bad, StoreError)
-            assert isinstance(valid, VerifiedBatch)
-
-    asyncio.run(run())
+async def test_a_key_that_cannot_be_read_stops_no_other(tmp_path: Path) -> None:
+    async with open_local_store(tmp_path) as store:
+        good = accepted_key((await accept(store, 0)).identity)
+        bad, valid = await verify_batches(store, [ObjectKey("../x"), good], RequestLimit(1))
+        assert isinstance(bad, StoreError)
+        assert isinstance(valid, VerifiedBatch)
 
 
 async def _no_check(*_: Any) -> None:
@@ -160,14 +148,11 @@ async def _entry_is_proof(
 @pytest.mark.parametrize(
     ("name", "bug"), [("_check_blobs", _no_check), ("_compare_named", _entry_is_proof)]
 )
-def test_planted_bugs_in_the_verification_of_batches_are_found(
+async def test_planted_bugs_in_the_verification_of_batches_are_found(
     name: str, bug: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with open_local_store(tmp_path) as plain:
-            store, keys, named = await world(plain)
-            monkeypatch.setattr(verify, name, bug)
-            collector = named[keys[0]].collector_id
-            assert await check(store, keys, named) != expected(keys, named, collector)
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path) as plain:
+        store, keys, named = await world(plain)
+        monkeypatch.setattr(verify, name, bug)
+        collector = named[keys[0]].collector_id
+        assert await check(store, keys, named) != expected(keys, named, collector)

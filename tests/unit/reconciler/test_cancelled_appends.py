@@ -5,15 +5,15 @@ batch is in the queue once.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from support.queue_store import OneByOne, SimClock, SimIds, SimStore
+from support.queue_store import OneByOne, SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import runtime_of
 
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.worker import LaneWorker, Takeover
 from sluice_reconciler.metrics import ReconcilerMetrics
@@ -52,8 +52,7 @@ class CancellingStore(OneByOne):
 
 
 def worker(store: Any, seed: int) -> LaneWorker:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return LaneWorker(store, LANE, runtime, ReconcilerMetrics(), 1)
+    return LaneWorker(store, LANE, runtime_of(store, seed), ReconcilerMetrics(), 1)
 
 
 Next = Callable[[LaneWorker, SimStore], Awaitable[LaneWorker]]
@@ -76,7 +75,7 @@ async def kill(one: LaneWorker, store: SimStore) -> LaneWorker:
 
 async def play(next_step: Next, calls: int, *, is_applied: bool) -> bool:
     """Cancel the second append; return whether it was long enough to be cancelled."""
-    plain = SimStore(clock=SimClock())
+    plain = SimStore()
     store = CancellingStore(plain, is_applied=is_applied)
     one = worker(store, 1)
     batches = [await accept(plain, seq) for seq in (0, 10, 20)]

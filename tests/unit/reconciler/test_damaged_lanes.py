@@ -1,35 +1,27 @@
 """Damaged and lost bookkeeping of lanes: reported with the next step, and rebuilt with a copy."""
 
-import asyncio
-import random
 from collections.abc import Callable
 
 import pytest
-from support.queue_store import CrowdedStore, SimClock, SimIds, SimStore
+from support.queue_store import CrowdedStore, SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import make
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import UnsupportedVersion
 from sluice_protocol.keys import damaged_copy_key, digest_of, segment_key
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
-from sluice_queue.lane import Lane, Runtime, spill
+from sluice_queue.lane import Lane, spill
 from sluice_queue.register import decode_register, encode_register
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.state import damaged_state_key, lane_key
 from sluice_reconciler.rebuild import Rebuild
-from sluice_reconciler.service import Reconciler
 
 LANE = Lane(queue="spark", lane=0)
 LANES = 2
 AGENTS = ("host-1", "host-2", "host-3", "host-4")
-
-
-def make(store: SimStore, seed: int = 1) -> Reconciler:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(store, Authority(authority_id="A", lanes=LANES), runtime=runtime)
 
 
 def rebuild(store: SimStore, persisted: int = 0) -> Rebuild:
@@ -43,7 +35,7 @@ async def status(store: SimStore) -> dict[int, LaneStatus]:
 
 async def filled(passes: int = 3) -> SimStore:
     """Return a store in which both lanes of the queue have one entry per pass."""
-    store = SimStore(clock=SimClock())
+    store = SimStore()
     for seq in range(0, passes * 10, 10):
         for agent in AGENTS:
             await accept(store, seq, agent=agent)
@@ -67,168 +59,129 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("change", DAMAGES.values(), ids=DAMAGES.keys())
-def test_damaged_register_is_kept_and_the_lane_rebuilt(change: Callable[[bytes], bytes]) -> None:
+async def test_damaged_register_is_kept_and_the_lane_rebuilt(
+    change: Callable[[bytes], bytes],
+) -> None:
     """Status and comparison name the next step; the rebuild loses no batch and keeps the bytes."""
+    store = await filled()
+    before = sorted(one.identity for one in await enqueued(store))
+    broken = damage(store, LANE.key, change)
 
-    async def run() -> None:
-        store = await filled()
-        before = sorted(one.identity for one in await enqueued(store))
-        broken = damage(store, LANE.key, change)
+    seen = await status(store)
+    assert [seen[lane].condition for lane in (0, 1)] == [LaneCondition.DAMAGED, LaneCondition.SOUND]
+    assert "sluice rebuild" in seen[0].problem
+    found = [(one.key, one.wrong) async for one in rebuild(store).differences()]
+    assert found == [(LANE.key, DifferenceKind.UNREADABLE)]
+    assert store.held[LANE.key].body == broken
 
-        seen = await status(store)
-        assert [seen[lane].condition for lane in (0, 1)] == [
-            LaneCondition.DAMAGED,
-            LaneCondition.SOUND,
-        ]
-        assert "sluice rebuild" in seen[0].problem
-        found = [(one.key, one.wrong) async for one in rebuild(store).differences()]
-        assert found == [(LANE.key, DifferenceKind.UNREADABLE)]
-        assert store.held[LANE.key].body == broken
-
-        copy = damaged_copy_key("spark", 0, digest_of(broken))
-        repaired = [one async for one in rebuild(store).repair()]
-        assert [(one.key, one.wrong) for one in repaired] == [(LANE.key, DifferenceKind.UNREADABLE)]
-        assert f"kept as {copy}" in repaired[0].detail
-        assert store.held[copy].body == broken
-        await make(store, 50).once()
-        assert [one async for one in rebuild(store).differences()] == []
-        assert sorted(one.identity for one in await enqueued(store)) == before
-        assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
-
-    asyncio.run(run())
+    copy = damaged_copy_key("spark", 0, digest_of(broken))
+    repaired = [one async for one in rebuild(store).repair()]
+    assert [(one.key, one.wrong) for one in repaired] == [(LANE.key, DifferenceKind.UNREADABLE)]
+    assert f"kept as {copy}" in repaired[0].detail
+    assert store.held[copy].body == broken
+    await make(store, 50).once()
+    assert [one async for one in rebuild(store).differences()] == []
+    assert sorted(one.identity for one in await enqueued(store)) == before
+    assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
 
 
-def test_damaged_register_halts_only_its_lane() -> None:
-
-    async def run() -> None:
-        store = await filled()
-        damage(store, LANE.key, DAMAGES["cut short"])
-        for agent in AGENTS:
-            await accept(store, 100, agent=agent)
-        report = await make(store, 2).once()
-        assert report.registers_lost == (LANE.key,)
-        assert (report.outcome.enqueued, report.outcome.left) == (2, 2)
-
-    asyncio.run(run())
+async def test_damaged_register_halts_only_its_lane() -> None:
+    store = await filled()
+    damage(store, LANE.key, DAMAGES["cut short"])
+    for agent in AGENTS:
+        await accept(store, 100, agent=agent)
+    report = await make(store, 2).once()
+    assert report.registers_lost == (LANE.key,)
+    assert (report.outcome.enqueued, report.outcome.left) == (2, 2)
 
 
-def test_register_of_a_newer_version_is_never_replaced() -> None:
+async def test_register_of_a_newer_version_is_never_replaced() -> None:
     """It is not damaged: the error names the upgrade as the next step, and nothing is written."""
-
-    async def run() -> None:
-        store = await filled()
-        newer = damage(store, LANE.key, lambda body: body[:4] + b"\x02\x00" + body[6:])
-        with pytest.raises(UnsupportedVersion, match="update"):
-            _ = [one async for one in rebuild(store).repair(first_sequence=1)]
-        assert store.held[LANE.key].body == newer
-
-    asyncio.run(run())
+    store = await filled()
+    newer = damage(store, LANE.key, lambda body: body[:4] + b"\x02\x00" + body[6:])
+    with pytest.raises(UnsupportedVersion, match="update"):
+        _ = [one async for one in rebuild(store).repair(first_sequence=1)]
+    assert store.held[LANE.key].body == newer
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["missing", "damaged"])
-def test_lane_with_an_unreadable_segment_is_rebuilt(gone: bool) -> None:
+async def test_lane_with_an_unreadable_segment_is_rebuilt(gone: bool) -> None:
     """The segments are moved, since the new register assigns their sequences again."""
-
-    async def run() -> None:
-        store = await filled(4)
-        moved = spill(LANE.key, decode_register(LANE.key, store.held[LANE.key].body))
-        key = segment_key("spark", 0, moved.ref.first, moved.ref.last)
-        store._put(key, moved.body)
-        store._put(LANE.key, encode_register(moved.after))
-        assert len((await read_lane(store, "spark", 0)).descriptors) == 4
-        if gone:
-            del store.held[key]
-        else:
-            damage(store, key, DAMAGES["cut short"])
-        assert (await status(store))[0].condition is LaneCondition.DAMAGED
-        with pytest.raises(LaneDamaged, match="sluice rebuild"):
-            await read_lane(store, "spark", 0)
-        repaired = [one.wrong async for one in rebuild(store).repair()]
-        assert repaired == [DifferenceKind.UNREADABLE]
-        assert key not in store.held
-        copies = [one for one in store.held if "/damaged-" in one]
-        assert len(copies) == (1 if gone else 2)
-        await make(store, 50).once()
-        assert len(await enqueued(store)) == 16
-        assert [one async for one in rebuild(store).differences()] == []
-
-    asyncio.run(run())
+    store = await filled(4)
+    moved = spill(LANE.key, decode_register(LANE.key, store.held[LANE.key].body))
+    key = segment_key("spark", 0, moved.ref.first, moved.ref.last)
+    store._put(key, moved.body)
+    store._put(LANE.key, encode_register(moved.after))
+    assert len((await read_lane(store, "spark", 0)).descriptors) == 4
+    if gone:
+        del store.held[key]
+    else:
+        damage(store, key, DAMAGES["cut short"])
+    assert (await status(store))[0].condition is LaneCondition.DAMAGED
+    with pytest.raises(LaneDamaged, match="sluice rebuild"):
+        await read_lane(store, "spark", 0)
+    repaired = [one.wrong async for one in rebuild(store).repair()]
+    assert repaired == [DifferenceKind.UNREADABLE]
+    assert key not in store.held
+    copies = [one for one in store.held if "/damaged-" in one]
+    assert len(copies) == (1 if gone else 2)
+    await make(store, 50).once()
+    assert len(await enqueued(store)) == 16
+    assert [one async for one in rebuild(store).differences()] == []
 
 
 @pytest.mark.parametrize("trace", ["lane state", "segment", "consumer"])
-def test_missing_register_is_reported_as_lost_lane(trace: str) -> None:
+async def test_missing_register_is_reported_as_lost_lane(trace: str) -> None:
     """The register is gone; any one of three traces shows that the lane existed."""
-
-    async def run() -> None:
-        store = await filled()
-        del store.held[LANE.key]
-        persisted = {}
-        if trace != "lane state":
-            del store.held[lane_key(LANE)]
-        if trace == "segment":
-            store._put(segment_key("spark", 0, 1, 2), b"any")
-        if trace == "consumer":
-            persisted = {LANE: 3}
-        seen = {one.lane: one for one in await read_queue_status(store, LANES, "spark", persisted)}
-        assert [seen[lane].condition for lane in (0, 1)] == [
-            LaneCondition.LOST,
-            LaneCondition.SOUND,
-        ]
-        assert "sluice rebuild" in seen[0].problem
-
-    asyncio.run(run())
+    store = await filled()
+    del store.held[LANE.key]
+    persisted = {}
+    if trace != "lane state":
+        del store.held[lane_key(LANE)]
+    if trace == "segment":
+        store._put(segment_key("spark", 0, 1, 2), b"any")
+    if trace == "consumer":
+        persisted = {LANE: 3}
+    seen = {one.lane: one for one in await read_queue_status(store, LANES, "spark", persisted)}
+    assert [seen[lane].condition for lane in (0, 1)] == [LaneCondition.LOST, LaneCondition.SOUND]
+    assert "sluice rebuild" in seen[0].problem
 
 
-def test_lane_that_was_never_used_is_not_lost() -> None:
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        await accept(store, 0, agent="host-1")
-        await make(store).once()
-        assert [one.condition for one in await read_queue_status(store, 64)] == [
-            LaneCondition.SOUND
-        ]
-
-    asyncio.run(run())
+async def test_lane_that_was_never_used_is_not_lost(store: SimStore) -> None:
+    await accept(store, 0, agent="host-1")
+    await make(store).once()
+    assert [one.condition for one in await read_queue_status(store, 64)] == [LaneCondition.SOUND]
 
 
-def test_lanes_are_read_concurrently_within_a_bound() -> None:
+async def test_lanes_are_read_concurrently_within_a_bound() -> None:
     """With 64 lanes and 20 ms for each request, one after the other would take four seconds."""
-
-    async def run() -> None:
-        store = CrowdedStore(clock=SimClock())
-        await accept(store, 0, agent="host-1")
-        await make(store).once()
-        store.most = 0
-        await read_queue_status(store, 64)
-        assert store.most == LANES_AT_ONCE
-
-    asyncio.run(run())
+    store = CrowdedStore()
+    await accept(store, 0, agent="host-1")
+    await make(store).once()
+    store.most = 0
+    await read_queue_status(store, 64)
+    assert store.most == LANES_AT_ONCE
 
 
-def test_damaged_lane_state_is_kept_and_every_batch_of_the_lane_enqueued_again() -> None:
+async def test_damaged_lane_state_is_kept_and_every_batch_of_the_lane_enqueued_again() -> None:
+    store = await filled()
+    before = {one.identity for one in await enqueued(store)}
+    broken = damage(store, lane_key(LANE), lambda body: body[:20])
+    assert (await status(store))[0].condition is LaneCondition.DAMAGED
+    report = await make(store, 2).once()
+    assert report.registers_lost == (lane_key(LANE),)
+    assert (report.outcome.enqueued, report.outcome.left) == (0, 6)
 
-    async def run() -> None:
-        store = await filled()
-        before = {one.identity for one in await enqueued(store)}
-        broken = damage(store, lane_key(LANE), lambda body: body[:20])
-        assert (await status(store))[0].condition is LaneCondition.DAMAGED
-        report = await make(store, 2).once()
-        assert report.registers_lost == (lane_key(LANE),)
-        assert (report.outcome.enqueued, report.outcome.left) == (0, 6)
-
-        repaired = [(one.key, one.wrong) async for one in rebuild(store).repair()]
-        assert repaired == [(lane_key(LANE), DifferenceKind.UNREADABLE)]
-        assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
-        assert (await make(store, 50).once()).outcome.enqueued == 6
-        assert {one.identity for one in await enqueued(store)} == before
-        assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
-
-    asyncio.run(run())
+    repaired = [(one.key, one.wrong) async for one in rebuild(store).repair()]
+    assert repaired == [(lane_key(LANE), DifferenceKind.UNREADABLE)]
+    assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
+    assert (await make(store, 50).once()).outcome.enqueued == 6
+    assert {one.identity for one in await enqueued(store)} == before
+    assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
 
 
 @pytest.mark.parametrize("lost", [True, False], ids=["missing", "damaged"])
-def test_rebuild_of_a_register_that_was_interrupted_can_be_repeated(lost: bool) -> None:
+async def test_rebuild_of_a_register_that_was_interrupted_can_be_repeated(lost: bool) -> None:
     """Whichever write is the last one that was made, the lane stays halted until the repetition.
 
     The position of the consumer is not stored, as for every queue but Spark's.
@@ -237,38 +190,35 @@ def test_rebuild_of_a_register_that_was_interrupted_can_be_repeated(lost: bool) 
     async def repair(store: SimStore) -> None:
         _ = [one async for one in make(store, 9).rebuild().repair(first_sequence=3)]
 
-    async def run() -> None:
-        for writes in range(1, 6):
-            store = await filled()
-            before = {one.identity for one in await enqueued(store)}
-            if lost:
-                del store.held[LANE.key]
-            else:
-                damage(store, LANE.key, DAMAGES["cut short"])
-            put, left = store._put, [writes]
+    for writes in range(1, 6):
+        store = await filled()
+        before = {one.identity for one in await enqueued(store)}
+        if lost:
+            del store.held[LANE.key]
+        else:
+            damage(store, LANE.key, DAMAGES["cut short"])
+        put, left = store._put, [writes]
 
-            def stop(key: str, body: bytes, put: object = put, left: list[int] = left) -> object:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise KeyboardInterrupt
-                return put(key, body)  # type: ignore[operator]
+        def stop(key: str, body: bytes, put: object = put, left: list[int] = left) -> object:
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+            return put(key, body)
 
-            store._put = stop  # type: ignore[method-assign, assignment]
-            interrupted = False
-            try:
-                await repair(store)
-            except KeyboardInterrupt:
-                interrupted = True
-            del store._put  # type: ignore[method-assign]
-            if interrupted:
-                assert (await status(store))[0].condition is not LaneCondition.SOUND
-                await repair(store)
-            await make(store, 50).once()
-            assert {one.identity for one in await enqueued(store)} == before
-            consumer = await Consumer.open(store, queue="spark", lane=0, resume_after=2)
-            assert (await consumer.next_descriptors(1))[0].sequence == 3
-            if not interrupted:
-                return
-        raise AssertionError("the rebuild was interrupted every time")
-
-    asyncio.run(run())
+        store._put = stop
+        interrupted = False
+        try:
+            await repair(store)
+        except KeyboardInterrupt:
+            interrupted = True
+        del store._put
+        if interrupted:
+            assert (await status(store))[0].condition is not LaneCondition.SOUND
+            await repair(store)
+        await make(store, 50).once()
+        assert {one.identity for one in await enqueued(store)} == before
+        consumer = await Consumer.open(store, queue="spark", lane=0, resume_after=2)
+        assert (await consumer.next_descriptors(1))[0].sequence == 3
+        if not interrupted:
+            return
+    raise AssertionError("the rebuild was interrupted every time")

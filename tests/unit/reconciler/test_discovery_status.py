@@ -1,10 +1,8 @@
 """The report of `sluice reconciler status`, from a store without a running reconciler."""
 
-import asyncio
-
 import pytest
 from support.gateway_journal import JournalWriter
-from support.queue_store import SimClock, SimStore
+from support.queue_store import SimStore
 
 from sluice_protocol.journals import JOURNAL_REPLACED_AFTER_S, journal_key
 from sluice_protocol.units import NS_PER_S
@@ -16,32 +14,25 @@ from sluice_reconciler.discovery import (
 )
 
 
-def test_the_state_of_each_process_is_read_from_its_journal() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        for name, closed in (("gw-1", False), ("gw-2", True)):
-            writer = JournalWriter(
-                store,
-                store.clock.at_ns,
-                collector_id=name,
-                ulid=f"01J0000000000000000000000{closed:d}",
-            )
-            await writer.register()
-            await writer.append([], through_ns=store.clock.at_ns, closed=closed)
-        empty = await read_discovery_status(store)
-        assert empty.complete_through_unix_ns is None
-        assert not empty.journaled
-        states = {one.gateway: (one.state, one.unprocessed) for one in empty.processes}
-        # A gateway that wrote its last object has ended, whether or not a reconciler processed it.
-        assert states == {"gw-1": (ProcessState.OPEN, 1), "gw-2": (ProcessState.CLOSED, 1)}
-        assert not empty.is_caught_up
-        store.clock.at_ns += int((JOURNAL_REPLACED_AFTER_S + 5) * NS_PER_S)
-        later = await read_discovery_status(store)
-        assert later.processes[0].state is ProcessState.LAPSED
-        assert later.processes[0].silent_s >= JOURNAL_REPLACED_AFTER_S
-        assert journal_key(later.processes[0].process, 1) in store.held
-
-    asyncio.run(run())
+async def test_the_state_of_each_process_is_read_from_its_journal(store: SimStore) -> None:
+    for name, closed in (("gw-1", False), ("gw-2", True)):
+        writer = JournalWriter(
+            store, store.clock.at_ns, collector_id=name, ulid=f"01J0000000000000000000000{closed:d}"
+        )
+        await writer.register()
+        await writer.append([], through_ns=store.clock.at_ns, closed=closed)
+    empty = await read_discovery_status(store)
+    assert empty.complete_through_unix_ns is None
+    assert not empty.journaled
+    states = {one.gateway: (one.state, one.unprocessed) for one in empty.processes}
+    # A gateway that wrote its last object has ended, whether or not a reconciler processed it.
+    assert states == {"gw-1": (ProcessState.OPEN, 1), "gw-2": (ProcessState.CLOSED, 1)}
+    assert not empty.is_caught_up
+    store.clock.at_ns += int((JOURNAL_REPLACED_AFTER_S + 5) * NS_PER_S)
+    later = await read_discovery_status(store)
+    assert later.processes[0].state is ProcessState.LAPSED
+    assert later.processes[0].silent_s >= JOURNAL_REPLACED_AFTER_S
+    assert journal_key(later.processes[0].process, 1) in store.held
 
 
 def process(state: ProcessState, unprocessed: int = 0) -> ProcessStatus:

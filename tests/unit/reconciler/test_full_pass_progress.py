@@ -1,20 +1,19 @@
 """When a full pass begins where journals make it rare, and how an interrupted one continues."""
 
-import asyncio
-import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 import pytest
-from support.queue_store import SimClock, SimIds, SimStore
+from support import reconciler_world
+from support.queue_store import SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import runtime_of
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME, WORK_LISTS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
 from sluice_reconciler.completeness import StoreTally
 from sluice_reconciler.passes.full_pass import HandOver, PassRun
 from sluice_reconciler.passes.progress import (
@@ -29,8 +28,6 @@ from sluice_reconciler.passes.progress import (
     safety_interval_s,
 )
 from sluice_reconciler.pipeline import PipelineResult
-from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.port import ListPage
 
 DAY_S = 86_400.0
@@ -112,93 +109,68 @@ class Interrupted(SimStore):
             yield page
 
 
-def make(store: SimStore, seed: int) -> Reconciler:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(
-        store,
-        Authority(authority_id="A", lanes=2),
-        settings=ReconcilerSettings(list_batches_max=2, takeover_after_s=0),
-        runtime=runtime,
-    )
+make = partial(reconciler_world.make, list_batches_max=2, takeover_after_s=0)
 
 
-def test_an_interrupted_pass_continues_at_the_last_finished_boot(
+async def test_an_interrupted_pass_continues_at_the_last_finished_boot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(PassProgress, "is_due", lambda self: True)
-
-    async def run() -> None:
-        store = Interrupted(clock=SimClock())
-        store.listed_after = []
-        for agent in ("a", "b", "c", "d"):
-            for seq in range(0, 50, 10):
-                await accept(store, seq, agent=agent)
-        first = make(store, 1)
-        store.left = 12
-        await first.progress.read()
-        with pytest.raises(StoreUnavailable):
-            await first._pass_loop.run_once(None, NextPass(start=True))
-        record = decode_record(PASS, store.held[PASS].body, PassRecord)
-        assert not record.ended
-        assert not record.left
-        assert record.spans[0].at != ""
-        store.left, store.listed_after = 10**9, []
-        again = make(store, 2)
-        await again.progress.read()
-        report = await again._pass_loop.run_once(None, NextPass(start=True, resume=True))
-        assert store.listed_after[0] == record.spans[0].at
-        assert report.began_ns == record.began_unix_ns
-        assert report.complete_through_ns == record.began_unix_ns
-        assert report.listed == 20
-        assert not report.is_whole, "another process listed the first part"
-        assert again.whole_pass is None
-        batches = [one.identity for one in await enqueued(store)]
-        assert len(batches) == len(set(batches)) == 20
-        assert decode_record(PASS, store.held[PASS].body, PassRecord).ended
-
-    asyncio.run(run())
+    store = Interrupted()
+    store.listed_after = []
+    for agent in ("a", "b", "c", "d"):
+        for seq in range(0, 50, 10):
+            await accept(store, seq, agent=agent)
+    first = make(store, 1)
+    store.left = 12
+    await first.progress.read()
+    with pytest.raises(StoreUnavailable):
+        await first._pass_loop.run_once(None, NextPass(start=True))
+    record = decode_record(PASS, store.held[PASS].body, PassRecord)
+    assert not record.ended
+    assert not record.left
+    assert record.spans[0].at != ""
+    store.left, store.listed_after = 10**9, []
+    again = make(store, 2)
+    await again.progress.read()
+    report = await again._pass_loop.run_once(None, NextPass(start=True, resume=True))
+    assert store.listed_after[0] == record.spans[0].at
+    assert report.began_ns == record.began_unix_ns
+    assert report.complete_through_ns == record.began_unix_ns
+    assert report.listed == 20
+    assert not report.is_whole, "another process listed the first part"
+    assert again.whole_pass is None
+    batches = [one.identity for one in await enqueued(store)]
+    assert len(batches) == len(set(batches)) == 20
+    assert decode_record(PASS, store.held[PASS].body, PassRecord).ended
 
 
-def test_a_process_that_sees_another_one_make_progress_waits() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        runtimes = [
-            Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed)) for seed in (1, 2)
-        ]
-        mine, rival = (PassProgress(store, runtime) for runtime in runtimes)
-        await rival.read()
-        assert await rival.save(stored(1, ended=False))
-        await mine.read()
-        assert mine.rival_runs
-        assert not rival.rival_runs
-        store.clock.at_ns += 61 * NS_PER_S
-        await mine.read()
-        assert not mine.rival_runs
-        assert await mine.save(stored(1, ended=False))
-        assert not await rival.save(stored(1, ended=False))  # another process wrote it
-
-    asyncio.run(run())
+async def test_a_process_that_sees_another_one_make_progress_waits(store: SimStore) -> None:
+    runtimes = [runtime_of(store, seed) for seed in (1, 2)]
+    mine, rival = (PassProgress(store, runtime) for runtime in runtimes)
+    await rival.read()
+    assert await rival.save(stored(1, ended=False))
+    await mine.read()
+    assert mine.rival_runs
+    assert not rival.rival_runs
+    store.clock.at_ns += 61 * NS_PER_S
+    await mine.read()
+    assert not mine.rival_runs
+    assert await mine.save(stored(1, ended=False))
+    assert not await rival.save(stored(1, ended=False))  # another process wrote it
 
 
-def test_a_single_pass_packs_its_entries_however_long_it_takes(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_single_pass_packs_its_entries_however_long_it_takes(
+    store: SimStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stores no progress, so it does not process a chunk that is not full."""
     monkeypatch.setattr(PassProgress, "is_due", lambda self: True)
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        for number in range(8):
-            await accept(store, 0, agent=f"host-{number}")
-        runtime = Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
-        settings = ReconcilerSettings(pack_by_time=True, pack_references=True)
-        authority = Authority(authority_id="A", lanes=2)
-        await Reconciler(store, authority, settings=settings, runtime=runtime).once()
-        for prefix, objects in ((ACCEPTED_BY_TIME, 1), (RAW_BLOBS_BY_TIME, 1), (WORK_LISTS, 2)):
-            assert len([key async for key in listed(store, prefix)]) == objects, prefix
-        assert await store.get(PASS) == NotFound(date_ns=store.clock.now_ns())
-
-    asyncio.run(run())
+    for number in range(8):
+        await accept(store, 0, agent=f"host-{number}")
+    await reconciler_world.make(store, pack_by_time=True, pack_references=True).once()
+    for prefix, objects in ((ACCEPTED_BY_TIME, 1), (RAW_BLOBS_BY_TIME, 1), (WORK_LISTS, 2)):
+        assert len([key async for key in listed(store, prefix)]) == objects, prefix
+    assert await store.get(PASS) == NotFound(date_ns=store.clock.now_ns())
 
 
 async def listed(store: SimStore, prefix: str) -> AsyncIterator[ObjectKey]:
@@ -207,7 +179,7 @@ async def listed(store: SimStore, prefix: str) -> AsyncIterator[ObjectKey]:
             yield one.key
 
 
-def test_batches_that_are_handed_over_count_as_left_until_they_are_enqueued(
+async def test_batches_that_are_handed_over_count_as_left_until_they_are_enqueued(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The pass that continues from a progress without them would never see them again."""
@@ -224,19 +196,16 @@ def test_batches_that_are_handed_over_count_as_left_until_they_are_enqueued(
     async def save(self: PassProgress, record: PassRecord) -> None:
         saved.append(record)
 
-    async def run() -> None:
-        monkeypatch.setattr(HandOver, "give", give)
-        monkeypatch.setattr(PassProgress, "save", save)
-        service = make(SimStore(clock=SimClock()), 1)
-        options = PassOptions(progress=service.progress)
-        boots = StoreTally({}, 0)
-        one = PassRun(service._pass_loop.full_pass, at(0), options, None, boots)
-        span = one.spans[0]
-        span.left.append(ObjectKey("accepted/v1/agent=61/boot=62/0-1.json"))
-        with pytest.raises(StoreUnavailable):
-            await one.hand_over(span)
-        assert (saved[0].left, one.has_left()) == (True, True)
+    monkeypatch.setattr(HandOver, "give", give)
+    monkeypatch.setattr(PassProgress, "save", save)
+    service = make(SimStore(), 1)
+    options = PassOptions(progress=service.progress)
+    boots = StoreTally({}, 0)
+    one = PassRun(service._pass_loop.full_pass, at(0), options, None, boots)
+    span = one.spans[0]
+    span.left.append(ObjectKey("accepted/v1/agent=61/boot=62/0-1.json"))
+    with pytest.raises(StoreUnavailable):
         await one.hand_over(span)
-        assert (saved[1].left, one.has_left()) == (True, False)
-
-    asyncio.run(run())
+    assert (saved[0].left, one.has_left()) == (True, True)
+    await one.hand_over(span)
+    assert (saved[1].left, one.has_left()) == (True, False)

@@ -1,6 +1,5 @@
 """What a comparison of the indexes costs, and what it does about errors and concurrent writers."""
 
-import asyncio
 import errno
 import os
 import tempfile
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.queue_store import OneByOne, SimClock, SimStore
+from support.queue_store import SimStore
 from support.reconciler_seed import accept, index_keys
 
 from sluice_protocol.authority import Authority
@@ -27,12 +26,11 @@ from sluice_store.local import open_local_store
 from sluice_store.port import ListedObject, ListPage
 
 BATCHES = 300
-LIMIT = RequestLimit(4)
 
 
 async def indexed(batches: int = BATCHES, **how: bool) -> tuple[SimStore, list[AcceptedManifest]]:
     """Return a store in which every batch is indexed, and the batches."""
-    store = SimStore(clock=SimClock())
+    store = SimStore()
     made = [await accept(store, 10 * number) for number in range(batches)]
     settings = ReconcilerSettings(**how)
     await Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings).once()
@@ -55,89 +53,68 @@ async def differences(
     ],
     ids=["packed references", "packed entries", "single entries"],
 )
-def test_every_object_of_an_intact_store_is_read_once(how: dict[str, bool], most: int) -> None:
+async def test_every_object_of_an_intact_store_is_read_once(
+    how: dict[str, bool], most: int
+) -> None:
     """One GET for the manifest and one for each index entry that is an object."""
-
-    async def run() -> None:
-        store, _ = await indexed(**how)
-        assert await differences(store) == []
-        packs = 2 if how["pack_by_time"] else 0
-        assert store.counts == {"get": most * BATCHES + packs, "list": 6}
-
-    asyncio.run(run())
+    store, _ = await indexed(**how)
+    assert await differences(store) == []
+    packs = 2 if how["pack_by_time"] else 0
+    assert store.counts == {"get": most * BATCHES + packs, "list": 6}
 
 
-def test_a_few_differences_cost_a_few_more_requests() -> None:
+async def test_a_few_differences_cost_a_few_more_requests() -> None:
     """Only what has no counterpart is read again."""
-
-    async def run() -> None:
-        store, made = await indexed(pack_by_time=False)
-        del store.held[index_keys(made[7])[1]]
-        store._put(index_keys(made[8])[0], b"{broken")
-        found = {(one.key, one.wrong) for one in await differences(store)}
-        assert found == {
-            (index_keys(made[7])[1], DifferenceKind.MISSING),
-            (index_keys(made[8])[0], DifferenceKind.DIFFERENT),
-            (index_keys(made[8])[0], DifferenceKind.UNREADABLE),
-        }
-        assert store.counts["get"] < 4 * BATCHES + 20
-        assert store.counts["list"] <= 9
-
-    asyncio.run(run())
+    store, made = await indexed(pack_by_time=False)
+    del store.held[index_keys(made[7])[1]]
+    store._put(index_keys(made[8])[0], b"{broken")
+    found = {(one.key, one.wrong) for one in await differences(store)}
+    assert found == {
+        (index_keys(made[7])[1], DifferenceKind.MISSING),
+        (index_keys(made[8])[0], DifferenceKind.DIFFERENT),
+        (index_keys(made[8])[0], DifferenceKind.UNREADABLE),
+    }
+    assert store.counts["get"] < 4 * BATCHES + 20
+    assert store.counts["list"] <= 9
 
 
-class FailingStore(OneByOne):
-    """A store whose n-th request fails, and only that one."""
+def fail_once(store: SimStore, after: int) -> list[str]:
+    """Let one request of a store fail, after this many others; return the list of requests."""
+    made: list[str] = []
 
-    def __init__(self, inner: SimStore, at: int) -> None:
-        self._inner = inner
-        self._left = at
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def _count(self, verb: str, key: str) -> None:
-        self._left -= 1
-        if self._left == -1:
+    def count(verb: str, key: str) -> None:
+        made.append(verb)
+        if len(made) == after + 1:
             raise StoreUnavailable(verb, key, "connection refused")
 
-    async def get(self, key: ObjectKey) -> Any:
-        self._count("get", key)
-        return await self._inner.get(key)
-
-    async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
-        self._count("list", prefix)
-        async for page in self._inner.list(prefix, **bounds):
-            yield page
+    store.before = count
+    return made
 
 
-def test_a_failed_request_is_always_an_error_and_never_an_empty_result() -> None:
+async def test_a_failed_request_is_always_an_error_and_never_an_empty_result() -> None:
     """Whichever request fails."""
-
-    async def run() -> None:
-        store, made = await indexed(3, pack_by_time=False)
-        for damaged in (False, True):
-            if damaged:
-                del store.held[index_keys(made[1])[0]]
-                store._put(f"{index_keys(made[0])[1]}x", encode_reference(ObjectKey("x")))
-            everything = await differences(store)
-            assert len(everything) == 2 * damaged
-            at, done = 0, False
-            while not done:
-                failing: Any = FailingStore(store, at)
-                found: list[DerivedDifference] = []
-                try:
-                    found.extend([one async for one in IndexComparison(failing, LIMIT).run()])
-                except StoreUnavailable:
-                    assert failing._left < 0
-                else:
-                    assert failing._left >= 0
-                    assert found == everything
-                    done = True
-                at += 1
-            assert at > 18
-
-    asyncio.run(run())
+    store, made = await indexed(3, pack_by_time=False)
+    plain = store.before
+    for damaged in (False, True):
+        if damaged:
+            del store.held[index_keys(made[1])[0]]
+            store._put(f"{index_keys(made[0])[1]}x", encode_reference(ObjectKey("x")))
+        everything = await differences(store)
+        assert len(everything) == 2 * damaged
+        at, done = 0, False
+        while not done:
+            requests = fail_once(store, at)
+            try:
+                found = await differences(store)
+            except StoreUnavailable:
+                assert len(requests) > at
+            else:
+                assert len(requests) <= at
+                assert found == everything
+                done = True
+            at += 1
+        assert at > 18
+        store.before = plain
 
 
 class WritingStore:
@@ -160,82 +137,72 @@ class WritingStore:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_a_batch_that_is_accepted_and_indexed_meanwhile_is_no_difference(packed: bool) -> None:
-    async def run() -> None:
-        store, _ = await indexed(3)
-        again = Reconciler(
-            store,
-            Authority(authority_id="A", lanes=1),
-            settings=ReconcilerSettings(pack_by_time=packed),
-        )
+async def test_a_batch_that_is_accepted_and_indexed_meanwhile_is_no_difference(
+    packed: bool,
+) -> None:
+    store, _ = await indexed(3)
+    again = Reconciler(
+        store,
+        Authority(authority_id="A", lanes=1),
+        settings=ReconcilerSettings(pack_by_time=packed),
+    )
 
-        async def write() -> None:
-            for number in range(3):
-                await accept(store, 5000 + 10 * number)
-            await again.once()
+    async def write() -> None:
+        for number in range(3):
+            await accept(store, 5000 + 10 * number)
+        await again.once()
 
-        assert await differences(WritingStore(store, ACCEPTED_BY_TIME, write)) == []
-
-    asyncio.run(run())
+    assert await differences(WritingStore(store, ACCEPTED_BY_TIME, write)) == []
 
 
-def test_a_batch_that_is_indexed_late_is_no_difference() -> None:
+async def test_a_batch_that_is_indexed_late_is_no_difference() -> None:
     """Its entries are written between the reading of the indexes and the second comparison."""
+    store, _ = await indexed(3)
+    late = await accept(store, 5000)
+    again = Reconciler(store, Authority(authority_id="A", lanes=1))
+    seen = {one.key for one in await differences(store)}
+    assert set(index_keys(late)) == seen
 
-    async def run() -> None:
-        store, _ = await indexed(3)
-        late = await accept(store, 5000)
-        again = Reconciler(store, Authority(authority_id="A", lanes=1))
-        seen = {one.key for one in await differences(store)}
-        assert set(index_keys(late)) == seen
+    lists = 0
 
-        lists = 0
+    class Late(WritingStore):
+        async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
+            nonlocal lists
+            lists += prefix == ACCEPTED
+            if prefix == ACCEPTED and lists == 2:
+                await again.once()
+            async for page in self._inner.list(prefix, **bounds):
+                yield page
 
-        class Late(WritingStore):
-            async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
-                nonlocal lists
-                lists += prefix == ACCEPTED
-                if prefix == ACCEPTED and lists == 2:
-                    await again.once()
-                async for page in self._inner.list(prefix, **bounds):
-                    yield page
-
-        assert await differences(Late(store, "", again.once)) == []
-        assert lists == 2
-
-    asyncio.run(run())
+    assert await differences(Late(store, "", again.once)) == []
+    assert lists == 2
 
 
-def test_a_reference_that_names_a_path_outside_the_store_is_reported(tmp_path: Path) -> None:
+async def test_a_reference_that_names_a_path_outside_the_store_is_reported(tmp_path: Path) -> None:
     """A directory refuses to read such a key; the comparison does not stop."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            key = ObjectKey(f"{RAW_BLOBS_BY_TIME}date=2026-01-01/hour=00/sha256={'0' * 64}.json")
-            await store.create(key, encode_reference(ObjectKey("../../x")))
-            [found] = await differences(store)
-            assert (found.key, found.wrong) == (key, DifferenceKind.EXTRA)
-
-    asyncio.run(run())
+    async with open_local_store(tmp_path) as store:
+        key = ObjectKey(f"{RAW_BLOBS_BY_TIME}date=2026-01-01/hour=00/sha256={'0' * 64}.json")
+        await store.create(key, encode_reference(ObjectKey("../../x")))
+        [found] = await differences(store)
+        assert (found.key, found.wrong) == (key, DifferenceKind.EXTRA)
 
 
-def test_a_full_disk_is_reported_with_the_setting_to_change(
+async def test_a_full_disk_is_reported_with_the_setting_to_change(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(**_: Any) -> Any:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    async def run() -> None:
-        store, _ = await indexed(3)
-        monkeypatch.setattr(tempfile, "TemporaryFile", full)
-        assert await differences(store) == []
-        with pytest.raises(BadUsage, match=r"No space left on device; set TMPDIR"):
-            await differences(store, lambda: EntryJoin(memory_bytes_max=1))
-
-    asyncio.run(run())
+    store, _ = await indexed(3)
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    assert await differences(store) == []
+    with pytest.raises(BadUsage, match=r"No space left on device; set TMPDIR"):
+        await differences(store, lambda: EntryJoin(memory_bytes_max=1))
 
 
-def test_the_temporary_file_is_removed_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_temporary_file_is_removed_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened = []
     real = tempfile.TemporaryFile
 
@@ -243,67 +210,57 @@ def test_the_temporary_file_is_removed_after_an_error(monkeypatch: pytest.Monkey
         opened.append(real(**how))
         return opened[-1]
 
-    async def run() -> None:
-        store, _ = await indexed(3)
-        monkeypatch.setattr(tempfile, "TemporaryFile", remembered)
-        failing: Any = FailingStore(store, 8)
-        with pytest.raises(StoreUnavailable):
-            await differences(failing, lambda: EntryJoin(memory_bytes_max=1))
-        assert [one.closed for one in opened] == [True]
-
-    asyncio.run(run())
+    store, _ = await indexed(3)
+    monkeypatch.setattr(tempfile, "TemporaryFile", remembered)
+    fail_once(store, 8)
+    with pytest.raises(StoreUnavailable):
+        await differences(store, lambda: EntryJoin(memory_bytes_max=1))
+    assert [one.closed for one in opened] == [True]
 
 
-def test_objects_that_are_read_together_fit_into_memory() -> None:
+async def test_objects_that_are_read_together_fit_into_memory() -> None:
     """A page of large objects is read in parts, and a larger object alone."""
+    big = READ_BYTES_MAX // 2
+    sizes = [10, big, big, 20, 3 * big, 5]
+    reads: list[int] = []
 
-    async def run() -> None:
-        big = READ_BYTES_MAX // 2
-        sizes = [10, big, big, 20, 3 * big, 5]
-        reads: list[int] = []
-
-        class Pages:
-            async def list(self, prefix: str, **_bounds: object) -> AsyncIterator[ListPage]:
-                listed: Any = tuple(
-                    ListedObject(
-                        key=ObjectKey(f"{prefix}{number}"),
-                        size_bytes=size,
-                        etag=None,  # type: ignore[arg-type]
-                        last_modified_ns=0,  # type: ignore[arg-type]
-                    )
-                    for number, size in enumerate(sizes)
+    class Pages:
+        async def list(self, prefix: str, **_bounds: object) -> AsyncIterator[ListPage]:
+            listed: Any = tuple(
+                ListedObject(
+                    key=ObjectKey(f"{prefix}{number}"),
+                    size_bytes=size,
+                    etag=None,
+                    last_modified_ns=0,
                 )
-                yield ListPage(objects=listed, date_ns=0, last=True)  # type: ignore[arg-type]
+                for number, size in enumerate(sizes)
+            )
+            yield ListPage(objects=listed, date_ns=0, last=True)
 
-            async def get_many(self, keys: Sequence[ObjectKey]) -> Sequence[Found]:
-                reads.append(len(keys))
-                info: Any = None
-                return [Found(info=info, body=b"x") for _ in keys]
+        async def get_many(self, keys: Sequence[ObjectKey]) -> Sequence[Found]:
+            reads.append(len(keys))
+            info: Any = None
+            return [Found(info=info, body=b"x") for _ in keys]
 
-        pages: Any = Pages()
-        got = [key async for some in RequestLimit(1).read(pages, "p/") for key, _ in some]
-        assert got == [f"p/{number}" for number in range(len(sizes))]
-        assert reads == [2, 2, 1, 1]
-
-    asyncio.run(run())
+    pages: Any = Pages()
+    got = [key async for some in RequestLimit(1).read(pages, "p/") for key, _ in some]
+    assert got == [f"p/{number}" for number in range(len(sizes))]
+    assert reads == [2, 2, 1, 1]
 
 
-def test_a_manifest_that_is_deleted_after_it_was_listed_defines_nothing() -> None:
-    async def run() -> None:
-        store, made = await indexed(2)
-        gone = accepted_key(made[0].identity)
+async def test_a_manifest_that_is_deleted_after_it_was_listed_defines_nothing() -> None:
+    store, made = await indexed(2)
+    gone = accepted_key(made[0].identity)
 
-        class Deleting(WritingStore):
-            async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
-                async for page in self._inner.list(prefix, **bounds):
-                    if prefix == ACCEPTED:
-                        self._inner.held.pop(gone, None)
-                    yield page
+    class Deleting(WritingStore):
+        async def list(self, prefix: str, **bounds: Any) -> AsyncIterator[ListPage]:
+            async for page in self._inner.list(prefix, **bounds):
+                if prefix == ACCEPTED:
+                    self._inner.held.pop(gone, None)
+                yield page
 
-        found = await differences(Deleting(store, "", lambda: None))
-        assert {one.wrong for one in found} == {DifferenceKind.EXTRA}
-        assert {one.key for one in found} == set(index_keys(made[0]))
-        store._put(gone, encode_record(made[0]))
-        assert await differences(store) == []
-
-    asyncio.run(run())
+    found = await differences(Deleting(store, "", lambda: None))
+    assert {one.wrong for one in found} == {DifferenceKind.EXTRA}
+    assert {one.key for one in found} == set(index_keys(made[0]))
+    store._put(gone, encode_record(made[0]))
+    assert await differences(store) == []

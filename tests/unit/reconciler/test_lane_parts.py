@@ -1,23 +1,21 @@
 """The parts of a lane's state: versions, damage, leftovers, and owners that were fenced."""
 
-import asyncio
-import random
 from collections.abc import Collection, Iterable
+from functools import partial
 
 import msgspec
 import pytest
 import zstandard
-from support.queue_store import SimClock, SimIds, SimStore
+from support import reconciler_world
+from support.queue_store import SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import ONE_LANE, runtime_of
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import StoreUnavailable, UnsupportedVersion
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.outcomes import DeleteOutcome
-from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_queue.inspection import LaneCondition
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_reconciler.explain import read_paths
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes import owner as lane_owner
@@ -37,10 +35,10 @@ from sluice_reconciler.lanes.state import (
     parts_prefix,
     read_lane_state,
 )
-from sluice_reconciler.service import Reconciler
 from sluice_store.authority import create_authority
 
 LANE = Lane(queue="spark", lane=0)
+make = partial(reconciler_world.make, authority=ONE_LANE)
 
 
 @pytest.fixture(autouse=True)
@@ -49,15 +47,6 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_log, "RECENT_MAX", 2)
     monkeypatch.setattr(part_log, "FAN_IN", 2)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
-
-
-def runtime(store: SimStore, seed: int) -> Runtime:
-    return Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-
-
-def make(store: SimStore, seed: int = 1) -> Reconciler:
-    authority = Authority(authority_id="A", lanes=1)
-    return Reconciler(store, authority, runtime=runtime(store, seed))
 
 
 async def state_of(store: SimStore) -> StoredLaneState:
@@ -86,8 +75,8 @@ async def flushes(store: SimStore, owner: LaneOwner, first: int, count: int) -> 
 
 async def in_parts() -> tuple[SimStore, LaneOwner]:
     """Return a store whose lane state names parts, and the owner of the lane."""
-    store = SimStore(clock=SimClock())
-    owner = await LaneOwner.take(store, LANE, runtime(store, 1))
+    store = SimStore()
+    owner = await LaneOwner.take(store, LANE, runtime_of(store, 1))
     await flushes(store, owner, 0, 6)
     await owner.close()
     assert await named(store)
@@ -95,108 +84,92 @@ async def in_parts() -> tuple[SimStore, LaneOwner]:
 
 
 @pytest.mark.parametrize("version", [b"v3", b"v9"])
-def test_state_of_another_version_is_refused_and_not_replaced(version: bytes) -> None:
-
-    async def run() -> None:
-        store, _ = await in_parts()
-        other = encode_lane((await state_of(store)).record)
-        raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v4", b"lane." + version)
-        body = zstandard.ZstdCompressor().compress(raw)
-        store._put(lane_key(LANE), body)
-        with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`4`") as refused:
-            await read_enqueued(store, LANE)
-        assert refused.value.location == lane_key(LANE)
-        with pytest.raises(UnsupportedVersion):
-            await make(store, 2).once()
-        with pytest.raises(UnsupportedVersion):
-            _ = [one async for one in make(store, 9).rebuild().repair()]
-        assert store.held[lane_key(LANE)].body == body
-
-    asyncio.run(run())
+async def test_state_of_another_version_is_refused_and_not_replaced(version: bytes) -> None:
+    store, _ = await in_parts()
+    other = encode_lane((await state_of(store)).record)
+    raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v4", b"lane." + version)
+    body = zstandard.ZstdCompressor().compress(raw)
+    store._put(lane_key(LANE), body)
+    with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`4`") as refused:
+        await read_enqueued(store, LANE)
+    assert refused.value.location == lane_key(LANE)
+    with pytest.raises(UnsupportedVersion):
+        await make(store, 2).once()
+    with pytest.raises(UnsupportedVersion):
+        _ = [one async for one in make(store, 9).rebuild().repair()]
+    assert store.held[lane_key(LANE)].body == body
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_part_of_another_version_is_refused_and_not_replaced(version: int) -> None:
-
-    async def run() -> None:
-        store, _ = await in_parts()
-        stored = await state_of(store)
-        (first, *others), *runs = stored.record.runs
-        key = part_key(LANE, first.name)
-        raw = zstandard.ZstdDecompressor().decompress(store.held[key].body)
-        body = zstandard.ZstdCompressor().compress(raw[:4] + bytes((version, 0)) + raw[6:])
-        store._put(key, body)
-        named = PartReference(
-            name=first.name,
-            sha256=digest_of(body),
-            boots=first.boots,
-            first=first.first,
-            last=first.last,
-        )
-        state = encode_lane(msgspec.structs.replace(stored.record, runs=((named, *others), *runs)))
-        store._put(lane_key(LANE), state)
-        with pytest.raises(UnsupportedVersion) as refused:
-            await read_enqueued(store, LANE)
-        assert (refused.value.what, refused.value.found) == ("part of a lane state", version)
-        assert (refused.value.known, refused.value.location) == (2, key)
-        with pytest.raises(UnsupportedVersion):
-            _ = [one async for one in make(store, 9).rebuild().repair()]
-        assert (store.held[key].body, store.held[lane_key(LANE)].body) == (body, state)
-
-    asyncio.run(run())
+async def test_part_of_another_version_is_refused_and_not_replaced(version: int) -> None:
+    store, _ = await in_parts()
+    stored = await state_of(store)
+    (first, *others), *runs = stored.record.runs
+    key = part_key(LANE, first.name)
+    raw = zstandard.ZstdDecompressor().decompress(store.held[key].body)
+    body = zstandard.ZstdCompressor().compress(raw[:4] + bytes((version, 0)) + raw[6:])
+    store._put(key, body)
+    named = PartReference(
+        name=first.name,
+        sha256=digest_of(body),
+        boots=first.boots,
+        first=first.first,
+        last=first.last,
+    )
+    state = encode_lane(msgspec.structs.replace(stored.record, runs=((named, *others), *runs)))
+    store._put(lane_key(LANE), state)
+    with pytest.raises(UnsupportedVersion) as refused:
+        await read_enqueued(store, LANE)
+    assert (refused.value.what, refused.value.found) == ("part of a lane state", version)
+    assert (refused.value.known, refused.value.location) == (2, key)
+    with pytest.raises(UnsupportedVersion):
+        _ = [one async for one in make(store, 9).rebuild().repair()]
+    assert (store.held[key].body, store.held[lane_key(LANE)].body) == (body, state)
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["missing", "damaged"])
-def test_damaged_part_halts_the_lane_until_it_is_rebuilt(gone: bool) -> None:
-
-    async def run() -> None:
-        store, _ = await in_parts()
-        before = {one.identity for one in await enqueued(store)}
-        key = part_key(LANE, min(await named(store)))
-        broken = store.held[key].body[:-1]
-        if gone:
-            del store.held[key]
-        else:
-            store._put(key, broken)
-        report = await make(store, 2).once()
-        assert (report.outcome.enqueued, report.outcome.left) == (0, 18)
-        if gone:
-            assert report.registers_lost == (key,)
-            status = await read_queue_status(store, 1)
-            assert [one.condition for one in status] == [LaneCondition.DAMAGED]
-        repaired = [one async for one in make(store, 9).rebuild().repair()]
-        assert [(one.key, one.wrong) for one in repaired] == [(key, DifferenceKind.UNREADABLE)]
-        if not gone:
-            assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
-        assert (await make(store, 50).once()).outcome.enqueued == 18
-        assert {one.identity for one in await enqueued(store)} == before
-        assert [one async for one in make(store, 9).rebuild().differences()] == []
-        assert parts_in(store) == await named(store)
-
-    asyncio.run(run())
+async def test_damaged_part_halts_the_lane_until_it_is_rebuilt(gone: bool) -> None:
+    store, _ = await in_parts()
+    before = {one.identity for one in await enqueued(store)}
+    key = part_key(LANE, min(await named(store)))
+    broken = store.held[key].body[:-1]
+    if gone:
+        del store.held[key]
+    else:
+        store._put(key, broken)
+    report = await make(store, 2).once()
+    assert (report.outcome.enqueued, report.outcome.left) == (0, 18)
+    if gone:
+        assert report.registers_lost == (key,)
+        status = await read_queue_status(store, 1)
+        assert [one.condition for one in status] == [LaneCondition.DAMAGED]
+    repaired = [one async for one in make(store, 9).rebuild().repair()]
+    assert [(one.key, one.wrong) for one in repaired] == [(key, DifferenceKind.UNREADABLE)]
+    if not gone:
+        assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
+    assert (await make(store, 50).once()).outcome.enqueued == 18
+    assert {one.identity for one in await enqueued(store)} == before
+    assert [one async for one in make(store, 9).rebuild().differences()] == []
+    assert parts_in(store) == await named(store)
 
 
-def test_leftover_parts_of_a_crashed_owner_are_deleted_by_the_next_one() -> None:
-
-    async def run() -> None:
-        store, _ = await in_parts()
-        term = (await state_of(store)).record.owner_term
-        leftover = part_key(LANE, f"{term:010d}-{runtime(store, 7).ids.ulid()}")
-        store._put(leftover, b"a part that no state names")
-        foreign = part_key(LANE, "notes.txt")
-        store._put(foreign, b"not a part")
-        later = part_key(LANE, f"{term + 5:010d}-{runtime(store, 8).ids.ulid()}")
-        store._put(later, b"a part of a later owner")
-        owner = await LaneOwner.take(store, LANE, runtime(store, 2))
-        assert leftover not in store.held
-        assert {foreign, later} <= set(store.held)
-        assert await named(store) <= parts_in(store)
-        await flushes(store, owner, 6, 8)
-        await owner.close()
-        # At most the parts that the last merge replaced exist without being named.
-        assert len(parts_in(store) - await named(store)) <= 2 + 2 * part_log.FAN_IN
-
-    asyncio.run(run())
+async def test_leftover_parts_of_a_crashed_owner_are_deleted_by_the_next_one() -> None:
+    store, _ = await in_parts()
+    term = (await state_of(store)).record.owner_term
+    leftover = part_key(LANE, f"{term:010d}-{runtime_of(store, 7).ids.ulid()}")
+    store._put(leftover, b"a part that no state names")
+    foreign = part_key(LANE, "notes.txt")
+    store._put(foreign, b"not a part")
+    later = part_key(LANE, f"{term + 5:010d}-{runtime_of(store, 8).ids.ulid()}")
+    store._put(later, b"a part of a later owner")
+    owner = await LaneOwner.take(store, LANE, runtime_of(store, 2))
+    assert leftover not in store.held
+    assert {foreign, later} <= set(store.held)
+    assert await named(store) <= parts_in(store)
+    await flushes(store, owner, 6, 8)
+    await owner.close()
+    # At most the parts that the last merge replaced exist without being named.
+    assert len(parts_in(store) - await named(store)) <= 2 + 2 * part_log.FAN_IN
 
 
 def _named_only(listed: Iterable[str], named: Collection[str], _: int) -> set[str]:
@@ -204,103 +177,82 @@ def _named_only(listed: Iterable[str], named: Collection[str], _: int) -> set[st
 
 
 @pytest.mark.parametrize("planted", [False, True])
-def test_fenced_owner_deletes_no_part_of_the_next_owner(
+async def test_fenced_owner_deletes_no_part_of_the_next_owner(
     planted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deletion that ignores the owner terms, planted here, would lose parts that are named."""
-
-    async def run() -> None:
-        store, fenced = await in_parts()
-        owner = await LaneOwner.take(store, LANE, runtime(store, 2))
-        await flushes(store, owner, 6, 4)
-        await owner.close()
-        if planted:
-            monkeypatch.setattr(part_log, "nameable", _named_only)
-        await fenced._log.collect(fenced._stored.record)
-        await fenced._log._objects.delete_unnamed()
-        assert (await named(store) <= parts_in(store)) is not planted
-        with pytest.raises(LaneTakenOver):
-            await fenced.close()
-
-    asyncio.run(run())
+    store, fenced = await in_parts()
+    owner = await LaneOwner.take(store, LANE, runtime_of(store, 2))
+    await flushes(store, owner, 6, 4)
+    await owner.close()
+    if planted:
+        monkeypatch.setattr(part_log, "nameable", _named_only)
+    await fenced._log.collect(fenced._stored.record)
+    await fenced._log._objects.delete_unnamed()
+    assert (await named(store) <= parts_in(store)) is not planted
+    with pytest.raises(LaneTakenOver):
+        await fenced.close()
 
 
-class OneRefusal(SimStore):
-    """A store that refuses the first delete."""
+async def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call(
+    store: SimStore,
+) -> None:
+    deletes: list[str] = []
 
-    refused = False
+    def refuse_the_first(verb: str, key: str) -> None:
+        if verb == "delete":
+            deletes.append(key)
+            if len(deletes) == 1:
+                raise StoreUnavailable("delete", key, "slow down")
 
-    async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
-        if not self.refused:
-            self.refused = True
-            raise StoreUnavailable("delete", key, "slow down")
-        return await super().delete(key, incarnation)
-
-
-def test_an_object_whose_delete_was_refused_is_deleted_by_the_next_call() -> None:
-    async def run() -> None:
-        store = OneRefusal(clock=SimClock())
-        objects = part_log.OwnedObjects(store, "parts/", 1, runtime(store, 1))
-        names = {await objects.create(bytes([number])) for number in range(3)}
-        objects.swapped(set())
-        assert parts_with(store) == names
-        await objects.delete_unnamed()
-        assert parts_with(store) == names
-        await objects.delete_unnamed()
-        assert parts_with(store) == set()
-
-    asyncio.run(run())
+    store.before = refuse_the_first
+    objects = part_log.OwnedObjects(store, "parts/", 1, runtime_of(store, 1))
+    names = {await objects.create(bytes([number])) for number in range(3)}
+    objects.swapped(set())
+    assert parts_with(store) == names
+    await objects.delete_unnamed()
+    assert parts_with(store) == names
+    await objects.delete_unnamed()
+    assert parts_with(store) == set()
 
 
 def parts_with(store: SimStore) -> set[str]:
     return {key.removeprefix("parts/") for key in store.held if key.startswith("parts/")}
 
 
-def test_reader_reads_again_when_the_owner_merged_what_it_read(
+async def test_reader_reads_again_when_the_owner_merged_what_it_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    store, owner = await in_parts()
+    real, reads = part_log.read_lane_state, []
 
-    async def run() -> None:
-        store, owner = await in_parts()
-        real, reads = part_log.read_lane_state, []
+    async def then_merge(store: SimStore, lane: Lane) -> StoredLaneState | None:
+        stored = await real(store, lane)
+        reads.append(1)
+        if len(reads) == 1:
+            await flushes(store, owner, 6, 10)
+            await owner.close()
+        return stored
 
-        async def then_merge(store: SimStore, lane: Lane) -> StoredLaneState | None:
-            stored = await real(store, lane)
-            reads.append(1)
-            if len(reads) == 1:
-                await flushes(store, owner, 6, 10)
-                await owner.close()
-            return stored
-
-        monkeypatch.setattr(part_log, "read_lane_state", then_merge)
-        ledger, owned = await read_enqueued(store, LANE)
-        assert not owned  # the owner has released the lane
-        assert len(reads) == 2
-        assert ledger.boot("host-1", "b0") == owner.enqueued.boot("host-1", "b0")
-
-    asyncio.run(run())
+    monkeypatch.setattr(part_log, "read_lane_state", then_merge)
+    ledger, owned = await read_enqueued(store, LANE)
+    assert not owned  # the owner has released the lane
+    assert len(reads) == 2
+    assert ledger.boot("host-1", "b0") == owner.enqueued.boot("host-1", "b0")
 
 
-def test_explain_reads_only_the_parts_of_one_life() -> None:
-
-    async def run() -> None:
-        store, _ = await in_parts()
-        gets: list[str] = []
-        real = store.get
-
-        async def get(key: str, **kwargs: int) -> object:
-            gets.append(key)
-            return await real(key, **kwargs)  # type: ignore[arg-type]
-
-        store.get = get  # type: ignore[method-assign, assignment]
-        life = ("host-1", "b1")
-        ledger, _ = await read_enqueued(store, LANE, of=life)
-        assert ledger.boot(*life) is not None
-        await create_authority(store, Authority(authority_id="A", lanes=1))
-        path = await read_paths(store, (await enqueued(store))[0].identity)
-        assert [one.enqueued for one in path[0].queues] == [True]
-
-    asyncio.run(run())
+async def test_explain_reads_only_the_parts_of_one_life() -> None:
+    store, _ = await in_parts()
+    read: set[str] = set()
+    store.before = lambda verb, key: read.add(key)
+    life = ("host-1", "b1")
+    ledger, _ = await read_enqueued(store, LANE, of=life)
+    assert ledger.boot(*life) is not None
+    parts = {part_key(LANE, name) for name in await named(store)}
+    assert 0 < len(parts & read) < len(parts)
+    await create_authority(store, ONE_LANE)
+    path = await read_paths(store, (await enqueued(store))[0].identity)
+    assert [one.enqueued for one in path[0].queues] == [True]
 
 
 def test_a_dissolved_range_is_stored_with_the_next_write() -> None:
@@ -310,17 +262,14 @@ def test_a_dissolved_range_is_stored_with_the_next_write() -> None:
     )
     assert not ledger.must_spill
     boot = ledger.boot("a", "b")
-    assert boot is not None
     ledger.dissolve(("a", "b"), boot.ranges[0])
     assert ledger.must_spill
     delta = ledger.delta(1)
-    assert delta is not None
     ledger.add(IntendedBatch(agent_id="a", boot_id="c", seq_start=0, seq_end=9))
     ledger.settle([[delta.part]], delta)
     assert not ledger.must_spill
     assert [one.boot_id for one in ledger.recent] == ["c"]
     dissolved = ledger.boot("a", "b")
-    assert dissolved is not None
     assert dissolved.ranges == []
 
 
@@ -330,7 +279,6 @@ def test_part_bytes_of_another_life_are_not_found() -> None:
     )
     stored = ledger.boot("a", "b")
     delta = ledger.delta(1)
-    assert delta is not None
     ledger.settle([[delta.part]], delta)
     assert ledger.boot("a", "b") == stored is not None
     assert ledger.boot("ab", "") is None
@@ -343,13 +291,9 @@ def test_names_of_this_term_and_of_later_ones_are_kept() -> None:
     assert nameable([*names, "other"], (), 5) == {*names[1:], "other"}
 
 
-def test_status_of_the_enum_is_decided_by_parts() -> None:
-
-    async def run() -> None:
-        store, owner = await in_parts()
-        ledger, _ = await read_enqueued(store, LANE)
-        for batch in await enqueued(store):
-            assert ledger.status(batch.identity) is not EnqueueStatus.NEW
-            assert owner.enqueued.status(batch.identity) is not EnqueueStatus.NEW
-
-    asyncio.run(run())
+async def test_status_of_the_enum_is_decided_by_parts() -> None:
+    store, owner = await in_parts()
+    ledger, _ = await read_enqueued(store, LANE)
+    for batch in await enqueued(store):
+        assert ledger.status(batch.identity) is not EnqueueStatus.NEW
+        assert owner.enqueued.status(batch.identity) is not EnqueueStatus.NEW

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.builders import make_identity, manifest, manifest_of
-from support.queue_store import SimClock, SimStore
+from support.queue_store import SimStore
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.frame import encode_frame
@@ -95,8 +95,7 @@ def test_absent_records_make_a_view_of_the_whole_window_partial(absence: str) ->
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)),
-        max_size=40,
+        st.tuples(st.sampled_from("abc"), st.lists(st.binary(max_size=80), max_size=5)), max_size=40
     ),
     st.integers(1, 2000),
     st.integers(1, 2000),
@@ -104,7 +103,6 @@ def test_absent_records_make_a_view_of_the_whole_window_partial(absence: str) ->
 def test_bytes_are_bounded_and_missing_records_are_reported(
     batches: list[tuple[str, list[bytes]]], bytes_max: int, agent_bytes_max: int
 ) -> None:
-    """The newest records are kept; a view with missing records reports it."""
     live = state(bytes_max=bytes_max, agent_bytes_max=agent_bytes_max)
     added: dict[str, list[bytes]] = {"a": [], "b": [], "c": []}
     for agent, lines in batches:
@@ -141,57 +139,50 @@ def seeded(store: SimStore, seq: int, bodies: list[str], *, at_ns: int) -> Accep
     return one
 
 
-def test_reader_keeps_the_newest_records_and_skips_unreadable_batches() -> None:
+async def test_reader_keeps_the_newest_records_and_skips_unreadable_batches() -> None:
     """Old batches are not read; an unreadable blob is reported, and later batches are read."""
-
-    async def run() -> None:
-        store, live = SimStore(clock=SimClock()), state(agent_bytes_max=1000)
-        store_clock = StoreClock(store.clock)
-        store_clock.observe(UnixNs(AT_NS))
-        reader = LiveReader(store, live, store_clock)
-        old = seeded(store, 0, ["old"], at_ns=AT_NS - 11 * NS_PER_S)
-        young = seeded(store, 10, [f"line {n}" for n in range(50)], at_ns=AT_NS - NS_PER_S)
-        broken = manifest(100, at_ns=AT_NS - 3 * NS_PER_S, frame=b"broken")
-        store._put(blob_key(broken.digest), b"broken")
-        gone = manifest(110, at_ns=AT_NS - 2 * NS_PER_S, frame=b"gone")
-        running = asyncio.create_task(reader.run())
-        reader.offer([broken, gone, old, young])
-        await reader.wait(50, 5)
-        running.cancel()
-        seen = view(live, after="P.0")
-        records = [msgspec.json.decode(line) for line in seen.lines]
-        assert [one["seq"] for one in records] == list(range(60 - len(records), 60))
-        assert 0 < len(records) < 50
-        last = records[-1]
-        assert (last["body"], last["attributes"], last["severity"]) == ("line 49", {"n": "49"}, 9)
-        assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
-        assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
-        assert [word in " ".join(seen.reasons) for word in ("dropped", "skipped")] == [True] * 2
-
-    asyncio.run(run())
+    store, live = SimStore(), state(agent_bytes_max=1000)
+    store_clock = StoreClock(store.clock)
+    store_clock.observe(UnixNs(AT_NS))
+    reader = LiveReader(store, live, store_clock)
+    old = seeded(store, 0, ["old"], at_ns=AT_NS - 11 * NS_PER_S)
+    young = seeded(store, 10, [f"line {n}" for n in range(50)], at_ns=AT_NS - NS_PER_S)
+    broken = manifest(100, at_ns=AT_NS - 3 * NS_PER_S, frame=b"broken")
+    store._put(blob_key(broken.digest), b"broken")
+    gone = manifest(110, at_ns=AT_NS - 2 * NS_PER_S, frame=b"gone")
+    running = asyncio.create_task(reader.run())
+    reader.offer([broken, gone, old, young])
+    await reader.wait(50, 5)
+    running.cancel()
+    seen = view(live, after="P.0")
+    records = [msgspec.json.decode(line) for line in seen.lines]
+    assert [one["seq"] for one in records] == list(range(60 - len(records), 60))
+    assert 0 < len(records) < 50
+    last = records[-1]
+    assert (last["body"], last["attributes"], last["severity"]) == ("line 49", {"n": "49"}, 9)
+    assert (last["resource"], last["kind"]) == ({"host": "h"}, "logs")
+    assert last["accepted_at_unix_ns"] == AT_NS - NS_PER_S
+    assert [word in " ".join(seen.reasons) for word in ("dropped", "skipped")] == [True] * 2
 
 
-def test_a_request_that_was_offered_lately_is_left_out() -> None:
-    async def run() -> None:
-        store, live = SimStore(clock=SimClock()), state()
-        store_clock = StoreClock(store.clock)
-        store_clock.observe(UnixNs(AT_NS))
-        reader = LiveReader(store, live, store_clock)
-        first = seeded(store, 0, ["a", "b"], at_ns=AT_NS - 2 * NS_PER_S)
-        second = seeded(store, 10, ["b", "c"], at_ns=AT_NS - NS_PER_S)
-        parts = [RequestPart(request=bytes([n]) * 16, start=n % 2, count=1) for n in (0, 1, 3)]
-        first = replace(first, parts=encode_parts(parts[:2]))
-        again = RequestPart(request=parts[1].request, start=0, count=1)
-        second = replace(second, parts=encode_parts([again, parts[2]]))
-        running = asyncio.create_task(reader.run())
-        reader.offer([first])
-        reader.offer([second])
-        await reader.wait(2, 5)
-        running.cancel()
-        records = [msgspec.json.decode(line) for line in view(live, after="P.0").lines]
-        assert [(one["body"], one["seq"]) for one in records] == [("a", 0), ("b", 1), ("c", 11)]
-
-    asyncio.run(run())
+async def test_a_request_that_was_offered_lately_is_left_out() -> None:
+    store, live = SimStore(), state()
+    store_clock = StoreClock(store.clock)
+    store_clock.observe(UnixNs(AT_NS))
+    reader = LiveReader(store, live, store_clock)
+    first = seeded(store, 0, ["a", "b"], at_ns=AT_NS - 2 * NS_PER_S)
+    second = seeded(store, 10, ["b", "c"], at_ns=AT_NS - NS_PER_S)
+    parts = [RequestPart(request=bytes([n]) * 16, start=n % 2, count=1) for n in (0, 1, 3)]
+    first = replace(first, parts=encode_parts(parts[:2]))
+    again = RequestPart(request=parts[1].request, start=0, count=1)
+    second = replace(second, parts=encode_parts([again, parts[2]]))
+    running = asyncio.create_task(reader.run())
+    reader.offer([first])
+    reader.offer([second])
+    await reader.wait(2, 5)
+    running.cancel()
+    records = [msgspec.json.decode(line) for line in view(live, after="P.0").lines]
+    assert [(one["body"], one["seq"]) for one in records] == [("a", 0), ("b", 1), ("c", 11)]
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,24 @@
 """Live records of a reconciler that shares its lanes: what another one took over is reported."""
 
-import asyncio
-import random
+from functools import partial
 
 import msgspec
 import pytest
+from support import reconciler_world
 from support.gateway_journal import JournalWriter
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimStore
 from support.reconciler_seed import accept_logs
+from support.reconciler_world import TWO_LANES, rounds
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_queue.lane import Runtime
 from sluice_reconciler.live_window import LiveView
 from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 
 WINDOW_NS = 300 * NS_PER_S
 
 
-def make(store: SimStore, seed: int) -> Reconciler:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    settings = ReconcilerSettings(live_bytes_max=1 << 20)
-    return Reconciler(
-        store, Authority(authority_id="A", lanes=2), settings=settings, runtime=runtime
-    )
+make = partial(reconciler_world.make, authority=TWO_LANES, live_bytes_max=1 << 20)
 
 
 async def view(reconciler: Reconciler, after: str | None = None) -> LiveView:
@@ -60,66 +53,52 @@ async def two_reconcilers(store: SimStore) -> tuple[Reconciler, Reconciler]:
     return first, second
 
 
-def test_second_reconciler_reports_batches_that_only_the_first_one_read() -> None:
+async def test_second_reconciler_reports_batches_that_only_the_first_one_read() -> None:
+    store = SimStore()
+    first, second = await two_reconcilers(store)
+    cursor = (await view(second)).next
+    await accept_lines(store, 0)
+    await first.once()
+    await accept_lines(store, 10)
+    await second.once(takeover=None)
 
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first, second = await two_reconcilers(store)
-        cursor = (await view(second)).next
-        await accept_lines(store, 0)
+    complete = await view(first)
+    assert (sequences(complete), complete.partial) == (list(range(10)), False)
+    for after in (None, cursor):
+        seen = await view(second, after)
+        assert sequences(seen) == list(range(10, 20))
+        assert seen.partial
+        assert "another reconciler" in " ".join(seen.reasons)
+
+    # A follower that continues behind the gap is complete; so is the whole window later.
+    assert not (await view(second, (await view(second)).next)).partial
+    await second.once(takeover=None)
+    assert not (await view(second, (await view(second)).next)).partial
+    store.clock.at_ns += WINDOW_NS
+    await second.once(takeover=None)
+    assert not (await view(second)).partial
+
+
+async def test_held_batch_is_reported_until_it_is_read(store: SimStore) -> None:
+    _, second = await two_reconcilers(store)
+    at_ns = store.clock.at_ns
+    batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+    blob = store.held.pop(batch.raw_blob_key)
+    await second.once()
+    assert (await view(second)).partial
+    store.held[batch.raw_blob_key] = blob
+    await second.once()
+    assert sequences(await view(second)) == [0]
+
+
+async def test_single_reconciler_is_not_partial_because_of_what_it_read_itself() -> None:
+    store = SimStore()
+    first, _ = await two_reconcilers(store)
+    for seq in range(0, 100, 10):
+        await accept_lines(store, seq)
         await first.once()
-        await accept_lines(store, 10)
-        await second.once(takeover=None)
-
-        complete = await view(first)
-        assert (sequences(complete), complete.partial) == (list(range(10)), False)
-        for after in (None, cursor):
-            seen = await view(second, after)
-            assert sequences(seen) == list(range(10, 20))
-            assert seen.partial
-            assert "another reconciler" in " ".join(seen.reasons)
-
-        # A follower that continues behind the gap is complete; so is the whole window later.
-        assert not (await view(second, (await view(second)).next)).partial
-        await second.once(takeover=None)
-        assert not (await view(second, (await view(second)).next)).partial
-        store.clock.at_ns += WINDOW_NS
-        await second.once(takeover=None)
-        assert not (await view(second)).partial
-
-    asyncio.run(run())
-
-
-def test_held_batch_is_reported_until_it_is_read() -> None:
-    """A batch without its blob is in no view, and the views say so."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        _, second = await two_reconcilers(store)
-        at_ns = store.clock.at_ns
-        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
-        blob = store.held.pop(batch.raw_blob_key)
-        await second.once()
-        assert (await view(second)).partial
-        store.held[batch.raw_blob_key] = blob
-        await second.once()
-        assert sequences(await view(second)) == [0]
-
-    asyncio.run(run())
-
-
-def test_single_reconciler_is_not_partial_because_of_what_it_read_itself() -> None:
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first, _ = await two_reconcilers(store)
-        for seq in range(0, 100, 10):
-            await accept_lines(store, seq)
-            await first.once()
-            assert not (await view(first)).partial
-        assert sequences(await view(first)) == list(range(100))
-
-    asyncio.run(run())
+        assert not (await view(first)).partial
+    assert sequences(await view(first)) == list(range(100))
 
 
 async def journaled_pair(store: SimStore) -> tuple[Reconciler, Reconciler, JournalWriter]:
@@ -140,144 +119,115 @@ async def journaled_pair(store: SimStore) -> tuple[Reconciler, Reconciler, Journ
     return first, second, writer
 
 
-async def rounds(store: SimStore, subject: Reconciler) -> None:
-    """Make two rounds, each after the interval of listings."""
-    for _ in range(2):
-        store.clock.at_ns += 2 * NS_PER_S
-        await subject.journals.run_pass()
-
-
-def test_standby_reports_a_batch_that_the_owner_processed_before_it_read_the_journal() -> None:
+async def test_standby_reports_a_batch_that_was_processed_before_it_read_the_journal() -> None:
     """No pass lists anything meanwhile; the standby finds the journal object processed already."""
+    store = SimStore()
+    first, second, writer = await journaled_pair(store)
+    at_ns = store.clock.at_ns
+    batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+    assert not (await view(second)).partial
+    until_ns = (await view(second)).accepted_until_ns
+    assert until_ns is not None
+    assert until_ns <= at_ns
+    await writer.append([batch], through_ns=store.clock.at_ns)
+    await rounds(store, first)
+    await rounds(store, second)
 
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first, second, writer = await journaled_pair(store)
-        at_ns = store.clock.at_ns
-        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
-        assert not (await view(second)).partial
-        until_ns = (await view(second)).accepted_until_ns
-        assert until_ns is not None
-        assert until_ns <= at_ns
-        await writer.append([batch], through_ns=store.clock.at_ns)
-        await rounds(store, first)
-        await rounds(store, second)
-
-        complete = await view(first)
-        assert (sequences(complete), complete.partial) == ([0], False)
-        assert complete.accepted_until_ns is not None
-        assert complete.accepted_until_ns > at_ns
-        seen = await view(second)
-        assert (sequences(seen), seen.partial) == ([], True)
-        assert "another reconciler" in " ".join(seen.reasons)
-        assert seen.accepted_until_ns == complete.accepted_until_ns
-
-    asyncio.run(run())
+    complete = await view(first)
+    assert (sequences(complete), complete.partial) == ([0], False)
+    assert complete.accepted_until_ns is not None
+    assert complete.accepted_until_ns > at_ns
+    seen = await view(second)
+    assert (sequences(seen), seen.partial) == ([], True)
+    assert "another reconciler" in " ".join(seen.reasons)
+    assert seen.accepted_until_ns == complete.accepted_until_ns
 
 
-def test_unread_batches_hold_the_time_of_live_records_back() -> None:
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first, _, writer = await journaled_pair(store)
-        at_ns = store.clock.at_ns
-        batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
-        await writer.append([batch], through_ns=store.clock.at_ns)
-        await rounds(store, first)
-        unread = await first.live.view(agent_id=None, after=None, limit=9, wait_s=0)
-        assert (unread.accepted_until_ns, sequences(unread)) == (at_ns, [])
-        read = await view(first)
-        assert sequences(read) == [0]
-        assert read.accepted_until_ns is not None
-        assert read.accepted_until_ns > at_ns
-
-    asyncio.run(run())
+async def test_unread_batches_hold_the_time_of_live_records_back(store: SimStore) -> None:
+    first, _, writer = await journaled_pair(store)
+    at_ns = store.clock.at_ns
+    batch = await accept_logs(store, ["a"], seq=0, at_ns=at_ns)
+    await writer.append([batch], through_ns=store.clock.at_ns)
+    await rounds(store, first)
+    unread = await first.live.view(agent_id=None, after=None, limit=9, wait_s=0)
+    assert (unread.accepted_until_ns, sequences(unread)) == (at_ns, [])
+    read = await view(first)
+    assert sequences(read) == [0]
+    assert read.accepted_until_ns is not None
+    assert read.accepted_until_ns > at_ns
 
 
-def test_live_records_are_partial_while_nothing_was_compared_for_a_minute() -> None:
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        _, second, _ = await journaled_pair(store)
-        store.clock.at_ns += 61 * NS_PER_S
-        await second.discovery.read()
-        second._clock.observe(UnixNs(store.clock.at_ns))
-        seen = await view(second)
-        assert seen.reasons == (
-            "newer batches may be missing: this reconciler has not looked for them recently",
-        )
-
-    asyncio.run(run())
+async def test_live_records_are_partial_while_nothing_was_compared_for_a_minute() -> None:
+    store = SimStore()
+    _, second, _ = await journaled_pair(store)
+    store.clock.at_ns += 61 * NS_PER_S
+    await second.discovery.read()
+    second._clock.observe(UnixNs(store.clock.at_ns))
+    seen = await view(second)
+    assert seen.reasons == (
+        "newer batches may be missing: this reconciler has not looked for them recently",
+    )
 
 
 @pytest.mark.parametrize("starts", ["after the pass", "before the pass"])
-def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_reconciler(
-    starts: str,
+async def test_a_gateway_that_died_bounds_the_live_records_until_a_pass_of_any_reconciler(
+    store: SimStore, starts: str
 ) -> None:
     """The other reconciler makes no pass: the next one is due in a day.
 
     What the pass found was not offered to a window that is older than it, so this is reported.
     """
+    began_ns = store.clock.at_ns
+    dead, alive = (
+        JournalWriter(store, began_ns, collector_id=name, ulid=f"01J0000000000000000000000{n}")
+        for n, name in enumerate(("dead", "alive"))
+    )
+    for one in (dead, alive):
+        await one.register()
+        store.clock.at_ns += NS_PER_S
+        await one.append([], through_ns=store.clock.at_ns)
+    died_ns = store.clock.at_ns
 
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        began_ns = store.clock.at_ns
-        dead, alive = (
-            JournalWriter(store, began_ns, collector_id=name, ulid=f"01J0000000000000000000000{n}")
-            for n, name in enumerate(("dead", "alive"))
-        )
-        for one in (dead, alive):
-            await one.register()
-            store.clock.at_ns += NS_PER_S
-            await one.append([], through_ns=store.clock.at_ns)
-        died_ns = store.clock.at_ns
+    async def beat() -> None:
+        store.clock.at_ns += NS_PER_S
+        await alive.append([], through_ns=store.clock.at_ns)
 
-        async def beat() -> None:
-            store.clock.at_ns += NS_PER_S
-            await alive.append([], through_ns=store.clock.at_ns)
-
-        first, second = make(store, 1), make(store, 2)
-        for _ in range(2):
-            await first._pass_loop.run_once(None, NextPass(start=True))
-            await first.journals.run_pass()
-        assert first._registry.is_journaled
-        if starts == "before the pass":
-            await second.journals.run_pass()
-            assert (await view(second)).accepted_until_ns is not None
-        store.clock.at_ns += 2 * WINDOW_NS  # the dead gateway has lapsed
-        await beat()
-        await second.journals.run_pass()
-        held_ns = (await view(second)).accepted_until_ns
-        assert held_ns is None or held_ns <= died_ns, "no pass has replaced its journal yet"
+    first, second = make(store, 1), make(store, 2)
+    for _ in range(2):
         await first._pass_loop.run_once(None, NextPass(start=True))
-        if starts == "after the pass":
-            second = make(store, 2)
-        for _ in range(3):
-            await beat()
-            await second.journals.run_pass()
-        seen = await view(second)
-        assert seen.accepted_until_ns is not None
-        assert seen.accepted_until_ns >= store.clock.at_ns - 2 * NS_PER_S
-        is_reported = "another reconciler" in " ".join(seen.reasons)
-        assert is_reported == (starts == "before the pass")
-        store.clock.at_ns += WINDOW_NS
+        await first.journals.run_pass()
+    assert first._registry.is_journaled
+    if starts == "before the pass":
+        await second.journals.run_pass()
+        assert (await view(second)).accepted_until_ns is not None
+    store.clock.at_ns += 2 * WINDOW_NS  # the dead gateway has lapsed
+    await beat()
+    await second.journals.run_pass()
+    held_ns = (await view(second)).accepted_until_ns
+    assert held_ns is None or held_ns <= died_ns, "no pass has replaced its journal yet"
+    await first._pass_loop.run_once(None, NextPass(start=True))
+    if starts == "after the pass":
+        second = make(store, 2)
+    for _ in range(3):
         await beat()
         await second.journals.run_pass()
-        assert not (await view(second)).partial
+    seen = await view(second)
+    assert seen.accepted_until_ns is not None
+    assert seen.accepted_until_ns >= store.clock.at_ns - 2 * NS_PER_S
+    is_reported = "another reconciler" in " ".join(seen.reasons)
+    assert is_reported == (starts == "before the pass")
+    store.clock.at_ns += WINDOW_NS
+    await beat()
+    await second.journals.run_pass()
+    assert not (await view(second)).partial
 
-    asyncio.run(run())
 
-
-def test_live_records_name_a_late_gateway() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first, _, writer = await journaled_pair(store)
-        await writer.append([], through_ns=store.clock.at_ns)
-        await rounds(store, first)
-        assert not any("newer" in one for one in (await view(first)).reasons)
-        store.clock.at_ns += 12 * NS_PER_S
-        await rounds(store, first)
-        (reason,) = [one for one in (await view(first)).reasons if "newer" in one]
-        assert f"gateway gw-1 (process {writer.process}) has not reported since" in reason
-
-    asyncio.run(run())
+async def test_live_records_name_a_late_gateway(store: SimStore) -> None:
+    first, _, writer = await journaled_pair(store)
+    await writer.append([], through_ns=store.clock.at_ns)
+    await rounds(store, first)
+    assert not any("newer" in one for one in (await view(first)).reasons)
+    store.clock.at_ns += 12 * NS_PER_S
+    await rounds(store, first)
+    (reason,) = [one for one in (await view(first)).reasons if "newer" in one]
+    assert f"gateway gw-1 (process {writer.process}) has not reported since" in reason

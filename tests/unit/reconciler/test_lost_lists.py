@@ -1,32 +1,20 @@
 """A lost work list is written again from the batches of its time, however many are older."""
 
-import asyncio
-import random
-
 import pytest
 from support.builders import manifest
-from support.queue_store import SimClock, SimIds, SimStore
-from support.reconciler_seed import enqueued, index_keys
+from support.queue_store import SimStore
+from support.reconciler_seed import accept, enqueued, index_keys
+from support.reconciler_world import make, runtime_of
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import (
-    ACCEPTED,
-    ACCEPTED_BY_TIME,
-    WORK_LISTS,
-    accepted_key,
-    blob_key,
-    lane_of,
-)
-from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.keys import ACCEPTED, ACCEPTED_BY_TIME, WORK_LISTS, accepted_key, lane_of
+from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.lanes.rebuild import LaneRebuild, merge_time_spans
-from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 
 HOUR_NS = 3600 * NS_PER_S
 BASE_NS = 1_699_999_200 * NS_PER_S
@@ -36,24 +24,8 @@ LANE = Lane(queue="spark", lane=lane_of(AGENT, LANES))
 OTHER_LANE = next(a for a in map("other-{}".format, range(9)) if lane_of(a, LANES) != LANE.lane)
 
 
-def runtime(store: SimStore) -> Runtime:
-    return Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
-
-
-async def accept_at(
-    store: SimStore, seq: int, at_ns: int, *, agent: str = AGENT
-) -> AcceptedManifest:
-    frame = f"frame {agent} {seq}".encode()
-    one = manifest(seq, at_ns=at_ns, agent=agent, frame=frame)
-    await store.create(blob_key(one.digest), frame)
-    await store.create(accepted_key(one.identity), encode_record(one))
-    return one
-
-
 async def enqueue(store: SimStore, *, packed: bool) -> None:
-    authority = Authority(authority_id="A", lanes=LANES)
-    settings = ReconcilerSettings(pack_by_time=packed)
-    await Reconciler(store, authority, settings=settings, runtime=runtime(store)).once()
+    await make(store, pack_by_time=packed).once()
 
 
 def lists(store: SimStore) -> list[ObjectKey]:
@@ -63,7 +35,7 @@ def lists(store: SimStore) -> list[ObjectKey]:
 async def repair(store: SimStore) -> dict[str, int]:
     """Write the lost lists again; return the requests by verb."""
     lanes = [Lane(queue="spark", lane=number) for number in range(LANES)]
-    rebuild = LaneRebuild(store, RequestLimit(4), lanes, runtime(store), {})
+    rebuild = LaneRebuild(store, RequestLimit(4), lanes, runtime_of(store), {})
     store.counts.clear()
     await rebuild.repair_lists()
     return dict(store.counts)
@@ -71,15 +43,15 @@ async def repair(store: SimStore) -> dict[str, int]:
 
 async def lose_one_list(older: int, *, packed: bool) -> tuple[dict[str, int], SimStore]:
     """Enqueue batches of three hours after older ones, lose their lists, and write them again."""
-    store = SimStore(clock=SimClock())
+    store = SimStore()
     for number in range(older):
-        await accept_at(store, 10 * number, BASE_NS + number * NS_PER_S)
+        await accept(store, 10 * number, at_ns=BASE_NS + number * NS_PER_S)
     await enqueue(store, packed=packed)
     before = set(lists(store))
     for number in range(6):
         at_ns = BASE_NS + 30 * HOUR_NS + number * HOUR_NS // 2
-        await accept_at(store, 10 * (older + number), at_ns)
-        await accept_at(store, 10 * number, at_ns, agent=OTHER_LANE)
+        await accept(store, 10 * (older + number), at_ns=at_ns)
+        await accept(store, 10 * number, at_ns=at_ns, agent=OTHER_LANE)
     await enqueue(store, packed=packed)
     complete = await enqueued(store)
     [lost] = [key for key in set(lists(store)) - before if f".{LANE.lane:03d}-" in key]
@@ -90,132 +62,93 @@ async def lose_one_list(older: int, *, packed: bool) -> tuple[dict[str, int], Si
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_requests_for_a_lost_list_do_not_grow_with_older_batches(packed: bool) -> None:
-    async def run() -> None:
-        few, _ = await lose_one_list(1, packed=packed)
-        many, _ = await lose_one_list(400, packed=packed)
-        assert many == few
-
-    asyncio.run(run())
+async def test_the_requests_for_a_lost_list_do_not_grow_with_older_batches(packed: bool) -> None:
+    few, _ = await lose_one_list(1, packed=packed)
+    many, _ = await lose_one_list(400, packed=packed)
+    assert many == few
 
 
-def test_several_lost_lists_are_written_from_one_reading_of_the_index() -> None:
+async def test_several_lost_lists_are_written_from_one_reading_of_the_index() -> None:
     """Batches of one span in two lists are in both: the ledger of the consumer drops repetitions.
 
     An object of the index is read once for all lists.
     """
+    store = SimStore()
+    for number in range(4):
+        await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS // 2)
+        await enqueue(store, packed=False)
+    complete = await enqueued(store)
+    for key in lists(store):
+        del store.held[key]
+    called: list[tuple[str, str]] = []
+    store.before = lambda verb, key: called.append((verb, key))
+    await repair(store)
+    indexed = [key for verb, key in called if verb == "get" and key.startswith(ACCEPTED_BY_TIME)]
+    assert len(indexed) == len(set(indexed)) == 4
+    assert await enqueued(store) == complete
 
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        for number in range(4):
-            await accept_at(store, 10 * number, BASE_NS + number * HOUR_NS // 2)
-            await enqueue(store, packed=False)
-        complete = await enqueued(store)
-        for key in lists(store):
-            del store.held[key]
-        reads: list[str] = []
-        get = store.get
 
-        async def recorded(key: ObjectKey, **span: int) -> object:
-            reads.append(key)
-            return await get(key, **span)
+async def test_a_list_whose_batches_are_not_indexed_is_written_from_one_list_of_all() -> None:
+    store = SimStore()
+    batches = []
+    for number in range(4):
+        batches.append(await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS))
+        await enqueue(store, packed=False)
+    complete = await enqueued(store)
+    for key in lists(store):
+        del store.held[key]
+    for one in batches[1:3]:
+        del store.held[index_keys(one)[0]]
+    called: list[tuple[str, str]] = []
+    store.before = lambda verb, key: called.append((verb, key))
+    await repair(store)
+    assert called.count(("list", ACCEPTED)) == 1
+    assert await enqueued(store) == complete
 
-        store.get = recorded  # type: ignore[method-assign, assignment]
+
+async def test_a_list_with_fewer_accepted_batches_than_before_is_refused_after_the_others() -> None:
+    store = SimStore()
+    batches = []
+    for number in range(2):
+        batches.append(await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS))
+        await enqueue(store, packed=False)
+    first, second = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
+    for key in lists(store):
+        del store.held[key]
+    del store.held[accepted_key(batches[0].identity)]
+    with pytest.raises(InvalidRecord, match="fewer batches are accepted") as raised:
         await repair(store)
-        del store.get
-        indexed = [key for key in reads if key.startswith(ACCEPTED_BY_TIME)]
-        assert len(indexed) == len(set(indexed)) == 4
-        assert await enqueued(store) == complete
-
-    asyncio.run(run())
+    assert raised.value.key == first.location
+    assert lists(store) == [second.location]
 
 
-def test_a_list_whose_batches_are_not_indexed_is_written_from_one_list_of_all() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        batches = []
-        for number in range(4):
-            batches.append(await accept_at(store, 10 * number, BASE_NS + number * HOUR_NS))
-            await enqueue(store, packed=False)
-        complete = await enqueued(store)
-        for key in lists(store):
-            del store.held[key]
-        for one in batches[1:3]:
-            del store.held[index_keys(one)[0]]
-        listed: list[str] = []
-        list_ = store.list
-
-        def recorded(prefix: str, **bounds: str) -> object:
-            listed.append(prefix)
-            return list_(prefix, **bounds)
-
-        store.list = recorded  # type: ignore[method-assign, assignment]
-        await repair(store)
-        del store.list
-        assert listed.count(ACCEPTED) == 1
-        assert await enqueued(store) == complete
-
-    asyncio.run(run())
-
-
-def test_a_list_with_fewer_accepted_batches_than_before_is_refused_after_the_others() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        batches = []
-        for number in range(2):
-            batches.append(await accept_at(store, 10 * number, BASE_NS + number * HOUR_NS))
-            await enqueue(store, packed=False)
-        first, second = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
-        for key in lists(store):
-            del store.held[key]
-        del store.held[accepted_key(batches[0].identity)]
-        with pytest.raises(InvalidRecord, match="fewer batches are accepted") as raised:
-            await repair(store)
-        assert raised.value.key == first.location
-        assert lists(store) == [second.location]
-
-    asyncio.run(run())
-
-
-def test_an_index_entry_without_a_manifest_is_not_in_a_list() -> None:
+async def test_an_index_entry_without_a_manifest_is_not_in_a_list(store: SimStore) -> None:
     """The manifest under `accepted/` decides; the index only names where to look."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        await accept_at(store, 0, BASE_NS)
-        await enqueue(store, packed=False)
-        stray = manifest(10, at_ns=BASE_NS, frame=b"stray")
-        await store.create(index_keys(stray)[0], encode_record(stray))
-        await store.create(ObjectKey(f"{index_keys(stray)[0]}x"), b"{broken")
-        complete = await enqueued(store)
-        [lost] = lists(store)
-        del store.held[lost]
-        await repair(store)
-        assert await enqueued(store) == complete
-
-    asyncio.run(run())
+    await accept(store, at_ns=BASE_NS)
+    await enqueue(store, packed=False)
+    stray = manifest(10, at_ns=BASE_NS, frame=b"stray")
+    await store.create(index_keys(stray)[0], encode_record(stray))
+    await store.create(ObjectKey(f"{index_keys(stray)[0]}x"), b"{broken")
+    complete = await enqueued(store)
+    [lost] = lists(store)
+    del store.held[lost]
+    await repair(store)
+    assert await enqueued(store) == complete
 
 
-def test_a_rebuild_repairs_the_index_before_the_lists() -> None:
+async def test_a_rebuild_repairs_the_index_before_the_lists(store: SimStore) -> None:
     """Another batch of the same span would hide the missing one: the list would be complete."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        first = [await accept_at(store, 10 * n, BASE_NS + n * HOUR_NS) for n in range(3)]
-        await enqueue(store, packed=False)
-        other = await accept_at(store, 30, BASE_NS + HOUR_NS + 1)
-        await enqueue(store, packed=False)
-        [entry, _] = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
-        del store.held[entry.location]
-        del store.held[index_keys(first[1])[0]]
-        authority = Authority(authority_id="A", lanes=LANES)
-        rebuild = Reconciler(store, authority, runtime=runtime(store)).rebuild()
-        found = {one.key async for one in rebuild.repair()}
-        assert found == {entry.location, index_keys(first[1])[0]}
-        written = await read_work_list(store, LANE, entry)
-        assert written.batches == (*first, other)
-
-    asyncio.run(run())
+    first = [await accept(store, 10 * n, at_ns=BASE_NS + n * HOUR_NS) for n in range(3)]
+    await enqueue(store, packed=False)
+    other = await accept(store, 30, at_ns=BASE_NS + HOUR_NS + 1)
+    await enqueue(store, packed=False)
+    [entry, _] = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
+    del store.held[entry.location]
+    del store.held[index_keys(first[1])[0]]
+    found = {one.key async for one in make(store).rebuild().repair()}
+    assert found == {entry.location, index_keys(first[1])[0]}
+    written = await read_work_list(store, LANE, entry)
+    assert written.batches == (*first, other)
 
 
 def test_spans_that_overlap_are_read_once() -> None:

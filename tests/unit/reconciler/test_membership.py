@@ -1,13 +1,18 @@
-"""Reconcilers share lanes: the pure decision, and members that beat against one store."""
+"""Reconcilers share lanes: the decision, members of one store, and processes of one machine."""
 
-import asyncio
 import itertools
+import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections import Counter
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
@@ -49,7 +54,6 @@ def test_every_lane_is_assigned_and_the_shares_are_equal(lanes: int, count: int)
 
 
 def test_few_lanes_move_when_a_member_joins() -> None:
-    """The new member gets its share, and few other lanes move."""
     lanes = 64
     for count in range(1, 6):
         before = assign_lanes(NAMES[:count], lanes)
@@ -132,58 +136,45 @@ class World:
         return [len(one.shared or ()) for one in self.workers]
 
 
-def test_a_single_member_works_on_every_lane_immediately() -> None:
-
-    async def run() -> None:
-        world = World()
-        share = world.join()
-        await world.beats(0)
-        assert world.counts() == [LANES]
-        assert share.owner_of(3) == share.members[0]
-
-    asyncio.run(run())
+async def test_a_single_member_works_on_every_lane_immediately() -> None:
+    world = World()
+    share = world.join()
+    await world.beats(0)
+    assert world.counts() == [LANES]
+    assert share.owner_of(3) == share.members[0]
 
 
-def test_two_share_a_third_joins_and_one_dies() -> None:
+async def test_two_share_a_third_joins_and_one_dies() -> None:
+    world = World()
+    world.join()
+    await world.beats(0)
+    world.join().url = "http://two:8081"
+    await world.beats(1, 0, rounds=2)
+    assert world.counts() == [2, 2]
+    lane = min(world.workers[1].shared or ())
+    owner = world.shares[0].owner_of(lane)
+    assert owner.url == "http://two:8081"
+    world.join()
+    await world.beats(2, 0, 1, rounds=3)
+    assert sorted(world.counts()) == [1, 1, 2]
+    # The second one dies: its lanes are taken when its record lapses.
+    world.workers[1].share(frozenset())
+    await world.beats(0, 2, rounds=3)
+    assert sorted(world.counts()) != [0, 2, 2]
+    await world.beats(0, 2, rounds=4)
+    assert world.counts() == [2, 0, 2]
+    assert world.shares[0].owner_of(lane) is not None
 
-    async def run() -> None:
-        world = World()
+
+async def test_a_member_that_leaves_hands_its_lanes_over_without_a_wait() -> None:
+    world = World()
+    for _ in range(2):
         world.join()
-        await world.beats(0)
-        world.join().url = "http://two:8081"
-        await world.beats(1, 0, rounds=2)
-        assert world.counts() == [2, 2]
-        lane = min(world.workers[1].shared or ())
-        owner = world.shares[0].owner_of(lane)
-        assert owner is not None
-        assert owner.url == "http://two:8081"
-        world.join()
-        await world.beats(2, 0, 1, rounds=3)
-        assert sorted(world.counts()) == [1, 1, 2]
-        # The second one dies: its lanes are taken when its record lapses.
-        world.workers[1].share(frozenset())
-        await world.beats(0, 2, rounds=3)
-        assert sorted(world.counts()) != [0, 2, 2]
-        await world.beats(0, 2, rounds=4)
-        assert world.counts() == [2, 0, 2]
-        assert world.shares[0].owner_of(lane) is not None
-
-    asyncio.run(run())
-
-
-def test_a_member_that_leaves_hands_its_lanes_over_without_a_wait() -> None:
-
-    async def run() -> None:
-        world = World()
-        for _ in range(2):
-            world.join()
-        await world.beats(0, 1, rounds=3)
-        world.workers[1].share(frozenset())
-        await world.shares[1].leave()
-        await world.beats(0)
-        assert world.counts() == [LANES, 0]
-
-    asyncio.run(run())
+    await world.beats(0, 1, rounds=3)
+    world.workers[1].share(frozenset())
+    await world.shares[1].leave()
+    await world.beats(0)
+    assert world.counts() == [LANES, 0]
 
 
 class Machine:
@@ -203,130 +194,167 @@ class Machine:
         return f"machine-{self.pid}"
 
 
-def test_lanes_of_a_killed_process_of_the_same_machine_are_taken_without_a_wait() -> None:
-
-    async def run() -> None:
-        world, ended = World(), set[int]()
-        world.join(Machine(1, ended))
-        await world.beats(0)
-        killed = world.shares[0].member
-        world.workers[0].share(frozenset())
-        world.join(Machine(2, ended))
-        await world.beats(1)
-        assert world.counts() == [0, 0]
-        ended.add(1)
-        await world.beats(1)
-        assert world.counts() == [0, LANES]
-        left = msgspec.json.decode(world.store.held[member_key(killed)].body, type=MemberRecord)
-        assert (left.leaving, left.lanes) == (True, ())
-        # A third process sees the same from the records alone.
-        world.join(Machine(3, set()))
-        await world.beats(2, 1, rounds=2)
-        assert world.counts() == [0, 2, 2]
-
-    asyncio.run(run())
+async def test_lanes_of_a_killed_process_of_the_same_machine_are_taken_without_a_wait() -> None:
+    world, ended = World(), set[int]()
+    world.join(Machine(1, ended))
+    await world.beats(0)
+    killed = world.shares[0].member
+    world.workers[0].share(frozenset())
+    world.join(Machine(2, ended))
+    await world.beats(1)
+    assert world.counts() == [0, 0]
+    ended.add(1)
+    await world.beats(1)
+    assert world.counts() == [0, LANES]
+    left = msgspec.json.decode(world.store.held[member_key(killed)].body, type=MemberRecord)
+    assert (left.leaving, left.lanes) == (True, ())
+    # A third process sees the same from the records alone.
+    world.join(Machine(3, set()))
+    await world.beats(2, 1, rounds=2)
+    assert world.counts() == [0, 2, 2]
 
 
 @pytest.mark.parametrize("killed", [False, True])
-def test_no_earlier_record_of_an_ended_process_becomes_current_again(
+async def test_no_earlier_record_of_an_ended_process_becomes_current_again(
     tmp_path: Path, *, killed: bool
 ) -> None:
     """A store with versions would restore it, if the record that names the end was deleted."""
-
-    async def run() -> None:
-        async with open_local_store(tmp_path) as store:
-            ended = set[int]()
-            shares = []
-            for pid in (1, 2):
-                runtime = Runtime(ids=SimIds(pid))
-                metrics = ReconcilerMetrics()
-                workers = LaneWorkers(store, LANES, ["spark"], runtime, metrics)
-                machine = Machine(pid, ended)
-                shares.append(LaneShare(store, LANES, workers, runtime, metrics, machine))
-            for share in (shares[0], shares[1], shares[0], shares[1]):
-                await share.beat()
-            if not killed:
-                await shares[0].leave()
-            ended.add(1)
-            for _ in range(3):
-                await shares[1].beat()
-                live = await read_live_members(store)
-                assert [one.member for one in live.records] == [shares[1].member]
-            assert live.records[0].lanes == tuple(range(LANES))
-
-    asyncio.run(run())
-
-
-def test_a_live_member_that_was_taken_for_ended_writes_its_record_again() -> None:
-
-    async def run() -> None:
-        world = World()
-        world.join(Machine(1, set()))
-        await world.beats(0)
-        wrong = Machine(2, {1})
-        world.join(wrong)
-        # Both work on every lane for a moment; the owner term decides, as after any takeover.
-        await world.shares[1].beat()
-        assert world.counts() == [LANES, LANES]
-        wrong.ended.clear()
+    async with open_local_store(tmp_path) as store:
+        ended = set[int]()
+        shares = []
+        for pid in (1, 2):
+            runtime = Runtime(ids=SimIds(pid))
+            metrics = ReconcilerMetrics()
+            workers = LaneWorkers(store, LANES, ["spark"], runtime, metrics)
+            machine = Machine(pid, ended)
+            shares.append(LaneShare(store, LANES, workers, runtime, metrics, machine))
+        for share in (shares[0], shares[1], shares[0], shares[1]):
+            await share.beat()
+        if not killed:
+            await shares[0].leave()
+        ended.add(1)
         for _ in range(3):
-            await world.shares[0].beat()
-            await world.shares[1].beat()
-        assert world.counts() == [2, 2]
+            await shares[1].beat()
+            live = await read_live_members(store)
+            assert [one.member for one in live.records] == [shares[1].member]
+        assert live.records[0].lanes == tuple(range(LANES))
 
-    asyncio.run(run())
 
-
-def test_a_member_that_was_suspended_works_on_nothing_until_it_has_beaten() -> None:
-    """The other one has taken its lanes; it gets its share back by a release."""
-
-    async def run() -> None:
-        world = World()
-        for _ in range(2):
-            world.join()
-        await world.beats(0, 1, rounds=3)
-        world.wait(MEMBER_DEAD_AFTER_S)
-        assert world.shares[1]._is_late()
-        world.workers[1].share(frozenset())  # as `run` does
-        await world.beats(0)
-        assert world.counts() == [LANES, 0]
+async def test_a_live_member_that_was_taken_for_ended_writes_its_record_again() -> None:
+    world = World()
+    world.join(Machine(1, set()))
+    await world.beats(0)
+    wrong = Machine(2, {1})
+    world.join(wrong)
+    # Both work on every lane for a moment; the owner term decides, as after any takeover.
+    await world.shares[1].beat()
+    assert world.counts() == [LANES, LANES]
+    wrong.ended.clear()
+    for _ in range(3):
+        await world.shares[0].beat()
         await world.shares[1].beat()
-        assert world.counts() == [LANES, 0]
-        await world.beats(0, 1)
-        assert world.counts() == [2, 2]
-
-    asyncio.run(run())
+    assert world.counts() == [2, 2]
 
 
-def test_records_of_dead_members_are_deleted() -> None:
-
-    async def run() -> None:
-        world = World()
-        dead = world.join().member
-        await world.beats(0)
-        world.workers[0].share(frozenset())
+async def test_a_member_that_was_suspended_works_on_nothing_until_it_has_beaten() -> None:
+    """The other one has taken its lanes; it gets its share back by a release."""
+    world = World()
+    for _ in range(2):
         world.join()
-        world.wait(MEMBER_DEAD_AFTER_S)
-        await world.beats(1)
-        assert member_key(dead) in world.store.held
-        world.wait(FORGET_S)
-        await world.beats(1)
-        assert member_key(dead) not in world.store.held
+    await world.beats(0, 1, rounds=3)
+    world.wait(MEMBER_DEAD_AFTER_S)
+    assert world.shares[1]._is_late()
+    world.workers[1].share(frozenset())  # as `run` does
+    await world.beats(0)
+    assert world.counts() == [LANES, 0]
+    await world.shares[1].beat()
+    assert world.counts() == [LANES, 0]
+    await world.beats(0, 1)
+    assert world.counts() == [2, 2]
 
-    asyncio.run(run())
+
+async def test_records_of_dead_members_are_deleted() -> None:
+    world = World()
+    dead = world.join().member
+    await world.beats(0)
+    world.workers[0].share(frozenset())
+    world.join()
+    world.wait(MEMBER_DEAD_AFTER_S)
+    await world.beats(1)
+    assert member_key(dead) in world.store.held
+    world.wait(FORGET_S)
+    await world.beats(1)
+    assert member_key(dead) not in world.store.held
 
 
-def test_a_damaged_record_stops_no_member() -> None:
-
-    async def run() -> None:
-        world = World()
-        world.join()
-        world.store._put(member_key(NAMES[0]), b"{")
-        await world.beats(0)
-        assert world.counts() == [LANES]
-
-    asyncio.run(run())
+async def test_a_damaged_record_stops_no_member() -> None:
+    world = World()
+    world.join()
+    world.store._put(member_key(NAMES[0]), b"{")
+    await world.beats(0)
+    assert world.counts() == [LANES]
 
 
 def test_times_leave_room_for_two_missed_heartbeats() -> None:
     assert 2 * HEARTBEAT_S < WORK_S < MEMBER_DEAD_AFTER_S < HANDOVER_MAX_S
+
+
+PROCESSES = HostProcesses()
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+
+
+def running_child() -> tuple[subprocess.Popen[bytes], HostProcess]:
+    """Start a process; return it with its identity."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    mine = PROCESSES.current()
+    assert mine is not None
+    fields = Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()
+    return child, replace(mine, pid=child.pid, started=int(fields[19]))
+
+
+@needs_proc
+def test_a_process_has_ended_when_it_is_killed_and_not_before() -> None:
+    child, process = running_child()
+    try:
+        assert not PROCESSES.has_ended(process)
+        os.kill(child.pid, signal.SIGSTOP)
+        assert not PROCESSES.has_ended(process)
+        child.kill()
+        until_s = time.monotonic() + 20
+        while not PROCESSES.has_ended(process):  # a zombie, until it is waited for
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+    finally:
+        child.kill()
+        child.wait()
+    assert PROCESSES.has_ended(process)
+
+
+@needs_proc
+def test_a_pid_that_another_process_has_now_shows_that_the_process_has_ended() -> None:
+    mine = PROCESSES.current()
+    assert not PROCESSES.has_ended(mine)
+    assert PROCESSES.has_ended(replace(mine, started=mine.started - 1))
+
+
+@needs_proc
+def test_nothing_is_known_of_processes_of_another_boot_or_namespace() -> None:
+    child, process = running_child()
+    child.kill()
+    child.wait()
+    assert PROCESSES.has_ended(process)
+    for other in (replace(process, boot="another"), replace(process, namespace=1)):
+        assert not PROCESSES.has_ended(other)
+
+
+@needs_proc
+def test_a_process_of_another_user_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    mine = PROCESSES.current()
+    assert mine is not None
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not PROCESSES.has_ended(mine)
+    assert not PROCESSES.has_ended(replace(mine, pid=2**31 - 1))

@@ -1,6 +1,5 @@
 """One object that cannot be read stops no batch of another agent, and no other lane."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -56,70 +55,63 @@ async def by_pass(subject: Reconciler) -> None:
         ("register", by_pass),
     ],
 )
-def test_the_others_are_enqueued(
+async def test_the_others_are_enqueued(
     route: Callable[[Reconciler], Awaitable[None]], what: str, fault: Fault
 ) -> None:
-    async def run() -> None:
-        clock, plan = SimClock(), OneBadKey()
-        plan.fault = fault
-        bucket = MemoryBucket(clock=clock, rng=random.Random(2))
-        store, _ = open_memory_store(bucket, clock=clock)
-        faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
-        runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
-        authority = Authority(authority_id="A", lanes=LANES)
-        writer = JournalWriter(store, clock.at_ns)
-        await writer.register()
-        batches = [await writer.accept(0, at_ns=clock.at_ns, agent=agent) for agent in AGENTS]
-        await writer.append(batches, through_ns=clock.at_ns)
-        bad = batches[1]
-        lane = Lane(queue="spark", lane=lane_of(bad.agent_id, LANES))
-        plan.key = {
-            "manifest": accepted_key(bad.identity),
-            "blob": bad.raw_blob_key,
-            "lane": lane_key(lane),
-            "register": lane.key,
-        }[what]
-        stopped = {bad.agent_id}
-        if what in ("lane", "register"):
-            stopped = {one for one in AGENTS if lane_of(one, LANES) == lane.lane}
-        assert stopped != set(AGENTS)
-        subject = Reconciler(faulty, authority, settings=ReconcilerSettings(), runtime=runtime)
+    clock, plan = SimClock(), OneBadKey()
+    plan.fault = fault
+    bucket = MemoryBucket(clock=clock, rng=random.Random(2))
+    store, _ = open_memory_store(bucket, clock=clock)
+    faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
+    runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
+    authority = Authority(authority_id="A", lanes=LANES)
+    writer = JournalWriter(store, clock.at_ns)
+    await writer.register()
+    batches = [await writer.accept(0, at_ns=clock.at_ns, agent=agent) for agent in AGENTS]
+    await writer.append(batches, through_ns=clock.at_ns)
+    bad = batches[1]
+    lane = Lane(queue="spark", lane=lane_of(bad.agent_id, LANES))
+    plan.key = {
+        "manifest": accepted_key(bad.identity),
+        "blob": bad.raw_blob_key,
+        "lane": lane_key(lane),
+        "register": lane.key,
+    }[what]
+    stopped = {bad.agent_id}
+    if what in ("lane", "register"):
+        stopped = {one for one in AGENTS if lane_of(one, LANES) == lane.lane}
+    assert stopped != set(AGENTS)
+    subject = Reconciler(faulty, authority, settings=ReconcilerSettings(), runtime=runtime)
 
-        async def tries() -> None:
-            for _ in range(5):
-                clock.at_ns += 2 * NS_PER_S
-                with suppress(SluiceError):  # the loop logs it and tries again
-                    await route(subject)
+    async def tries() -> None:
+        for _ in range(5):
+            clock.at_ns += 2 * NS_PER_S
+            with suppress(SluiceError):  # the loop logs it and tries again
+                await route(subject)
 
-        await tries()
-        found = {one.agent_id for one in await enqueued(store)}
-        assert found == set(AGENTS) - stopped
-        plan.key = ""
-        await tries()
-        assert {one.agent_id for one in await enqueued(store)} == set(AGENTS)
-
-    asyncio.run(run())
+    await tries()
+    found = {one.agent_id for one in await enqueued(store)}
+    assert found == set(AGENTS) - stopped
+    plan.key = ""
+    await tries()
+    assert {one.agent_id for one in await enqueued(store)} == set(AGENTS)
 
 
 @pytest.mark.parametrize("what", ["manifest", "blob"])
-def test_a_full_pass_ends_although_one_object_cannot_be_read(what: str) -> None:
+async def test_a_full_pass_ends_although_one_object_cannot_be_read(what: str) -> None:
     """A pass that failed would list everything again and again; this one leaves the batch."""
-
-    async def run() -> None:
-        clock, plan = SimClock(), OneBadKey()
-        bucket = MemoryBucket(clock=clock, rng=random.Random(2))
-        store, _ = open_memory_store(bucket, clock=clock)
-        faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
-        runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
-        bad = await accept(store)
-        plan.key = bad.raw_blob_key if what == "blob" else accepted_key(bad.identity)
-        authority = Authority(authority_id="A", lanes=LANES)
-        subject = Reconciler(faulty, authority, settings=ReconcilerSettings(), runtime=runtime)
-        report = await subject.once()
-        assert (report.listed, report.outcome.left) == (1, 1)
-        assert report.complete_through_ns is None, "nothing shows that this batch is enqueued"
-        plan.key = ""
-        report = await subject.once()
-        assert (report.outcome.left, report.outcome.enqueued) == (0, 1)
-
-    asyncio.run(run())
+    clock, plan = SimClock(), OneBadKey()
+    bucket = MemoryBucket(clock=clock, rng=random.Random(2))
+    store, _ = open_memory_store(bucket, clock=clock)
+    faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
+    runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
+    bad = await accept(store)
+    plan.key = bad.raw_blob_key if what == "blob" else accepted_key(bad.identity)
+    authority = Authority(authority_id="A", lanes=LANES)
+    subject = Reconciler(faulty, authority, settings=ReconcilerSettings(), runtime=runtime)
+    report = await subject.once()
+    assert (report.listed, report.outcome.left) == (1, 1)
+    assert report.complete_through_ns is None, "nothing shows that this batch is enqueued"
+    plan.key = ""
+    report = await subject.once()
+    assert (report.outcome.left, report.outcome.enqueued) == (0, 1)

@@ -1,62 +1,50 @@
-"""By-time entries packed into one object per hour (ADR 27)."""
+"""Entries packed into one object per hour, and packed raw-blob entries as reverse references."""
 
-import asyncio
-import random
+from collections import Counter
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.builders import manifest
-from support.queue_store import SimClock, SimIds, SimStore
-from support.reconciler_seed import enqueued, index_keys
+from support import reconciler_world
+from support.builders import make_identity, manifest_of, salted_frame
+from support.frames import logs
+from support.queue_store import OneByOne, SimStore
+from support.reconciler_seed import accept, enqueued, index_keys
+from support.reconciler_world import ONE_LANE
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
     ACCEPTED_BY_TIME,
     RAW_BLOBS_BY_TIME,
+    accepted_by_blob_key,
     accepted_key,
     blob_key,
+    digest_of,
     hour_path,
     parse_pack_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
 from sluice_reconciler.explain import read_paths
 from sluice_reconciler.indexes import DifferenceKind, TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
-from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import create_authority
 
 HOUR_NS = 3600 * NS_PER_S
 BASE_NS = 1_699_999_200 * NS_PER_S
 
 
-def make(store: SimStore, seed: int = 1, *, packed: bool = True) -> Reconciler:
-    runtime = Runtime(clock=store.clock, ids=SimIds(seed), rng=random.Random(seed))
-    return Reconciler(
-        store,
-        Authority(authority_id="A", lanes=1),
-        settings=ReconcilerSettings(pack_by_time=packed),
-        runtime=runtime,
-    )
-
-
-async def accept_at(store: SimStore, seq: int, at_ns: int) -> AcceptedManifest:
-    frame = f"frame {seq}".encode()
-    one = manifest(seq, at_ns=at_ns, frame=frame)
-    await store.create(blob_key(one.digest), frame)
-    await store.create(accepted_key(one.identity), encode_record(one))
-    return one
+make = partial(reconciler_world.make, authority=ONE_LANE, pack_by_time=True)
 
 
 async def three_hours(store: SimStore) -> list[AcceptedManifest]:
     """Accept four batches in one hour, four in the next, and one in the third."""
     at = [BASE_NS + number * HOUR_NS // 4 for number in range(9)]
-    return [await accept_at(store, 10 * number, ns) for number, ns in enumerate(at)]
+    return [await accept(store, 10 * number, at_ns=ns) for number, ns in enumerate(at)]
 
 
 def by_time(store: SimStore) -> list[ObjectKey]:
@@ -97,141 +85,217 @@ def test_unpack_returns_every_packed_entry_byte_for_byte(given_entries: list[Tim
                 unpack(key, body + b"\n")
 
 
-def test_batches_processed_together_make_one_object_per_hour_and_index() -> None:
+async def test_batches_processed_together_make_one_object_per_hour_and_index() -> None:
     """Nine batches over three hours: two packed objects and one entry alone in either index."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        batches = await three_hours(store)
-        report = await make(store).once()
-        assert (report.outcome.indexed, report.outcome.enqueued) == (27, 9)
-        spans = [parse_pack_key(key) for key in by_time(store)]
-        assert len(spans) == 6
-        assert spans.count(None) == 2
-        keys = [key for one in batches for key in index_keys(one)]
-        existing = {
-            key
-            for place in [*by_time(store), *(k for k in store.held if "accepted-by-blob" in k)]
-            for key, _ in unpack(ObjectKey(place), store.held[place].body)
-        }
-        assert existing == set(keys)
-        await create_authority(store, Authority(authority_id="A", lanes=1))
-        [path] = await read_paths(store, batches[5].digest)
-        assert all(one.present and one.right is not False for one in path.objects)
-        assert any(one.packed_in for one in path.objects)
-        assert [one async for one in make(store, 2).rebuild().differences()] == []
-
-    asyncio.run(run())
+    store = SimStore()
+    batches = await three_hours(store)
+    report = await make(store).once()
+    assert (report.outcome.indexed, report.outcome.enqueued) == (27, 9)
+    spans = [parse_pack_key(key) for key in by_time(store)]
+    assert len(spans) == 6
+    assert spans.count(None) == 2
+    keys = [key for one in batches for key in index_keys(one)]
+    existing = {
+        key
+        for place in [*by_time(store), *(k for k in store.held if "accepted-by-blob" in k)]
+        for key, _ in unpack(ObjectKey(place), store.held[place].body)
+    }
+    assert existing == set(keys)
+    await create_authority(store, ONE_LANE)
+    [path] = await read_paths(store, batches[5].digest)
+    assert all(one.present and one.right is not False for one in path.objects)
+    assert any(one.packed_in for one in path.objects)
+    assert [one async for one in make(store, 2).rebuild().differences()] == []
 
 
-def test_scanner_enqueues_what_another_process_packed() -> None:
+async def test_scanner_enqueues_what_another_process_packed(store: SimStore) -> None:
     """It reads packed objects and entries that are not packed, and skips a damaged object."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        store.clock.at_ns = BASE_NS + 3 * HOUR_NS
-        batches = await three_hours(store)
-        other = make(store)
-        await other.once()
-        damaged = by_time(store)[0]
-        store.held[damaged].body = b"{broken"
-        for key in [key for key in store.held if key.startswith(("queue/", "reconciler/"))]:
-            del store.held[key]
-        again = make(store, 2)
-        assert (await again.scan_time_index()).enqueued == 5
-        assert len(await enqueued(store)) == 5
-        assert (await other.scan_time_index()).sound == 0
-        assert (await again.once()).outcome.enqueued == 4
-        assert len(await enqueued(store)) == len(batches)
-
-    asyncio.run(run())
+    store.clock.at_ns = BASE_NS + 3 * HOUR_NS
+    batches = await three_hours(store)
+    other = make(store)
+    await other.once()
+    damaged = by_time(store)[0]
+    store.held[damaged].body = b"{broken"
+    for key in [key for key in store.held if key.startswith(("queue/", "reconciler/"))]:
+        del store.held[key]
+    again = make(store, 2)
+    assert (await again.scan_time_index()).enqueued == 5
+    assert len(await enqueued(store)) == 5
+    assert (await other.scan_time_index()).sound == 0
+    assert (await again.once()).outcome.enqueued == 4
+    assert len(await enqueued(store)) == len(batches)
 
 
-def test_name_with_a_future_time_does_not_move_the_checkpoint() -> None:
-    """An object with a future time does not move the checkpoint beyond the store's time."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        store.clock.at_ns = BASE_NS
-        await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
-        reconciler = make(store)
-        scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
-        await scanner.scan()
-        one = await accept_at(store, 0, BASE_NS)
-        await store.create(index_keys(one)[0], encode_record(one))
-        assert (await scanner.scan()).enqueued == 1
-
-    asyncio.run(run())
+async def test_name_with_a_future_time_does_not_move_the_checkpoint(store: SimStore) -> None:
+    store.clock.at_ns = BASE_NS
+    await store.create(ObjectKey(f"{ACCEPTED_BY_TIME}{'9' * 20}-x.json"), b"{}")
+    reconciler = make(store)
+    scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
+    await scanner.scan()
+    one = await accept(store, at_ns=BASE_NS)
+    await store.create(index_keys(one)[0], encode_record(one))
+    assert (await scanner.scan()).enqueued == 1
 
 
-def test_an_index_entry_with_an_impossible_identity_does_not_stop_the_scan() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        store.clock.at_ns = BASE_NS
-        one = await accept_at(store, 10, BASE_NS)
-        key = index_keys(one)[0]
-        await store.create(key, encode_record(one))
-        wrong = encode_record(one).replace(b'"seq_end":19', b'"seq_end":1')
-        assert wrong != encode_record(one)
-        await store.create(ObjectKey(key.replace(".json", "0.json")), wrong)
-        reconciler = make(store)
-        scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
-        assert (await scanner.scan()).enqueued == 1
-
-    asyncio.run(run())
+async def test_an_index_entry_with_an_impossible_identity_does_not_stop_the_scan() -> None:
+    store = SimStore()
+    store.clock.at_ns = BASE_NS
+    one = await accept(store, 10, at_ns=BASE_NS)
+    key = index_keys(one)[0]
+    await store.create(key, encode_record(one))
+    wrong = encode_record(one).replace(b'"seq_end":19', b'"seq_end":1')
+    assert wrong != encode_record(one)
+    await store.create(ObjectKey(key.replace(".json", "0.json")), wrong)
+    reconciler = make(store)
+    scanner = TimeIndexScanner(store, reconciler.pipeline, reconciler._requests)
+    assert (await scanner.scan()).enqueued == 1
 
 
-def test_rebuild_finds_and_repairs_defects_of_packed_objects() -> None:
+async def test_rebuild_finds_and_repairs_defects_of_packed_objects(store: SimStore) -> None:
     """A missing packed object, a damaged one, and one with an entry that has no source."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        batches = await three_hours(store)
-        await make(store).once()
-        rebuild = make(store, 2).rebuild()
-        first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
-        raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
-        del store.held[first]
-        store.held[raws[0]].body = b"{broken"
-        gone = batches[5]
-        del store.held[accepted_key(gone.identity)]
-        found = [(one.key, one.wrong, one.pack) async for one in rebuild.differences()]
-        assert (raws[0], DifferenceKind.UNREADABLE, None) in found
-        assert (index_keys(batches[0])[0], DifferenceKind.MISSING, None) in found
-        assert (index_keys(batches[0])[2], DifferenceKind.MISSING, None) in found
-        assert (index_keys(gone)[0], DifferenceKind.EXTRA, second) in found
-        assert (index_keys(gone)[2], DifferenceKind.EXTRA, raws[1]) in found
-        _ = [one async for one in rebuild.repair()]
-        left = [(one.key, one.wrong) async for one in rebuild.differences()]
-        assert left == [(index_keys(gone)[1], DifferenceKind.EXTRA)]
-        assert isinstance(await store.get(index_keys(batches[4])[0]), Found)
-
-    asyncio.run(run())
+    batches = await three_hours(store)
+    await make(store).once()
+    rebuild = make(store, 2).rebuild()
+    first, second = [key for key in by_time(store) if parse_pack_key(key)][:2]
+    raws = [key for key in by_time(store) if parse_pack_key(key)][2:]
+    del store.held[first]
+    store.held[raws[0]].body = b"{broken"
+    gone = batches[5]
+    del store.held[accepted_key(gone.identity)]
+    found = [(one.key, one.wrong, one.pack) async for one in rebuild.differences()]
+    assert (raws[0], DifferenceKind.UNREADABLE, None) in found
+    assert (index_keys(batches[0])[0], DifferenceKind.MISSING, None) in found
+    assert (index_keys(batches[0])[2], DifferenceKind.MISSING, None) in found
+    assert (index_keys(gone)[0], DifferenceKind.EXTRA, second) in found
+    assert (index_keys(gone)[2], DifferenceKind.EXTRA, raws[1]) in found
+    _ = [one async for one in rebuild.repair()]
+    left = [(one.key, one.wrong) async for one in rebuild.differences()]
+    assert left == [(index_keys(gone)[1], DifferenceKind.EXTRA)]
+    assert isinstance(await store.get(index_keys(batches[4])[0]), Found)
 
 
-def test_packed_entry_with_other_bytes_is_reported_and_repaired() -> None:
+async def test_packed_entry_with_other_bytes_is_reported_and_repaired(store: SimStore) -> None:
     """The right entry is written alone, and the wrong one is removed from the packed object."""
+    batches = await three_hours(store)
+    await make(store, pack_by_time=False).once()
+    for key in [key for key in by_time(store) if key.startswith(ACCEPTED_BY_TIME)]:
+        del store.held[key]
+    bodies = [
+        encode_record(batches[0]).replace(b"gw-1", b"gw-2"),
+        *(encode_record(one) for one in batches[1:]),
+    ]
+    made = pack(
+        TimeEntry(at_ns=one.accepted_at_ns, key=index_keys(one)[0], body=body)
+        for one, body in zip(batches, bodies, strict=True)
+    )
+    for key, body, _ in made:
+        await store.create(key, body)
+    rebuild = make(store, 2).rebuild()
+    found = [(one.key, one.wrong) async for one in rebuild.differences()]
+    place = index_keys(batches[0])[0]
+    assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]
+    _ = [one async for one in rebuild.repair()]
+    assert [one async for one in rebuild.differences()] == []
+    assert store.held[place].body == encode_record(batches[0])
 
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        batches = await three_hours(store)
-        await make(store, packed=False).once()
-        for key in [key for key in by_time(store) if key.startswith(ACCEPTED_BY_TIME)]:
-            del store.held[key]
-        wrong = encode_record(manifest(0, at_ns=BASE_NS, frame=b"frame 0", count=10)) + b""
-        bodies = [wrong.replace(b"gw-1", b"gw-2"), *(encode_record(one) for one in batches[1:])]
-        made = pack(
-            TimeEntry(at_ns=one.accepted_at_ns, key=index_keys(one)[0], body=body)
-            for one, body in zip(batches, bodies, strict=True)
-        )
-        for key, body, _ in made:
-            await store.create(key, body)
-        rebuild = make(store, 2).rebuild()
-        found = [(one.key, one.wrong) async for one in rebuild.differences()]
-        place = index_keys(batches[0])[0]
-        assert found == [(place, DifferenceKind.MISSING), (place, DifferenceKind.DIFFERENT)]
-        _ = [one async for one in rebuild.repair()]
-        assert [one async for one in rebuild.differences()] == []
-        assert store.held[place].body == encode_record(batches[0])
 
-    asyncio.run(run())
+make_with_references = partial(make, pack_references=True)
+
+
+async def accept_in_hours(store: SimStore, count: int, *, hours: int = 1) -> list[AcceptedManifest]:
+    """Accept batches, each in the hour after that of the one before, again and again."""
+    times = [BASE_NS + number % hours * HOUR_NS for number in range(count)]
+    return [await accept(store, 10 * number, at_ns=ns) for number, ns in enumerate(times)]
+
+
+class CountingStore(OneByOne):
+    """Counts the writes of each kind, by prefix."""
+
+    def __init__(self, inner: SimStore) -> None:
+        self._inner = inner
+        self.puts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        verb = getattr(self._inner, name)
+        if name not in {"create", "replace", "overwrite"}:
+            return verb
+
+        async def counted(key: str, *args: Any, **named: Any) -> Any:
+            self.puts[key.partition("/")[0]] += 1
+            return await verb(key, *args, **named)
+
+        return counted
+
+
+async def test_a_flush_of_500_batches_costs_at_most_015_puts_a_batch(store: SimStore) -> None:
+    await accept_in_hours(store, 500)
+    counting: Any = CountingStore(store)
+    report = await make_with_references(counting).once()
+    assert report.outcome.enqueued == len(await enqueued(store)) == 500
+    assert counting.puts["accepted-by-blob"] == 0
+    assert counting.puts["accepted-by-time"] == counting.puts["raw-blobs-by-time"] == 1
+    assert sum(counting.puts.values()) <= 0.15 * 500
+
+
+async def test_every_batch_has_a_reference_of_one_shape(store: SimStore) -> None:
+    """A raw-blob entry that is alone in its hour has a reference alone."""
+    batches = await accept_in_hours(store, 5, hours=4)
+    await make_with_references(store).once()
+    alone = [key for key in store.held if key.startswith(ACCEPTED_BY_BLOB)]
+    packed = {batches[0].digest, batches[4].digest}
+    assert sorted(alone) == sorted(
+        accepted_by_blob_key(one.digest, one.identity)
+        for one in batches
+        if one.digest not in packed
+    )
+    assert [one async for one in make_with_references(store, 2).rebuild().differences()] == []
+
+
+@pytest.mark.parametrize("damage", ["removed", "damaged"])
+async def test_a_lost_pack_is_a_missing_reference_and_rebuild_writes_it_alone(damage: str) -> None:
+    store = SimStore()
+    batches = await accept_in_hours(store, 5)
+    await make_with_references(store).once()
+    [pack] = [k for k in store.held if k.startswith(RAW_BLOBS_BY_TIME) and parse_pack_key(k)]
+    if damage == "removed":
+        del store.held[pack]
+    else:
+        store.held[pack].body = b"{broken"
+    rebuild = make_with_references(store, 2).rebuild()
+    found = {one.key async for one in rebuild.differences() if _missing(one)}
+    wanted = {accepted_by_blob_key(one.digest, one.identity) for one in batches}
+    assert wanted <= found
+    _ = [one async for one in rebuild.repair()]
+    assert wanted <= set(store.held)
+    assert [one async for one in rebuild.differences()] == []
+
+
+def _missing(one: Any) -> bool:
+    return bool(one.wrong is DifferenceKind.MISSING)
+
+
+async def test_both_shapes_are_read_side_by_side(store: SimStore) -> None:
+    await accept_in_hours(store, 6)
+    await make(store, pack_references=False).once()
+    assert sum(key.startswith(ACCEPTED_BY_BLOB) for key in store.held) == 6
+    for number in range(3):
+        await accept(store, 1000 + 10 * number, at_ns=BASE_NS)
+    await make_with_references(store, 2).once()
+    assert sum(key.startswith(ACCEPTED_BY_BLOB) for key in store.held) == 6
+    assert [one async for one in make_with_references(store, 3).rebuild().differences()] == []
+
+
+async def test_explain_finds_a_blob_without_a_reference_by_its_envelope(store: SimStore) -> None:
+    await accept_in_hours(store, 3)
+    who = make_identity(5000, count=3)
+    frame = salted_frame(who, logs(), "")
+    one = manifest_of(frame, at_ns=BASE_NS)
+    assert one.identity == who
+    await store.create(blob_key(digest_of(frame)), frame)
+    await store.create(accepted_key(who), encode_record(one))
+    await make_with_references(store).once()
+    assert not any(key.startswith(ACCEPTED_BY_BLOB) for key in store.held)
+    await create_authority(store, ONE_LANE)
+    [path] = await read_paths(store, digest_of(frame))
+    assert (path.identity, path.blob) == (who, "ok")
+    assert all(one.present and one.right is not False for one in path.objects)

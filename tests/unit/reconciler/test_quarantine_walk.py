@@ -1,19 +1,14 @@
 """References of refused uploads are written, by a bounded number of pages in each check."""
 
-import asyncio
-import random
-
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimStore
 from support.reconciler_seed import refuse
+from support.reconciler_world import make, runtime_of
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.keys import QUARANTINE_BY_BLOB, parse_quarantine_key
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import quarantine_entry
 from sluice_reconciler.passes.held_batches import PAGES_MAX, QuarantinePass
-from sluice_reconciler.service import Reconciler
 from sluice_reconciler.verify import HoldRecords
 from sluice_store.retry import WRITE_RETRY
 
@@ -32,12 +27,8 @@ async def refuse_many(store: SimStore, count: int, *, referenced: bool) -> list[
     return references
 
 
-def runtime(store: SimStore) -> Runtime:
-    return Runtime(clock=store.clock, ids=SimIds(1), rng=random.Random(1))
-
-
 def walk_over(store: SimStore) -> QuarantinePass:
-    backoff = runtime(store).backoff(WRITE_RETRY)
+    backoff = runtime_of(store).backoff(WRITE_RETRY)
     return QuarantinePass(store, HoldRecords(store), RequestLimit(8), backoff)
 
 
@@ -45,61 +36,46 @@ def references_in(store: SimStore) -> set[str]:
     return {key for key in store.held if key.startswith(QUARANTINE_BY_BLOB)}
 
 
-def test_a_walk_in_several_calls_writes_every_missing_reference() -> None:
+async def test_a_walk_in_several_calls_writes_every_missing_reference(store: SimStore) -> None:
     """Of each call, at most the given number of pages; a reference is lost in between."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        wanted = set(await refuse_many(store, 2 * PAGE + 10, referenced=True))
-        for key in sorted(wanted)[::100]:
-            del store.held[key]
-        walk = walk_over(store)
-        calls = 0
-        while True:
-            store.counts.clear()
-            ended = await walk.run(2)
-            assert store.counts["list"] <= 2
-            calls += 1
-            if ended:
-                break
-        assert calls == 3
-        assert references_in(store) == wanted
-        assert walk.written == 21
-        del store.held[min(wanted)]
-        assert await walk.run()
-        assert references_in(store) == wanted
-
-    asyncio.run(run())
+    wanted = set(await refuse_many(store, 2 * PAGE + 10, referenced=True))
+    for key in sorted(wanted)[::100]:
+        del store.held[key]
+    walk = walk_over(store)
+    calls = 0
+    while True:
+        store.counts.clear()
+        ended = await walk.run(2)
+        assert store.counts["list"] <= 2
+        calls += 1
+        if ended:
+            break
+    assert calls == 3
+    assert references_in(store) == wanted
+    assert walk.written == 21
+    del store.held[min(wanted)]
+    assert await walk.run()
+    assert references_in(store) == wanted
 
 
-def test_a_check_of_few_conflicts_sees_all_of_them() -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        wanted = await refuse_many(store, 3, referenced=False)
-        walk = walk_over(store)
-        for key in wanted:
-            assert await walk.run(2)
-            assert references_in(store) == set(wanted)
-            del store.held[key]
-
-    asyncio.run(run())
+async def test_a_check_of_few_conflicts_sees_all_of_them(store: SimStore) -> None:
+    wanted = await refuse_many(store, 3, referenced=False)
+    walk = walk_over(store)
+    for key in wanted:
+        assert await walk.run(2)
+        assert references_in(store) == set(wanted)
+        del store.held[key]
 
 
-def test_the_pages_of_a_check_do_not_grow_with_the_conflicts() -> None:
+async def test_the_pages_of_a_check_do_not_grow_with_the_conflicts(store: SimStore) -> None:
     """A check finds a new conflict after at most as many checks as one walk needs, twice."""
-
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        await refuse_many(store, 12 * PAGE, referenced=True)
-        authority = Authority(authority_id="A", lanes=1)
-        held = Reconciler(store, authority, runtime=runtime(store))._held
+    await refuse_many(store, 12 * PAGE, referenced=True)
+    held = make(store)._held
+    await held.check()
+    new = await refuse(store, 5)
+    reference, _ = quarantine_entry(new, *parse_quarantine_key(new))
+    for _ in range(4):
+        store.counts.clear()
         await held.check()
-        new = await refuse(store, 5)
-        reference, _ = quarantine_entry(new, *parse_quarantine_key(new))
-        for _ in range(4):
-            store.counts.clear()
-            await held.check()
-            assert store.counts["list"] <= PAGES_MAX + 2
-        assert reference in store.held
-
-    asyncio.run(run())
+        assert store.counts["list"] <= PAGES_MAX + 2
+    assert reference in store.held

@@ -1,6 +1,5 @@
 """Which requests of combined batches repeat earlier ones, and how they are stored."""
 
-import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 from support.builders import ACCEPTED_AT_NS, manifest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimIds, SimStore
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.journals import DiscoveryRecord
@@ -172,7 +171,7 @@ class _Stored:
     """A log on a store, with the lane state that names its runs."""
 
     def __init__(self) -> None:
-        self.store = SimStore(clock=SimClock())
+        self.store = SimStore()
         self.record = LaneRecord(queue="spark", lane=0, nonce="", producer_id="")
         self.log = self.owner(1)
 
@@ -190,92 +189,79 @@ class _Stored:
         return [key for key in self.store.held if key.startswith(stored_runs.LANE_REQUESTS)]
 
 
-def test_a_new_owner_reads_runs_and_deletes_what_an_earlier_one_left() -> None:
-    async def run() -> None:
-        stored = _Stored()
-        judged(stored.log.window, batch([1, 2]))
-        await stored.spill()
-        judged(stored.log.window, batch([3], boot="g2"))
-        await stored.log.spill()  # the owner stops before it names this run
-        assert len(stored.runs) == 2
+async def test_a_new_owner_reads_runs_and_deletes_what_an_earlier_one_left() -> None:
+    stored = _Stored()
+    judged(stored.log.window, batch([1, 2]))
+    await stored.spill()
+    judged(stored.log.window, batch([3], boot="g2"))
+    await stored.log.spill()  # the owner stops before it names this run
+    assert len(stored.runs) == 2
+    after = stored.owner(2)
+    await after.load(stored.record, ())
+    assert judged(after.window, batch([2, 3], boot="g3")) == [((0, 2),)]
+    await after.collect(replace(stored.record, owner_term=2))
+    assert len(stored.runs) == 1
+
+
+async def test_a_lost_run_is_reported_and_does_not_stop_the_lane() -> None:
+    stored = _Stored()
+    judged(stored.log.window, batch([1]))
+    await stored.spill()
+    for body in (b"other bytes", None):
+        key = stored.runs[0]
+        if body is None:
+            del stored.store.held[key]
+        else:
+            stored.store.held[key].body = body
         after = stored.owner(2)
-        await after.load(stored.record, ())
-        assert judged(after.window, batch([2, 3], boot="g3")) == [((0, 2),)]
-        await after.collect(replace(stored.record, owner_term=2))
-        assert len(stored.runs) == 1
+        with capture_logs() as logs:
+            await after.load(stored.record, ())
+        assert [one["event"] for one in logs] == ["request_run_lost"]
+        assert judged(after.window, batch([1], boot="g2")) == [()]
+        assert (await after.spill()).named != stored.record.requests
 
-    asyncio.run(run())
 
-
-def test_a_lost_run_is_reported_and_does_not_stop_the_lane() -> None:
-    async def run() -> None:
-        stored = _Stored()
-        judged(stored.log.window, batch([1]))
+async def test_replaced_runs_are_deleted_one_spill_later() -> None:
+    stored = _Stored()
+    for number in range(6):
+        judged(stored.log.window, batch([number], boot=f"g{number}"))
         await stored.spill()
-        for body in (b"other bytes", None):
-            key = stored.runs[0]
-            if body is None:
-                del stored.store.held[key]
-            else:
-                stored.store.held[key].body = body
-            after = stored.owner(2)
-            with capture_logs() as logs:
-                await after.load(stored.record, ())
-            assert [one["event"] for one in logs] == ["request_run_lost"]
-            assert judged(after.window, batch([1], boot="g2")) == [()]
-            assert (await after.spill()).named != stored.record.requests
-
-    asyncio.run(run())
+        assert len(stored.runs) <= len(stored.record.requests) + 2
+    assert len(stored.log.window) == 6
 
 
-def test_replaced_runs_are_deleted_one_spill_later() -> None:
-    async def run() -> None:
-        stored = _Stored()
-        for number in range(6):
-            judged(stored.log.window, batch([number], boot=f"g{number}"))
-            await stored.spill()
-            assert len(stored.runs) <= len(stored.record.requests) + 2
-        assert len(stored.log.window) == 6
-
-    asyncio.run(run())
-
-
-def test_old_requests_are_forgotten_and_the_number_is_bounded(
+async def test_old_requests_are_forgotten_and_the_number_is_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        stored = _Stored()
-        judged(stored.log.window, batch([1]))
+    stored = _Stored()
+    judged(stored.log.window, batch([1]))
+    await stored.spill()
+    stored.log.forgets_before_s = ACCEPTED_AT_NS // NS_PER_S + 1
+    judged(stored.log.window, batch([2], boot="g2", at_s=2))
+    await stored.spill()
+    assert judged(stored.log.window, batch([1, 2], boot="g3", at_s=3)) == [((2, 4),)]
+    monkeypatch.setattr(stored_runs, "WINDOW_REQUESTS_MAX", 0)
+    with capture_logs() as logs:
         await stored.spill()
-        stored.log.forgets_before_s = ACCEPTED_AT_NS // NS_PER_S + 1
-        judged(stored.log.window, batch([2], boot="g2", at_s=2))
-        await stored.spill()
-        assert judged(stored.log.window, batch([1, 2], boot="g3", at_s=3)) == [((2, 4),)]
-        monkeypatch.setattr(stored_runs, "WINDOW_REQUESTS_MAX", 0)
-        with capture_logs() as logs:
-            await stored.spill()
-        assert "requests_forgotten_early" in [one["event"] for one in logs]
-        assert len(stored.log.window) == 0
-
-    asyncio.run(run())
+    assert "requests_forgotten_early" in [one["event"] for one in logs]
+    assert len(stored.log.window) == 0
 
 
-def test_requests_that_are_known_are_not_stored_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        stored = _Stored()
-        one = batch([1, 2])
-        judged(stored.log.window, one)
-        monkeypatch.setattr(window_module, "UNSTORED_REQUESTS_MAX", 1)
-        assert stored.log.window.must_spill
-        await stored.spill()
-        judged(stored.log.window, one)  # as a new owner does with recent batches
-        assert stored.log.window.unstored == {}
-        assert not stored.log.window.must_spill
-        judged(stored.log.window, batch([2], boot="g2", at_s=5))
-        first = ACCEPTED_AT_NS // NS_PER_S
-        assert [one.accepted_s for one in stored.log.window.unstored.values()] == [first + 5]
-
-    asyncio.run(run())
+async def test_requests_that_are_known_are_not_stored_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored = _Stored()
+    one = batch([1, 2])
+    judged(stored.log.window, one)
+    monkeypatch.setattr(window_module, "UNSTORED_REQUESTS_MAX", 1)
+    assert stored.log.window.must_spill
+    await stored.spill()
+    judged(stored.log.window, one)  # as a new owner does with recent batches
+    assert stored.log.window.unstored == {}
+    assert not stored.log.window.must_spill
+    judged(stored.log.window, batch([2], boot="g2", at_s=5))
+    first = ACCEPTED_AT_NS // NS_PER_S
+    assert [one.accepted_s for one in stored.log.window.unstored.values()] == [first + 5]
 
 
 def test_the_window_ends_by_the_time_through_which_discovery_is_complete() -> None:

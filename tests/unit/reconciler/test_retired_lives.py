@@ -1,18 +1,15 @@
 """Lives that leave the lane state: when, what a late batch costs, and what a rebuild changes."""
 
-import asyncio
-import random
-
 import pytest
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimClock, SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import ONE_LANE, make
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.journals import DiscoveryRecord, HoldReason, HoldRecord, hold_record_key
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_reconciler.discovery import DiscoveryClaim, merge_claim
 from sluice_reconciler.explain import read_paths
 from sluice_reconciler.lanes import state
@@ -32,9 +29,7 @@ from sluice_reconciler.lanes.state import (
 )
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import create_authority
-from sluice_store.port import ObjectStore
 
 LANE = Lane(queue="spark", lane=0)
 
@@ -114,21 +109,17 @@ class Deployment:
         monkeypatch.setattr(state, "RETIRED_MIN", 1)
         self.clock = SimClock()
         self.store = SimStore(clock=self.clock)
-        self.authority = Authority(authority_id="A", lanes=1)
         self.seed = 0
 
     def reconciler(self, queues: str = "spark") -> Reconciler:
         self.seed += 1
-        runtime = Runtime(clock=self.clock, ids=SimIds(self.seed), rng=random.Random(self.seed))
-        settings = ReconcilerSettings(queues=queues)
-        return Reconciler(self.store, self.authority, settings=settings, runtime=runtime)
+        return make(self.store, self.seed, authority=ONE_LANE, queues=queues)
 
     def pass_days(self, days: int) -> None:
         self.clock.at_ns += at(days * 86_400)
 
     async def lives(self) -> int:
         stored = await read_lane_state(self.store, LANE)
-        assert stored is not None
         return sum(part.boots for part in stored.record.parts())
 
     async def retire_all(self, lives: int = 3, *, retires: bool = True) -> list[AcceptedManifest]:
@@ -144,7 +135,6 @@ class Deployment:
         await accept(self.store, agent="host-2")
         await self.reconciler().once()
         stored = await read_lane_state(self.store, LANE)
-        assert stored is not None
         assert (stored.record.settled_s > 0) is retires
         return batches
 
@@ -154,174 +144,133 @@ class Deployment:
             worker.enqueued._unlogged += 1
 
 
-def test_idle_lives_leave_the_state_and_nothing_is_enqueued_again(
+async def test_idle_lives_leave_the_state_and_nothing_is_enqueued_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        batches = await place.retire_all()
-        assert await place.lives() == 1
-        assert len([key for key in place.store.held if key.startswith(parts_prefix(LANE))]) <= 3
-        report = await place.reconciler().once()
-        assert (report.outcome.enqueued, report.outcome.sound) == (0, 0)
-        await create_authority(place.store, Authority(authority_id="A", lanes=1))
-        path = await read_paths(place.store, batches[0].identity)
-        assert [one.enqueued for one in path[0].queues] == [True]
-        # A gateway names a duplicate of an old batch again.
-        again = await place.reconciler().pipeline.process_new([accepted_key(batches[0].identity)])
-        assert again.enqueued == 0
-
-    asyncio.run(run())
+    place = Deployment(monkeypatch)
+    batches = await place.retire_all()
+    assert await place.lives() == 1
+    assert len([key for key in place.store.held if key.startswith(parts_prefix(LANE))]) <= 3
+    report = await place.reconciler().once()
+    assert (report.outcome.enqueued, report.outcome.sound) == (0, 0)
+    await create_authority(place.store, ONE_LANE)
+    path = await read_paths(place.store, batches[0].identity)
+    assert [one.enqueued for one in path[0].queues] == [True]
+    # A gateway names a duplicate of an old batch again.
+    again = await place.reconciler().pipeline.process_new([accepted_key(batches[0].identity)])
+    assert again.enqueued == 0
 
 
-def test_a_late_batch_of_a_retired_life_is_enqueued_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        await place.retire_all()
-        late = await accept(place.store, 10, boot="b1")
-        inside = await accept(place.store, 30, boot="b1")
-        assert (await place.reconciler().once()).outcome.enqueued == 2
-        stored = await read_lane_state(place.store, LANE)
-        assert stored is not None
-        place.pass_days(9)
-        await accept(place.store, 20, boot="b1")
-        assert (await place.reconciler().once()).outcome.enqueued == 1
-        assert (await place.reconciler().once()).outcome.enqueued == 0
-        found = [one.identity for one in await enqueued(place.store)]
-        assert len(found) == len(set(found)) == 7
-        assert {late.identity, inside.identity} <= set(found)
-
-    asyncio.run(run())
-
-
-def test_a_new_life_costs_one_listing_and_its_later_batches_none(
+async def test_a_late_batch_of_a_retired_life_is_enqueued_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        await place.retire_all()
-        service = place.reconciler()
-        await service._workers.refresh()
-        listed: list[str] = []
-        real = place.store.list
-
-        def counted(prefix: str, **bounds: str) -> object:
-            listed.append(prefix)
-            return real(prefix, **bounds)  # type: ignore[arg-type]
-
-        place.store.list = counted  # type: ignore[method-assign, assignment]
-        for seq in (0, 10, 20):
-            one = await accept(place.store, seq, agent="host-9", boot="new")
-            done = await service.pipeline.process_new([accepted_key(one.identity)])
-            assert done.enqueued == 1
-        boots = [prefix for prefix in listed if prefix.startswith("accepted/")]
-        # Once as a reader of the lane, once as its owner.
-        assert len(boots) == 2
-
-    asyncio.run(run())
+    place = Deployment(monkeypatch)
+    await place.retire_all()
+    late = await accept(place.store, 10, boot="b1")
+    inside = await accept(place.store, 30, boot="b1")
+    assert (await place.reconciler().once()).outcome.enqueued == 2
+    stored = await read_lane_state(place.store, LANE)
+    assert stored is not None
+    place.pass_days(9)
+    await accept(place.store, 20, boot="b1")
+    assert (await place.reconciler().once()).outcome.enqueued == 1
+    assert (await place.reconciler().once()).outcome.enqueued == 0
+    found = [one.identity for one in await enqueued(place.store)]
+    assert len(found) == len(set(found)) == 7
+    assert {late.identity, inside.identity} <= set(found)
 
 
-def test_a_batch_that_is_held_back_is_enqueued_after_its_life_was_retired(
+async def test_a_new_life_costs_one_listing_and_its_later_batches_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        held = await accept(place.store, 50, boot="b1")
-        blob = place.store.held.pop(blob_key(held.digest)).body
-        await place.retire_all()
-        stored = await read_lane_state(place.store, LANE)
-        assert stored is not None
-        assert [one.seq_start for one in stored.record.unsettled] == [50]
-        place.store._put(blob_key(held.digest), blob)
-        assert (await place.reconciler().once()).outcome.enqueued == 1
-        stored = await read_lane_state(place.store, LANE)
-        assert stored is not None
-        assert stored.record.unsettled == ()
-        assert (await place.reconciler().once()).outcome.enqueued == 0
+    place = Deployment(monkeypatch)
+    await place.retire_all()
+    service = place.reconciler()
+    await service._workers.refresh()
+    called: list[tuple[str, str]] = []
+    place.store.before = lambda verb, key: called.append((verb, key))
+    for seq in (0, 10, 20):
+        one = await accept(place.store, seq, agent="host-9", boot="new")
+        done = await service.pipeline.process_new([accepted_key(one.identity)])
+        assert done.enqueued == 1
+    boots = [key for verb, key in called if verb == "list" and key.startswith("accepted/")]
+    # Once as a reader of the lane, once as its owner.
+    assert len(boots) == 2
 
-    asyncio.run(run())
+
+async def test_a_batch_that_is_held_back_is_enqueued_after_its_life_was_retired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Deployment(monkeypatch)
+    held = await accept(place.store, 50, boot="b1")
+    blob = place.store.held.pop(blob_key(held.digest)).body
+    await place.retire_all()
+    stored = await read_lane_state(place.store, LANE)
+    assert [one.seq_start for one in stored.record.unsettled] == [50]
+    place.store._put(blob_key(held.digest), blob)
+    assert (await place.reconciler().once()).outcome.enqueued == 1
+    stored = await read_lane_state(place.store, LANE)
+    assert stored.record.unsettled == ()
+    assert (await place.reconciler().once()).outcome.enqueued == 0
 
 
 @pytest.mark.parametrize("what", ["unreadable record", "too many"])
-def test_no_life_is_retired_while_held_batches_are_unknown_or_many(
+async def test_no_life_is_retired_while_held_batches_are_unknown_or_many(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        if what == "too many":
-            monkeypatch.setattr("sluice_reconciler.lanes.worker.UNSETTLED_MAX", 0)
-            one = await accept(place.store, 50, boot="b2")
-            del place.store.held[blob_key(one.digest)]
-        else:
-            place.store._put(hold_record_key("x"), b"damaged")
-        await place.retire_all(retires=False)
-        assert await place.lives() == 3
-
-    asyncio.run(run())
+    place = Deployment(monkeypatch)
+    if what == "too many":
+        monkeypatch.setattr("sluice_reconciler.lanes.worker.UNSETTLED_MAX", 0)
+        one = await accept(place.store, 50, boot="b2")
+        del place.store.held[blob_key(one.digest)]
+    else:
+        place.store._put(hold_record_key("x"), b"damaged")
+    await place.retire_all(retires=False)
+    assert await place.lives() == 3
 
 
-def test_a_rebuild_forgets_the_settled_time_and_earlier_passes(
+async def test_a_rebuild_forgets_the_settled_time_and_earlier_passes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Otherwise the batches of lives that are in no part would never be enqueued again."""
-
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        await place.retire_all()
-        place.store._put(lane_key(LANE), b"damaged")
-        assert [one async for one in place.reconciler().rebuild().repair()]
-        service = place.reconciler()
-        await service.discovery.read()
-        assert service.discovery.record.pass_began_unix_ns is not None
-        # The next owner retires nothing by the pass that compared the lost ledger.
-        await service.pipeline.process_new([accepted_key((await accept(place.store, 70)).identity)])
-        monkeypatch.setattr("sluice_reconciler.lanes.owner.is_rewrite_due", lambda counts: True)
-        await service.lane_upkeep.run()
-        await service._workers.close()
-        assert (await place.reconciler().once()).outcome.enqueued == 4
-
-    asyncio.run(run())
+    place = Deployment(monkeypatch)
+    await place.retire_all()
+    place.store._put(lane_key(LANE), b"damaged")
+    assert [one async for one in place.reconciler().rebuild().repair()]
+    service = place.reconciler()
+    await service.discovery.read()
+    assert service.discovery.record.pass_began_unix_ns is not None
+    # The next owner retires nothing by the pass that compared the lost ledger.
+    await service.pipeline.process_new([accepted_key((await accept(place.store, 70)).identity)])
+    monkeypatch.setattr("sluice_reconciler.lanes.owner.is_rewrite_due", lambda counts: True)
+    await service.lane_upkeep.run()
+    await service._workers.close()
+    assert (await place.reconciler().once()).outcome.enqueued == 4
 
 
-def test_a_pass_that_another_process_began_counts_for_common_queues_only(
+async def test_a_pass_that_another_process_began_counts_for_common_queues_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def run() -> None:
-        place = Deployment(monkeypatch)
-        service = place.reconciler("spark,other")
-        resume = PassRecord(
-            began_unix_ns=place.clock.at_ns,
-            spans=(PassSpan(after="", up_to=None),),
-            queues=("spark",),
-        )
-        options = PassOptions(resume=resume)
-        report = await service._pass_loop.full_pass.run(None, options)
-        assert report.queues == ("spark",)
-        assert (await service._pass_loop.full_pass.run(None)).queues == ("other", "spark")
-
-    asyncio.run(run())
+    place = Deployment(monkeypatch)
+    service = place.reconciler("spark,other")
+    resume = PassRecord(
+        began_unix_ns=place.clock.at_ns, spans=(PassSpan(after="", up_to=None),), queues=("spark",)
+    )
+    options = PassOptions(resume=resume)
+    report = await service._pass_loop.full_pass.run(None, options)
+    assert report.queues == ("spark",)
+    assert (await service._pass_loop.full_pass.run(None)).queues == ("other", "spark")
 
 
-def test_a_held_batch_of_a_halted_lane_keeps_its_hold_record() -> None:
+async def test_a_held_batch_of_a_halted_lane_keeps_its_hold_record(store: SimStore) -> None:
     """It is valid again but not enqueued: without the record it would be in neither place."""
-
-    async def run() -> None:
-        clock = SimClock()
-        store: ObjectStore = SimStore(clock=clock)
-        one = await accept(store)
-        record = HoldRecord(
-            key=accepted_key(one.identity),
-            reason=HoldReason.BLOB_MISSING,
-            detail="",
-            seen_at_unix_ns=1,
-        )
-        await store.create(hold_record_key(record.key), encode_record(record))
-        await store.create(lane_key(LANE), b"damaged")
-        runtime = Runtime(clock=clock, ids=SimIds(1), rng=random.Random(1))
-        service = Reconciler(store, Authority(authority_id="A", lanes=1), runtime=runtime)
-        report = await service.once()
-        assert report.outcome.left == 1
-        assert report.complete_through_ns is None
-        assert report.held_back == 1
-
-    asyncio.run(run())
+    one = await accept(store)
+    record = HoldRecord(
+        key=accepted_key(one.identity), reason=HoldReason.BLOB_MISSING, detail="", seen_at_unix_ns=1
+    )
+    await store.create(hold_record_key(record.key), encode_record(record))
+    await store.create(lane_key(LANE), b"damaged")
+    report = await make(store, authority=ONE_LANE).once()
+    assert report.outcome.left == 1
+    assert report.complete_through_ns is None
+    assert report.held_back == 1

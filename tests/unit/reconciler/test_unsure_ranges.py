@@ -5,33 +5,26 @@ found, look like those that the range contains.
 """
 
 import asyncio
-import random
+from functools import partial
 
 import pytest
 from structlog.testing import capture_logs
+from support import reconciler_world
 from support.dying_store import Died, DyingStore
-from support.queue_store import SimClock, SimIds, SimStore
+from support.queue_store import SimStore
 from support.reconciler_seed import accept, enqueued
+from support.reconciler_world import ONE_LANE
 
-from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Runtime
 from sluice_reconciler.service import Reconciler
-from sluice_reconciler.settings import ReconcilerSettings
 
 INSIDE = ((5, 3), (15, 3), (25, 3))
 """First number and count of each batch that no route found."""
 
 
-def make(store: object, clock: SimClock, seed: int = 1, chunk: int = 512) -> Reconciler:
-    return Reconciler(
-        store,  # type: ignore[arg-type]
-        Authority(authority_id="A", lanes=1),
-        settings=ReconcilerSettings(list_batches_max=chunk, pack_by_time=True),
-        runtime=Runtime(clock=clock, ids=SimIds(seed), rng=random.Random(seed)),
-    )
+make = partial(reconciler_world.make, authority=ONE_LANE, pack_by_time=True)
 
 
 async def seed_range(store: SimStore) -> tuple[list[Identity], list[ObjectKey]]:
@@ -63,22 +56,19 @@ async def settled(store: SimStore, subject: Reconciler, every: list[Identity]) -
 
 @pytest.mark.parametrize("route", ["full pass", "hints", "restart"])
 @pytest.mark.parametrize("chunk", [4, 512])
-def test_batches_that_the_seal_does_not_identify_are_enqueued(route: str, chunk: int) -> None:
-    async def run() -> None:
-        store = SimStore(clock=SimClock())
-        every, named = await seed_range(store)
-        subject = make(store, store.clock, chunk=chunk)
-        await subject.pipeline.process(named)
-        assert len(await identities(store)) == 10
-        if route == "hints":
-            await subject.pipeline.process_new_in_steps([accepted_key(one) for one in every])
-        if route == "restart":
-            await subject._workers.close()
-            subject = make(store, store.clock, seed=2, chunk=chunk)
-        await subject.once()
-        await settled(store, subject, every)
-
-    asyncio.run(run())
+async def test_batches_that_the_seal_does_not_identify_are_enqueued(route: str, chunk: int) -> None:
+    store = SimStore()
+    every, named = await seed_range(store)
+    subject = make(store, list_batches_max=chunk)
+    await subject.pipeline.process(named)
+    assert len(await identities(store)) == 10
+    if route == "hints":
+        await subject.pipeline.process_new_in_steps([accepted_key(one) for one in every])
+    if route == "restart":
+        await subject._workers.close()
+        subject = make(store, 2, list_batches_max=chunk)
+    await subject.once()
+    await settled(store, subject, every)
 
 
 def test_a_crash_at_any_write_of_it_loses_nothing() -> None:
@@ -86,18 +76,18 @@ def test_a_crash_at_any_write_of_it_loses_nothing() -> None:
         died = 0
         for left in range(200):
             for after in (False, True):
-                store = SimStore(clock=SimClock())
+                store = SimStore()
                 every, named = await seed_range(store)
-                first = make(store, store.clock)
+                first = make(store)
                 await first.pipeline.process(named)
                 await first._workers.close()
                 dying = DyingStore(inner=store, left=left, after=after)
-                victim = make(dying, store.clock, seed=2)
+                victim = make(dying, 2)
                 try:
                     await victim.once()
                 except (Died, BaseExceptionGroup):
                     died += 1
-                subject = make(store, store.clock, seed=3)
+                subject = make(store, 3)
                 await subject.once()
                 await settled(store, subject, every)
             if not dying.died:

@@ -1,4 +1,4 @@
-"""Which deletes are considered for a data file, and how many are compared with it."""
+"""Which deletes are considered for a data file, and what their conditions mean."""
 
 from datetime import UTC, datetime
 from unittest.mock import Mock
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_spark.compaction import deleted_rows
+from sluice_spark.compaction.delete_matches import any_of, sql_literal
 from sluice_spark.compaction.deleted_rows import DeleteIndex
 from sluice_spark.compaction.file_selection import may_contain_deleted
 
@@ -110,3 +111,26 @@ def test_deletes_of_other_agents_are_not_compared_with_a_file(
     monkeypatch.setattr(deleted_rows, "may_contain_deleted", compared)
     file = DataFile(path="f", partition=day(1), size_bytes=1, agents=("agent 01000", "agent 01004"))
     assert len(index.touching(file)) == compared.call_count == 5
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7, 500])
+def test_one_true_condition_makes_the_whole_true(count: int) -> None:
+    """Python reads the same text, with `or` in lower case."""
+    plain = ["(1 > 2)"] * count
+    for true in (None, *range(min(count, 7))):
+        parts = [("(2 > 1)" if place == true else one) for place, one in enumerate(plain)]
+        text = any_of(parts).replace(" OR ", " or ").replace("false", "False")
+        assert eval(text) is (true is not None)  # noqa: S307 - a text of this test
+
+
+def test_the_depth_grows_with_the_logarithm_of_the_conditions() -> None:
+    """Spark's stack does not suffice for a thousand conditions in a row."""
+    depth = deepest = 0
+    for one in any_of(["x"] * 500):
+        depth += {"(": 1, ")": -1}.get(one, 0)
+        deepest = max(deepest, depth)
+    assert deepest == 9
+
+
+def test_quotes_and_backslashes_of_a_text_are_escaped() -> None:
+    assert sql_literal("it's \\ here") == r"'it\'s \\ here'"

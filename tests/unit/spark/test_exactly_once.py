@@ -23,11 +23,7 @@ def made(seq: int, kind: Kind) -> AcceptedManifest:
 
 
 GOOD, LOST, POINT = made(0, "logs"), made(100, "logs"), made(200, "metrics")
-ENTRIES = (
-    (GOOD, LOST),
-    (LOST, POINT, GOOD),
-    (LOST, GOOD, POINT),
-)
+ENTRIES = ((GOOD, LOST), (LOST, POINT, GOOD), (LOST, GOOD, POINT))
 """Three entries of one lane with repeated batches; the blob of LOST may be missing."""
 ROWS = tuple(
     row

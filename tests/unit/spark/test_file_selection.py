@@ -20,12 +20,12 @@ def file(size_bytes: int = 1, **more: object) -> DataFile:
     given = {"agents": ("a", "c"), "ts": TimeStats(range_ns=(T0_NS, T0_NS + 10), nulls=0)} | more
     return DataFile(
         path=f"p{size_bytes}", partition="2026-09-21", size_bytes=size_bytes, records=1, **given
-    )  # type: ignore[arg-type]
+    )
 
 
 def record(**more: object) -> DeleteRecord:
     given = {"accepted_until_unix_ns": T0_NS + DAY_NS, "agent_id": "b"} | more
-    return DeleteRecord(delete_id="0" * 26, kind="logs", **given)  # type: ignore[arg-type]
+    return DeleteRecord(delete_id="0" * 26, kind="logs", **given)
 
 
 def test_partition_is_closed_when_the_grace_period_after_its_date_ends() -> None:

@@ -1,4 +1,4 @@
-"""Which rows are repetitions: `find_repetitions` and `dates_to_examine` without Spark."""
+"""Which rows are repetitions, and which dates are searched for overlaps, without Spark."""
 
 from dataclasses import replace
 from datetime import date
@@ -14,19 +14,14 @@ from sluice_spark.compaction.repetitions import (
     RepetitionRules,
     dates_to_examine,
     encode_examined,
+    files_of_dates,
     find_repetitions,
     parse_examined,
     witness_files,
 )
 
 REQUEST = KeyedRow(
-    key="k",
-    accepted_us=0,
-    agent_id="door:shop:3f",
-    boot_id="0" * 32,
-    seq=0,
-    file="f",
-    may_go=True,
+    key="k", accepted_us=0, agent_id="door:shop:3f", boot_id="0" * 32, seq=0, file="f", may_go=True
 )
 COMBINED = replace(REQUEST, agent_id="door:shop:c0", boot_id="01" + "A" * 24)
 LOGS = RepetitionRules(kind="logs", attributes=("log.offset",), window_s=86_400)
@@ -149,3 +144,16 @@ def test_other_rules_have_another_name() -> None:
         replace(LOGS, kind="metrics").digest,
     }
     assert len(names) == 4
+
+
+def hour(name: str) -> DataFile:
+    return DataFile(path=f"accepted_hour={name}/a.parquet", partition=name, size_bytes=1)
+
+
+def test_the_hours_of_dates_with_records_are_read() -> None:
+    hours = [hour(f"2026-09-{day}T{number:02d}") for day in (20, 21, 22) for number in (0, 23)]
+    assert files_of_dates(hours, {"2026-09-20", "2026-09-22", "2026-10-01"}) == [
+        *hours[:2],
+        *hours[4:],
+    ]
+    assert files_of_dates(hours, ()) == []

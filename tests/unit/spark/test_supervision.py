@@ -1,20 +1,39 @@
-"""The supervisor with a scripted query in the place of Spark's."""
+"""The supervisor with a scripted query in the place of Spark's: what it stops and restarts."""
 
 import random
 import signal
+import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_protocol.errors import Fenced, SluiceError
+from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_protocol.errors import (
+    ChecksumRefused,
+    Fenced,
+    OutcomeUnknown,
+    SluiceError,
+    StoreDenied,
+    StoreUnavailable,
+)
 from sluice_protocol.system_clock import SystemClock
-from sluice_spark.errors import JobFailed, JvmEnded
+from sluice_spark.errors import JobFailed, JvmEnded, LakeInconsistent
 from sluice_spark.ingest import supervision
-from sluice_spark.ingest.supervision import ProgressWatch, QuerySupervisor, RestartSettings
+from sluice_spark.ingest.job import MicroBatchSink
+from sluice_spark.ingest.supervision import (
+    ProgressWatch,
+    QueryStalled,
+    QuerySupervisor,
+    RestartSettings,
+    TransientFailure,
+    classify_failure,
+    decide_restart,
+)
 
 WORKER = RuntimeError("[STREAM_FAILED] Query terminated: Python worker failed to connect back.")
 CORRUPT = RuntimeError("[STREAM_FAILED] Query terminated with exception: bad log file")
@@ -180,3 +199,119 @@ def test_a_newer_job_ends_the_older_one_also_while_the_store_is_away() -> None:
     with pytest.raises(Fenced):
         run(script, continuous=True)
     assert script.starts == 1
+
+
+def test_the_job_waits_for_its_running_micro_batch() -> None:
+    """The process would crash if it ended while a thread of pyspark commits."""
+    begun, go_on, order = threading.Event(), threading.Event(), []
+
+    def ingest(_: object) -> None:
+        begun.set()
+        go_on.wait(10)
+        order.append("committed")
+
+    sink = MicroBatchSink(SimpleNamespace(ingest=ingest))
+    frame = SimpleNamespace(toArrow=lambda: pa.table({}))
+    running = threading.Thread(target=sink, args=(frame, 0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sluice_spark.ingest.job.decode_descriptors", lambda table: table)
+        running.start()
+        assert begun.wait(10)
+        threading.Timer(0.1, go_on.set).start()
+        sink.wait()
+        order.append("ended")
+        running.join()
+    assert order == ["committed", "ended"]
+
+
+STREAM_FAILED = "[STREAM_FAILED] Query [id = 17e4, runId = 93bc] terminated with exception: "
+SETTINGS = RestartSettings(restarts_max=5, backoff_s=2.0, backoff_max_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("Python worker failed to connect back.", TransientFailure.WORKER_NOT_STARTED),
+        (
+            "Timed out while waiting for the Python worker to connect back",
+            TransientFailure.WORKER_NOT_STARTED,
+        ),
+        (
+            'Cannot run program "python": error=11, Resource temporarily unavailable',
+            TransientFailure.WORKER_NOT_STARTED,
+        ),
+        ("Python worker exited unexpectedly (crashed).", TransientFailure.WORKER_LOST),
+        ("Caused by: java.io.IOException: Stream closed", TransientFailure.WORKER_LOST),
+        ("Lost task 0.3: ExecutorLostFailure (executor 1 exited)", TransientFailure.EXECUTOR_LOST),
+        ("Caused by: java.net.SocketException: Broken pipe", TransientFailure.CONNECTION_LOST),
+        (
+            "Traceback:\n  sluice_protocol.errors.StoreUnavailable: object store: timeout\n",
+            TransientFailure.STORE_UNAVAILABLE,
+        ),
+        (
+            "Traceback:\nsluice_lake.errors.CommitConflict: another writer committed first\n",
+            TransientFailure.COMMIT_CONFLICT,
+        ),
+    ],
+)
+def test_errors_that_a_restart_may_repair_are_transient(
+    text: str, failure: TransientFailure
+) -> None:
+    assert classify_failure(RuntimeError(f"{STREAM_FAILED}{text}")) is failure
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Cannot run program python3.99: error=2, No such file or directory",
+        "Failed to read log file file:/x/offsets/0.",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "Traceback:\n  sluice_protocol.errors.BadUsage: the checkpoint belongs to another queue\n",
+        # The error of the worker decides, not the connection that broke with it.
+        "Traceback:\n  sluice_lake.errors.TableRefused: x\nCaused by: java.io.EOFException\n",
+        "Traceback:\n  sluice_protocol.errors.Fenced: fenced\nPython worker exited unexpectedly\n",
+    ],
+)
+def test_errors_that_a_restart_cannot_repair_are_final(text: str) -> None:
+    assert classify_failure(RuntimeError(f"{STREAM_FAILED}{text}")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "failure"),
+    [
+        (StoreUnavailable("get", "k", "timeout"), TransientFailure.STORE_UNAVAILABLE),
+        (OutcomeUnknown("create", "k", 3), TransientFailure.STORE_UNAVAILABLE),
+        (ChecksumRefused("create", "k", "damaged"), TransientFailure.STORE_UNAVAILABLE),
+        (CommitConflict("logs", "version 3"), TransientFailure.COMMIT_CONFLICT),
+        (StoreDenied("get", "k", "403"), None),
+        (Fenced("r", 1, 2), None),
+        (LakeInconsistent(0, "gap", "rebuild"), None),
+        (TableRefused("logs", "feature"), None),
+        (JobFailed("ingest stopped"), None),
+    ],
+)
+def test_errors_of_sluice_are_classified_by_their_class(
+    error: SluiceError, failure: TransientFailure | None
+) -> None:
+    assert classify_failure(error) is failure
+
+
+def test_a_stalled_query_is_restarted() -> None:
+    assert classify_failure(QueryStalled("no progress")) is TransientFailure.STALLED
+
+
+def test_pauses_double_up_to_a_limit_with_jitter_and_end() -> None:
+    rng = random.Random(1)
+    failure = TransientFailure.WORKER_LOST
+    pauses = [decide_restart(failure, n, SETTINGS, rng) for n in range(1, 7)]
+    limits = [2.0, 4.0, 8.0, 10.0, 10.0]
+    for pause, limit in zip(pauses, limits, strict=False):
+        assert pause is not None
+        assert limit / 2 <= pause <= limit
+    assert pauses[5] is None
+    again = [decide_restart(failure, n, SETTINGS, random.Random(2)) for n in (1, 1)]
+    assert again[0] != pauses[0]
+
+
+def test_a_final_error_is_never_restarted() -> None:
+    assert decide_restart(None, 1, SETTINGS, random.Random(1)) is None

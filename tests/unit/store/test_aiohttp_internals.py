@@ -84,12 +84,11 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         writer.write(RESPONSE)
 
 
-def test_a_released_connection_is_reused_and_a_closed_one_is_not() -> None:
+async def test_a_released_connection_is_reused_and_a_closed_one_is_not() -> None:
     """The whole sequence of calls, on a real socket, without the product's code."""
 
     async def exchange(connection: Connection) -> None:
         protocol = connection.protocol
-        assert protocol is not None
         assert protocol.transport is not None
         protocol.set_response_params(skip_payload=False, auto_decompress=False)
         protocol.transport.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -97,22 +96,19 @@ def test_a_released_connection_is_reused_and_a_closed_one_is_not() -> None:
         assert (message.code, message.headers["ETag"]) == (200, "abc")
         assert await payload.read() == b"body"
 
-    async def run() -> None:
-        server = await asyncio.start_server(_serve, "127.0.0.1", 0)
-        origin = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-        timeout = aiohttp.ClientTimeout(total=5, connect=5)
-        async with aiohttp.TCPConnector() as connector:
-            peer = aiohttp.ClientRequest("GET", origin, loop=asyncio.get_running_loop())
-            used = []
-            for release in (True, False, True):
-                connection = await connector.connect(peer, [], timeout)
-                await exchange(connection)
-                used.append(connection.protocol)
-                if release:
-                    connection.release()
-                connection.close()  # no effect after a release
-            assert used[0] is used[1], "release() no longer returns the connection to the pool"
-            assert used[1] is not used[2], "close() no longer removes the connection from the pool"
-        server.close()
-
-    asyncio.run(run())
+    server = await asyncio.start_server(_serve, "127.0.0.1", 0)
+    origin = URL(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    timeout = aiohttp.ClientTimeout(total=5, connect=5)
+    async with aiohttp.TCPConnector() as connector:
+        peer = aiohttp.ClientRequest("GET", origin, loop=asyncio.get_running_loop())
+        used = []
+        for release in (True, False, True):
+            connection = await connector.connect(peer, [], timeout)
+            await exchange(connection)
+            used.append(connection.protocol)
+            if release:
+                connection.release()
+            connection.close()  # no effect after a release
+        assert used[0] is used[1], "release() no longer returns the connection to the pool"
+        assert used[1] is not used[2], "close() no longer removes the connection from the pool"
+    server.close()

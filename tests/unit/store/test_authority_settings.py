@@ -1,7 +1,5 @@
 """Settings of a deployment that exist already."""
 
-import asyncio
-
 import pytest
 from support.memory_bucket import open_memory_store
 
@@ -10,17 +8,14 @@ from sluice_protocol.errors import BadUsage
 from sluice_store.authority import create_authority
 
 
-def test_other_settings_are_refused_with_those_that_differ() -> None:
+async def test_other_settings_are_refused_with_those_that_differ() -> None:
     store, _ = open_memory_store()
 
     async def create(**chosen: int) -> Authority:
         return await create_authority(store, Authority(authority_id="A" * 26, **chosen))
 
-    async def run() -> None:
-        made = await create(lanes=8)
-        assert await create(lanes=8) == made
-        with pytest.raises(BadUsage, match="omit these options") as refused:
-            await create(lanes=4, margin_s=7200)
-        assert str(refused.value).endswith("or use another store, margin_s=`3600`, lanes=`8`")
-
-    asyncio.run(run())
+    made = await create(lanes=8)
+    assert await create(lanes=8) == made
+    with pytest.raises(BadUsage, match="omit these options") as refused:
+        await create(lanes=4, margin_s=7200)
+    assert str(refused.value).endswith("or use another store, margin_s=`3600`, lanes=`8`")

@@ -32,7 +32,6 @@ def _mypy(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_forgotten_unknown_is_a_type_error(tmp_path: Path) -> None:
-    """A caller without the case `Unknown` is a type error; with it there is none."""
     forgotten = _mypy(CALLER, tmp_path)
     assert forgotten.returncode == 1
     assert "Unknown" in forgotten.stdout

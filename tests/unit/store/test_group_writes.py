@@ -1,21 +1,24 @@
-"""Creates that share two syncs of the file system: their outcomes, and what fails alone."""
+"""Creates that share two syncs of the file system: which ones, their outcomes, what fails alone."""
 
+import asyncio
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.store_groups import GroupFiles
+from support.store_groups import ALWAYS_GROUPS, CountedSync, GroupFiles
 
 from sluice_protocol.authority import VISIBILITY_S_MAX as BOUND_S
 from sluice_protocol.errors import ChecksumRefused, StoreError, StoreMisconfigured
 from sluice_protocol.keys import digest_of
-from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown
+from sluice_protocol.outcomes import Applied, Exists, NotFound, Unknown
 from sluice_protocol.units import ObjectKey
-from sluice_store.local import group_writes
+from sluice_store.local import LocalStore, group_writes, open_local_store
 from sluice_store.local.group_writes import (
     GROUP_BYTES_MAX,
     GROUP_OBJECTS_MAX,
@@ -23,6 +26,7 @@ from sluice_store.local.group_writes import (
     split_groups,
 )
 from sluice_store.local.layout import MARK
+from sluice_store.local.store import GROUP_BODY_MAX, GroupLimits
 from sluice_store.port import NewObject
 
 
@@ -57,8 +61,6 @@ def test_a_group_is_synced_twice_and_each_object_has_its_outcome(store: Store) -
     assert stamps == sorted(set(stamps))
     for key, outcome in zip(("x/1", "x/2"), first, strict=False):
         head = store.files.head(ObjectKey(key))
-        assert isinstance(head, ObjectInfo)
-        assert isinstance(outcome, Applied)
         assert (head.etag, head.last_modified_ns) == (outcome.etag, outcome.date_ns)
         assert head.sha256 == digest_of(store.body(key) or b"")
         assert stat.S_IMODE(store.layout.object_of(ObjectKey(key)).stat().st_mode) == 0o644
@@ -86,7 +88,6 @@ def test_a_group_of_refused_objects_is_not_synced(store: Store) -> None:
 
 
 def test_a_full_disk_refuses_one_object(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The write of the second body fails; the first and the third are stored."""
     write, bodies = os.write, []
 
     def full(fd: int, data: bytes) -> int:
@@ -144,9 +145,7 @@ def test_an_object_that_a_stopped_reader_has_locked_is_unknown(
 
 @pytest.mark.parametrize("grouped", [True, False])
 def test_a_clock_that_is_lost_after_the_naming_is_no_definite_error(
-    grouped: bool,
-    store: Store,
-    monkeypatch: pytest.MonkeyPatch,
+    grouped: bool, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The object is visible, so its outcome is unknown."""
 
@@ -176,10 +175,8 @@ def test_a_stalled_group_reports_the_time_of_its_visibility(
         begun_ns = store.stamps.now_ns()
         outcomes = store.create(new("1"), new("2"))
     for key, outcome in zip("12", outcomes, strict=True):
-        assert isinstance(outcome, Applied)
         assert outcome.date_ns > begun_ns + BOUND_S * 10**9
         head = store.files.head(ObjectKey(key))
-        assert isinstance(head, ObjectInfo)
         assert (head.last_modified_ns, head.etag) == (outcome.date_ns, outcome.etag)
         assert head.sha256 == digest_of(b"body")
 
@@ -204,7 +201,6 @@ def test_objects_of_a_group_that_died_are_dated_by_their_reader(
         old = store.layout.object_of(ObjectKey(key)).stat()
         assert old.st_mode & MARK
         head = store.files.head(ObjectKey(key))
-        assert isinstance(head, ObjectInfo)
         assert head.last_modified_ns > old.st_mtime_ns + BOUND_S * 10**9
 
 
@@ -232,3 +228,137 @@ def test_many_objects_in_one_call_share_syncs(store: Store) -> None:
     assert isinstance(good, Applied)
     assert isinstance(bad, StoreError)
     assert isinstance(store.files.head(ObjectKey("nothing")), NotFound)
+
+
+class Watched(CountedSync):
+    """Syncs of groups that can be held before they begin."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.open = threading.Event()
+        self.open.set()
+        self.reached = threading.Event()
+        self.begun = 0
+
+    def is_ready(self) -> bool:
+        self.begun += 1
+        self.reached.set()
+        assert self.open.wait(30)
+        return super().is_ready()
+
+
+@asynccontextmanager
+async def opened(
+    root: Path, limits: GroupLimits | None = None
+) -> AsyncIterator[tuple[LocalStore, Watched]]:
+    syncs = Watched(root)
+    async with open_local_store(root, filesystem=syncs, limits=limits) as store:
+        yield store, syncs
+
+
+def create(store: LocalStore, key: str, body: bytes = b"x") -> "asyncio.Task[object]":
+    return asyncio.ensure_future(store.create(ObjectKey(key), body))
+
+
+@pytest.mark.parametrize(
+    ("creates", "size_bytes", "ready", "synced"),
+    [(32, 1, True, 2), (3, 1, True, 0), (8, GROUP_BODY_MAX + 1, True, 0), (20, 1, False, 0)],
+    ids=["many", "a few", "large bodies", "no group can be written"],
+)
+async def test_many_small_creates_share_two_syncs_and_others_run_separately(
+    creates: int, size_bytes: int, ready: bool, synced: int, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as (store, syncs):
+        syncs.ready = ready
+        body = bytes(size_bytes)
+        made = (create(store, f"k/{number}", body) for number in range(creates))
+        assert all(isinstance(one, Applied) for one in await asyncio.gather(*made))
+    assert syncs.calls == synced
+
+
+async def test_two_groups_are_written_at_the_same_time(tmp_path: Path) -> None:
+    """Creates that arrive meanwhile are the next group, also if they are many."""
+    async with opened(tmp_path) as (store, syncs):
+        syncs.open.clear()
+        tasks = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        for name in "bcd":
+            tasks += [create(store, f"{name}/{number}") for number in range(4)]
+            await asyncio.sleep(0.05)
+        assert syncs.begun == 2
+        syncs.open.set()
+        await asyncio.gather(*tasks)
+        assert syncs.begun == 3
+    assert syncs.calls == 6
+
+
+async def test_a_few_creates_wait_for_the_end_of_a_group(tmp_path: Path) -> None:
+    """Separate ones would sync the disk that the group waits for."""
+    async with opened(tmp_path) as (store, syncs):
+        syncs.open.clear()
+        tasks = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        later = create(store, "b/0")
+        await asyncio.sleep(0.05)
+        assert not later.done()
+        syncs.open.set()
+        await asyncio.gather(*tasks, later)
+    assert syncs.calls == 2
+
+
+@pytest.mark.parametrize("grouped", [1, 6])
+async def test_each_caller_has_its_own_outcome(grouped: int, tmp_path: Path) -> None:
+    """One key that exists, one that is refused, and others."""
+    async with opened(tmp_path, ALWAYS_GROUPS if grouped == 1 else None) as (store, _):
+        await create(store, "old")
+        others = [create(store, f"k/{number}") for number in range(grouped)]
+        found = await asyncio.gather(
+            create(store, "old"), create(store, "../bad"), *others, return_exceptions=True
+        )
+        assert isinstance(found[0], Exists)
+        assert isinstance(found[1], StoreError)
+        assert all(isinstance(one, Applied) for one in found[2:])
+
+
+async def test_a_group_that_fails_as_a_whole_fails_each_caller(tmp_path: Path) -> None:
+    """The clock file was damaged: the next open rebuilds it."""
+    async with opened(tmp_path) as (store, _):
+        (tmp_path / ".sluice" / "clock").write_bytes(b"cut")
+        found = await asyncio.gather(
+            *(create(store, f"k/{number}") for number in range(5)), return_exceptions=True
+        )
+        assert all(isinstance(one, StoreError) for one in found)
+
+
+async def test_a_cancelled_create_that_has_not_begun_is_skipped(tmp_path: Path) -> None:
+    """One that is in a group is completed, and the others have their outcomes."""
+    async with opened(tmp_path) as (store, syncs):
+        syncs.open.clear()
+        first = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        later = [create(store, f"b/{number}") for number in range(4)]
+        await asyncio.sleep(0)
+        first[0].cancel()
+        later[0].cancel()
+        await asyncio.sleep(0)
+        syncs.open.set()
+        found = await asyncio.gather(*first, *later, return_exceptions=True)
+        cancelled = [isinstance(one, asyncio.CancelledError) for one in found]
+        assert cancelled == [True, False, False, False] * 2
+        assert isinstance(await create(store, "a/0"), Exists)
+        assert isinstance(await create(store, "b/0"), Applied)
+
+
+@pytest.mark.parametrize("ready", [True, False])
+async def test_creates_that_wait_when_the_store_closes_are_completed(
+    ready: bool, tmp_path: Path
+) -> None:
+    async with opened(tmp_path) as (store, syncs):
+        syncs.open.clear()
+        waiting = [create(store, f"a/{number}") for number in range(4)]
+        await asyncio.to_thread(syncs.reached.wait, 30)
+        syncs.ready = ready
+        waiting += [create(store, f"b/{number}") for number in range(2)]
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.05, syncs.open.set)
+    assert all(isinstance(one, Applied) for one in await asyncio.gather(*waiting))

@@ -52,83 +52,67 @@ async def rows_of(
 
 
 @by_form
-def test_every_column_of_a_report_of_all_versions_is_decoded(
+async def test_every_column_of_a_report_of_all_versions_is_decoded(
     form: str, encode: Callable[[Sequence[ReportRow], str], bytes]
 ) -> None:
-    async def run() -> None:
-        store, _ = open_memory_store()
-        await put_report(store, MANIFEST, {"inv/data/1": encode(ROWS, ALL_VERSIONS)}, form=form)
-        found = await rows_of(store, EVERY_COLUMN)
-        assert found == [
-            InventoryRow(
-                key=row.key,
-                latest=row.latest,
-                marker=row.marker,
-                bucket="telemetry",
-                version_id=row.version or "null",
-                size_bytes=row.size,
-                last_modified_ns=row.at_ns,  # type: ignore[arg-type]
-            )
-            for row in ROWS
-        ]
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    await put_report(store, MANIFEST, {"inv/data/1": encode(ROWS, ALL_VERSIONS)}, form=form)
+    found = await rows_of(store, EVERY_COLUMN)
+    assert found == [
+        InventoryRow(
+            key=row.key,
+            latest=row.latest,
+            marker=row.marker,
+            bucket="telemetry",
+            version_id=row.version or "null",
+            size_bytes=row.size,
+            last_modified_ns=row.at_ns,
+        )
+        for row in ROWS
+    ]
 
 
 @by_form
-def test_noncurrent_versions_and_delete_markers_are_no_current_objects(
+async def test_noncurrent_versions_and_delete_markers_are_no_current_objects(
     form: str, encode: Callable[[Sequence[ReportRow], str], bytes]
 ) -> None:
-    async def run() -> None:
-        store, _ = open_memory_store()
-        await put_report(store, MANIFEST, {"inv/data/1": encode(ROWS, ALL_VERSIONS)}, form=form)
-        found = await rows_of(store)
-        assert [row.is_current_object for row in found] == [True, False, False, False]
-        assert all(row.version_id is None for row in found)
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    await put_report(store, MANIFEST, {"inv/data/1": encode(ROWS, ALL_VERSIONS)}, form=form)
+    found = await rows_of(store)
+    assert [row.is_current_object for row in found] == [True, False, False, False]
+    assert all(row.version_id is None for row in found)
 
 
 @by_form
-def test_every_row_of_a_report_of_current_versions_is_a_current_object(
+async def test_every_row_of_a_report_of_current_versions_is_a_current_object(
     form: str, encode: Callable[[Sequence[ReportRow], str], bytes]
 ) -> None:
     """S3 leaves `IsLatest` and `IsDeleteMarker` out of a report of current versions only."""
-
-    async def run() -> None:
-        store, _ = open_memory_store()
-        body = encode(ROWS[:1], CURRENT_ONLY)
-        await put_report(store, MANIFEST, {"inv/data/1": body}, form=form, schema=CURRENT_ONLY)
-        (row,) = await rows_of(store)
-        assert row.latest is None
-        assert row.is_current_object
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    body = encode(ROWS[:1], CURRENT_ONLY)
+    await put_report(store, MANIFEST, {"inv/data/1": body}, form=form, schema=CURRENT_ONLY)
+    (row,) = await rows_of(store)
+    assert row.latest is None
+    assert row.is_current_object
 
 
 @by_form
-def test_a_report_of_current_versions_has_no_columns_that_distinguish_versions(
+async def test_a_report_of_current_versions_has_no_columns_that_distinguish_versions(
     form: str, encode: Callable[[Sequence[ReportRow], str], bytes]
 ) -> None:
-    async def run() -> None:
-        store, _ = open_memory_store()
-        body = encode(ROWS[:1], CURRENT_ONLY)
-        await put_report(store, MANIFEST, {"inv/data/1": body}, form=form, schema=CURRENT_ONLY)
-        with pytest.raises(InvalidRecord, match="no column VersionId, IsLatest, IsDeleteMarker"):
-            await rows_of(store, EVERY_COLUMN)
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    body = encode(ROWS[:1], CURRENT_ONLY)
+    await put_report(store, MANIFEST, {"inv/data/1": body}, form=form, schema=CURRENT_ONLY)
+    with pytest.raises(InvalidRecord, match="no column VersionId, IsLatest, IsDeleteMarker"):
+        await rows_of(store, EVERY_COLUMN)
 
 
-def test_the_age_of_a_report_is_in_its_manifest() -> None:
-    async def run() -> None:
-        store, _ = open_memory_store()
-        await put_report(store, MANIFEST, {}, created_at_ns=1_700_000_123 * NS_PER_S)
-        manifest, date_ns = await read_inventory_manifest(store, MANIFEST)
-        assert manifest.created_at_ns == 1_700_000_123 * NS_PER_S
-        assert date_ns > manifest.created_at_ns
-
-    asyncio.run(run())
+async def test_the_age_of_a_report_is_in_its_manifest() -> None:
+    store, _ = open_memory_store()
+    await put_report(store, MANIFEST, {}, created_at_ns=1_700_000_123 * NS_PER_S)
+    manifest, date_ns = await read_inventory_manifest(store, MANIFEST)
+    assert manifest.created_at_ns == 1_700_000_123 * NS_PER_S
+    assert date_ns > manifest.created_at_ns
 
 
 async def _no_manifest(store: ObjectStore) -> None:
@@ -156,7 +140,7 @@ async def _file_missing(store: ObjectStore) -> None:
     await put_report(other, MANIFEST, {"inv/data/2": csv_of(ROWS)})
     for name in ("manifest.json", "manifest.checksum"):
         read = await other.get(ObjectKey(f"inv/2026-11-20T00-00Z/{name}"))
-        await store.overwrite(read.info.key, read.body)  # type: ignore[union-attr]
+        await store.overwrite(read.info.key, read.body)
 
 
 async def _file_altered(store: ObjectStore) -> None:
@@ -219,13 +203,10 @@ async def _orc(store: ObjectStore) -> None:
         (_orc, "format ORC is not supported"),
     ],
 )
-def test_a_spoiled_report_is_rejected_with_its_reason(
+async def test_a_spoiled_report_is_rejected_with_its_reason(
     spoil: Callable[[ObjectStore], "asyncio.Future[None]"], reason: str
 ) -> None:
-    async def run() -> None:
-        store, _ = open_memory_store()
-        await spoil(store)
-        with pytest.raises(InvalidRecord, match=reason):
-            await rows_of(store, EVERY_COLUMN)
-
-    asyncio.run(run())
+    store, _ = open_memory_store()
+    await spoil(store)
+    with pytest.raises(InvalidRecord, match=reason):
+        await rows_of(store, EVERY_COLUMN)

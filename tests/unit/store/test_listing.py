@@ -1,4 +1,4 @@
-"""Pages of a listing: what the parser of botocore finds in them, and refusals of anything else."""
+"""Pages of a listing, of objects and of versions: what is found in them, and what is refused."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import pytest
 from botocore.handlers import decode_list_object_v2
 from botocore.loaders import create_loader
 from botocore.model import ServiceModel
-from botocore.parsers import create_parser
+from botocore.parsers import ResponseParserError, create_parser
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,9 +20,12 @@ from sluice_protocol.errors import StoreDenied, StoreError, StoreMisconfigured, 
 from sluice_protocol.exchange_verdicts import ExchangeResult, NoResponse, Responded
 from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.units import UnixNs
+from sluice_store.s3.credentials import CredentialSource, FrozenCredentials
 from sluice_store.s3.exchange import S3Exchange, S3Request, datetime_ns
 from sluice_store.s3.listing import InvalidListing, KeyPage, parse_page, read_pages
-from sluice_store.s3.sdk import parse_timestamp
+from sluice_store.s3.sdk import S3Session, SdkBucket, parse_timestamp
+from sluice_store.s3.settings import Addressing
+from sluice_store.s3.signing import BucketAddress
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 WHOLE = (
@@ -195,3 +198,81 @@ def test_an_exchange_without_a_response_has_no_headers() -> None:
     exchange = S3Exchange(seen=NoResponse(reason=UnknownReason.TIMEOUT, detail="late"))
     assert exchange.headers == {}
     assert exchange.date_ns == 0
+
+
+ADDRESS = BucketAddress(
+    endpoint="http://127.0.0.1:1", region="us-east-1", bucket="b", addressing=Addressing.PATH
+)
+
+
+def page(**more: Any) -> dict[str, Any]:
+    headers = {"date": "Mon, 21 Sep 2026 14:13:20 GMT"}
+    return {"ResponseMetadata": {"HTTPHeaders": headers}, "IsTruncated": True} | more
+
+
+class Keys(CredentialSource):
+    """Credentials of a client that signs nothing."""
+
+    async def get_frozen_credentials(self) -> FrozenCredentials:
+        return FrozenCredentials("key", "secret")
+
+
+class Client:
+    """A client of the SDK that returns pages, the last of them again and again."""
+
+    def __init__(self, *pages: Any) -> None:
+        self._pages = list(pages)
+        self.queries: list[dict[str, str]] = []
+
+    async def list_object_versions(self, **query: str) -> Any:
+        self.queries.append(query)
+        found = self._pages.pop(0) if len(self._pages) > 1 else self._pages[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+def count_read_pages(client: Client) -> int:
+    bucket = SdkBucket(
+        S3Session(client=client, address=ADDRESS, credentials=Keys()), None, "place/"
+    )
+
+    async def read() -> int:
+        return len([one async for one in bucket.incarnations("raw/", "", None)])
+
+    return asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        pytest.param([ResponseParserError("not XML:\n<html>")], id="no XML"),
+        pytest.param([{"ResponseMetadata": {"HTTPHeaders": {}}}], id="another document"),
+        pytest.param([page()], id="no place to continue"),
+        pytest.param([page(NextKeyMarker="a"), page(NextKeyMarker="a")], id="the same key"),
+        pytest.param([page(NextKeyMarker="a", NextVersionIdMarker="1")] * 2, id="the same version"),
+    ],
+)
+def test_a_response_that_is_no_page_is_an_unreachable_store(pages: list[Any]) -> None:
+    with pytest.raises(StoreUnavailable) as refused:
+        count_read_pages(Client(*pages))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_listing_continues_within_a_key_and_behind_it() -> None:
+    client = Client(
+        page(NextKeyMarker="a", NextVersionIdMarker="1"),
+        page(NextKeyMarker="a", NextVersionIdMarker="2"),
+        page(NextKeyMarker="a"),
+        page(NextKeyMarker="b"),
+        page(IsTruncated=False),
+    )
+    assert count_read_pages(client) == 5
+    base = {"Bucket": "b", "Prefix": "place/raw/"}
+    assert client.queries == [
+        base,
+        base | {"KeyMarker": "a", "VersionIdMarker": "1"},
+        base | {"KeyMarker": "a", "VersionIdMarker": "2"},
+        base | {"KeyMarker": "a"},
+        base | {"KeyMarker": "b"},
+    ]

@@ -117,36 +117,27 @@ def _bucket(clock: _Clock | None = None) -> MemoryBucket:
     return MemoryBucket(clock=clock or _Clock(), rng=random.Random(1))
 
 
-def test_marker_frees_the_key_for_a_create() -> None:
+async def test_marker_frees_the_key_for_a_create() -> None:
     """As on S3, and unlike versitygw 1.8.0, conditions apply to the current version only."""
-
-    async def run() -> None:
-        store, transport = open_memory_store()
-        await store.create(KEY, b"old")
-        await store.delete_current(KEY)
-        assert isinstance(await store.head(KEY), NotFound)
-        assert isinstance(await store.create(KEY, b"new"), Applied)
-        rows = list(transport.bucket.incarnations("", ""))
-        assert [(row.marker, row.current) for row in rows] == [
-            (False, True),
-            (True, False),
-            (False, False),
-        ]
-
-    asyncio.run(run())
+    store, transport = open_memory_store()
+    await store.create(KEY, b"old")
+    await store.delete_current(KEY)
+    assert isinstance(await store.head(KEY), NotFound)
+    assert isinstance(await store.create(KEY, b"new"), Applied)
+    rows = list(transport.bucket.incarnations("", ""))
+    assert [(row.marker, row.current) for row in rows] == [
+        (False, True),
+        (True, False),
+        (False, False),
+    ]
 
 
-def test_head_of_a_marker_is_missing() -> None:
-    """An exact HEAD of a delete marker finds no object."""
-
-    async def run() -> None:
-        store, transport = open_memory_store()
-        await store.create(KEY, b"old")
-        await store.delete_current(KEY)
-        marker = next(row for row in transport.bucket.incarnations("", "") if row.marker)
-        assert isinstance(await store.head_incarnation(KEY, marker.incarnation), NotFound)
-
-    asyncio.run(run())
+async def test_head_of_a_marker_is_missing() -> None:
+    store, transport = open_memory_store()
+    await store.create(KEY, b"old")
+    await store.delete_current(KEY)
+    marker = next(row for row in transport.bucket.incarnations("", "") if row.marker)
+    assert isinstance(await store.head_incarnation(KEY, marker.incarnation), NotFound)
 
 
 @pytest.mark.parametrize("state", [Versioning.OFF, Versioning.SUSPENDED])
@@ -182,26 +173,21 @@ def test_conditional_delete_applies_to_the_current_version() -> None:
     assert bucket.delete("k", {"If-Match": "*"}).status == 412
 
 
-def test_object_lock_refuses_the_delete_of_a_version() -> None:
+async def test_object_lock_refuses_the_delete_of_a_version() -> None:
     """A locked version stays until its time; a marker over it is allowed."""
-
-    async def run() -> None:
-        clock = _Clock()
-        bucket = _bucket(clock)
-        bucket.retention_ns = 60 * NS_PER_S
-        store, _ = open_memory_store(bucket, clock=clock)
-        made = await store.create(KEY, b"locked")
-        assert isinstance(made, Applied)
-        assert made.incarnation is not None
-        with pytest.raises(StoreDenied):
-            await store.delete(KEY, made.incarnation)
-        await store.delete_current(KEY)
-        assert isinstance(await store.head_incarnation(KEY, made.incarnation), ObjectInfo)
-        clock.at_ns += 61 * NS_PER_S
+    clock = _Clock()
+    bucket = _bucket(clock)
+    bucket.retention_ns = 60 * NS_PER_S
+    store, _ = open_memory_store(bucket, clock=clock)
+    made = await store.create(KEY, b"locked")
+    assert made.incarnation is not None
+    with pytest.raises(StoreDenied):
         await store.delete(KEY, made.incarnation)
-        assert isinstance(await store.head_incarnation(KEY, made.incarnation), NotFound)
-
-    asyncio.run(run())
+    await store.delete_current(KEY)
+    assert isinstance(await store.head_incarnation(KEY, made.incarnation), ObjectInfo)
+    clock.at_ns += 61 * NS_PER_S
+    await store.delete(KEY, made.incarnation)
+    assert isinstance(await store.head_incarnation(KEY, made.incarnation), NotFound)
 
 
 def test_equal_bytes_have_equal_tags() -> None:
@@ -243,36 +229,26 @@ def test_inventory_lags() -> None:
     assert [row.key for row in read_inventory(bucket, bucket.now_ns())] == ["new"]
 
 
-def test_clock_jump_moves_the_dates() -> None:
+async def test_clock_jump_moves_the_dates() -> None:
     """The store's clock may move back under a plan, and the responses show it."""
-
-    async def run() -> None:
-        store, _ = open_memory_store(plan=Scripted({1: Fault.CLOCK_JUMP}), clock=_Clock())
-        before = (await store.head(KEY)).date_ns
-        assert (await store.head(KEY)).date_ns == before - 90 * NS_PER_S
-
-    asyncio.run(run())
+    store, _ = open_memory_store(plan=Scripted({1: Fault.CLOCK_JUMP}), clock=_Clock())
+    before = (await store.head(KEY)).date_ns
+    assert (await store.head(KEY)).date_ns == before - 90 * NS_PER_S
 
 
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
-def test_crash_passes_every_handler(fault: Fault) -> None:
+async def test_crash_passes_every_handler(fault: Fault) -> None:
     """A crash is no `Exception`; another process reads what was applied."""
-
-    async def run() -> None:
-        bucket = _bucket()
-        dying, _ = open_memory_store(bucket, plan=Scripted({0: fault}))
-        living, _ = open_memory_store(bucket)
-        with pytest.raises(Crashed):
-            await dying.create(KEY, b"x")
-        seen = await living.create(KEY, b"y")
-        assert isinstance(seen, Exists if fault is Fault.CRASH_AFTER else Applied)
-
-    asyncio.run(run())
+    bucket = _bucket()
+    dying, _ = open_memory_store(bucket, plan=Scripted({0: fault}))
+    living, _ = open_memory_store(bucket)
+    with pytest.raises(Crashed):
+        await dying.create(KEY, b"x")
+    seen = await living.create(KEY, b"y")
+    assert isinstance(seen, Exists if fault is Fault.CRASH_AFTER else Applied)
 
 
 def test_seed_replays() -> None:
-    """The same seed generates the same version ids, so that a run can be replayed."""
-
     def ids() -> list[str]:
         bucket = _bucket()
         return [bucket.put("k", b"x", {}).headers["x-amz-version-id"] for _ in range(5)]

@@ -111,7 +111,6 @@ def test_resolve_write_covers_every_outcome(
     ],
 )
 def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> None:
-    """A read finds an object, finds none, or fails: it has no unknown outcome."""
     assert resolve_read(seen) == verdict
 
 
@@ -132,5 +131,4 @@ def test_resolve_read_has_no_unknown(seen: ExchangeResult, verdict: object) -> N
 def test_resolve_delete_of_a_missing_version_succeeds(
     seen: ExchangeResult, verdict: object
 ) -> None:
-    """A delete of an object version that does not exist succeeds."""
     assert resolve_delete(seen) == verdict

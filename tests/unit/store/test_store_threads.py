@@ -4,7 +4,8 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
@@ -16,25 +17,23 @@ class Broken(Exception):
     """The failure of a call."""
 
 
-def run(work: Callable[[StoreThreads], Awaitable[None]]) -> None:
-    async def main() -> None:
-        threads = StoreThreads()
-        try:
-            await work(threads)
-        finally:
-            await asyncio.to_thread(threads.close)
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+@asynccontextmanager
+async def opened() -> AsyncIterator[StoreThreads]:
+    threads = StoreThreads()
+    try:
+        yield threads
+    finally:
+        await asyncio.to_thread(threads.close)
 
 
 def fail() -> None:
     raise Broken
 
 
-def test_many_concurrent_calls_return_their_own_results() -> None:
+async def test_many_concurrent_calls_return_their_own_results() -> None:
     """More calls than threads, some of which fail."""
+    async with opened() as threads:
 
-    async def work(threads: StoreThreads) -> None:
         def call(number: int) -> int:
             if number % 7 == 0:
                 raise Broken(number)
@@ -48,13 +47,10 @@ def test_many_concurrent_calls_return_their_own_results() -> None:
             else:
                 assert found == number
 
-    run(work)
 
-
-def test_as_many_calls_as_threads_run_at_the_same_time() -> None:
+async def test_as_many_calls_as_threads_run_at_the_same_time() -> None:
     """A call that waits for the others would otherwise never return."""
-
-    async def work(threads: StoreThreads) -> None:
+    async with opened() as threads:
         meeting = threading.Barrier(THREADS_MAX, timeout=30)
         await asyncio.gather(*(threads.run(meeting.wait) for _ in range(THREADS_MAX)))
         names = await asyncio.gather(
@@ -62,23 +58,16 @@ def test_as_many_calls_as_threads_run_at_the_same_time() -> None:
         )
         assert all(name.startswith(NAME) for name in names)
 
-    run(work)
 
-
-def test_one_call_after_the_other_uses_one_thread() -> None:
-    """A finished call leaves its thread to the next one."""
-
-    async def work(threads: StoreThreads) -> None:
+async def test_one_call_after_the_other_uses_one_thread() -> None:
+    async with opened() as threads:
         idents = {await threads.run(threading.get_ident) for _ in range(50)}
         assert len(idents) == 1
 
-    run(work)
 
-
-def test_a_cancelled_call_that_has_not_begun_is_skipped() -> None:
+async def test_a_cancelled_call_that_has_not_begun_is_skipped() -> None:
     """The calls of a caller that is gone are not made; one that has begun is completed."""
-
-    async def work(threads: StoreThreads) -> None:
+    async with opened() as threads:
         gate, made = threading.Event(), []
         begun = [asyncio.ensure_future(threads.run(gate.wait)) for _ in range(THREADS_MAX)]
         late = asyncio.ensure_future(threads.run(lambda: made.append("late")))
@@ -92,14 +81,11 @@ def test_a_cancelled_call_that_has_not_begun_is_skipped() -> None:
         assert isinstance(found[-1], asyncio.CancelledError)
         assert await threads.run(lambda: made) == []
 
-    run(work)
 
-
-def test_closing_waits_for_calls_that_have_begun() -> None:
+async def test_closing_waits_for_calls_that_have_begun() -> None:
     """The files of a store are closed after the last call."""
     ended = threading.Event()
-
-    async def work(threads: StoreThreads) -> None:
+    async with opened() as threads:
         begun, gate = threading.Event(), threading.Event()
 
         def call() -> None:
@@ -111,20 +97,15 @@ def test_closing_waits_for_calls_that_have_begun() -> None:
         await asyncio.to_thread(begun.wait, 30)
         task.cancel()
         gate.set()
-
-    run(work)
     assert ended.is_set()
 
 
-def test_a_failure_is_raised_in_the_caller() -> None:
+async def test_a_failure_is_raised_in_the_caller() -> None:
     """And the thread serves the next call."""
-
-    async def work(threads: StoreThreads) -> None:
+    async with opened() as threads:
         with pytest.raises(Broken):
             await threads.run(fail)
         assert await threads.run(lambda: 1) == 1
-
-    run(work)
 
 
 class HeldDeque(deque[tuple[object, ...]]):
@@ -140,12 +121,11 @@ class HeldDeque(deque[tuple[object, ...]]):
         return found
 
 
-def test_a_result_that_is_ready_while_the_loop_stops_looking_is_delivered(
+async def test_a_result_that_is_ready_while_the_loop_stops_looking_is_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has no other call behind it that would wake the loop."""
-
-    async def work(threads: StoreThreads) -> None:
+    async with opened() as threads:
         done, gate = HeldDeque(), threading.Event()
 
         def finish_second() -> None:
@@ -159,5 +139,3 @@ def test_a_result_that_is_ready_while_the_loop_stops_looking_is_delivered(
         done.when_empty = finish_second
         await threads.run(lambda: None)
         assert await asyncio.wait_for(second, 10)
-
-    run(work)

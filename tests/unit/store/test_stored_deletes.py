@@ -1,7 +1,8 @@
-"""The register of deletes: what readers apply is the same as with all of history, for any batch."""
+"""The register of deletes and the pack: readers apply the same as with all of history."""
 
 import asyncio
 import contextlib
+import random
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
+from support.memory_bucket import MemoryBucket, open_memory_store
+from support.memory_bucket.faults import Call
 
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.fields import Kind
-from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.keys import ACTIVE_DELETES, PACKED_DELETES
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import (
@@ -27,13 +30,21 @@ from sluice_protocol.record_deletes import (
     needed_deletes,
     through_id,
 )
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store import stored_deletes
+from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 from sluice_store.stored_deletes import (
+    PACK_MIN,
     CompactedDeletes,
     DeletesCache,
+    DeletesPack,
+    PackedDelete,
     compact_deletes,
+    decode_pack,
+    encode_pack,
     read_active_deletes,
+    read_all_deletes,
     read_known_deletes,
     write_delete,
 )
@@ -240,98 +251,84 @@ async def applied(store: VersionedStore) -> set[str]:
     return {one.delete_id for one in await read_active_deletes(store)}
 
 
-def run(story: Any) -> None:
-    asyncio.run(story(VersionedStore(clock=MovedClock())))
-
-
-def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None:
-    async def story(store: VersionedStore) -> None:
-        cache = DeletesCache()
-        written = [delete(n, agent_id=f"agent {n}") for n in range(50)]
-        for one in written[:25]:
-            await write_delete(store, one, backoff(), IDS)
-        assert await read_active_deletes(store, cache) == tuple(written[:25])
-        assert (await compact(store)).active == 25
-        for one in written[25:]:
-            await write_delete(store, one, backoff(), IDS)
-        assert await read_active_deletes(store, cache) == tuple(written)
-        store.requests.clear()
-        assert await read_active_deletes(store, cache) == tuple(written)
-        assert store.requests == {"head": 1, "list": 1, "list_page": 1}
-
-    run(story)
+async def test_a_reader_sees_every_delete_that_was_written_with_few_requests() -> None:
+    store = VersionedStore(clock=MovedClock())
+    cache = DeletesCache()
+    written = [delete(n, agent_id=f"agent {n}") for n in range(50)]
+    for one in written[:25]:
+        await write_delete(store, one, backoff(), IDS)
+    assert await read_active_deletes(store, cache) == tuple(written[:25])
+    assert (await compact(store)).active == 25
+    for one in written[25:]:
+        await write_delete(store, one, backoff(), IDS)
+    assert await read_active_deletes(store, cache) == tuple(written)
+    store.requests.clear()
+    assert await read_active_deletes(store, cache) == tuple(written)
+    assert store.requests == {"head": 1, "list": 1, "list_page": 1}
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("at", range(6))
-def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(at: int, after: bool) -> None:
-    async def story(store: VersionedStore) -> None:
-        dying: Any = DyingStore(store, at, after, {"create", "replace"})
-        one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
-        with contextlib.suppress(Died):
-            await write_delete(dying, one, backoff(), IDS)
-            await compact(dying)
-            await write_delete(dying, two, backoff(), IDS)
-        exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
-        assert await applied(store) == exist
-        await compact(store)
-        assert await applied(store) == exist
-
-    run(story)
+async def test_a_delete_that_exists_is_applied_after_a_crash_at_any_write(
+    at: int, after: bool
+) -> None:
+    store = VersionedStore(clock=MovedClock())
+    dying: Any = DyingStore(store, at, after, {"create", "replace"})
+    one, two = delete(1, agent_id="a"), delete(2, agent_id="b")
+    with contextlib.suppress(Died):
+        await write_delete(dying, one, backoff(), IDS)
+        await compact(dying)
+        await write_delete(dying, two, backoff(), IDS)
+    exist = {r.delete_id for r in (one, two) if delete_key(r.delete_id) in store.versions}
+    assert await applied(store) == exist
+    await compact(store)
+    assert await applied(store) == exist
 
 
 @pytest.mark.parametrize(
     ("verb", "exists"),
     [("get", False), ("get", True), ("create", False), ("replace", False), ("replace", True)],
 )
-def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: bool) -> None:
+async def test_a_delete_written_during_a_compaction_is_not_lost(verb: str, exists: bool) -> None:
     """Its id is lower than the others: only the register, not the listing, shows it to readers."""
-
-    async def story(store: VersionedStore) -> None:
-        many = [delete(n, agent_id=f"agent {n}") for n in range(5, 10)]
-        for one in many:
-            await write_delete(store, one, backoff(), IDS)
-        if exists:
-            await compact(store)
-            many.append(delete(20, agent_id="agent 20"))
-            await create_known(
-                store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
-            )
-        late = delete(1, agent_id="late")
-        store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
-        await compact(store)
-        assert (verb, ACTIVE_DELETES) not in store.hooks
-        assert await applied(store) == {one.delete_id for one in (late, *many)}
-
-    run(story)
-
-
-def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() -> None:
-    async def story(store: VersionedStore) -> None:
-        one = delete(1, agent_id="a")
+    store = VersionedStore(clock=MovedClock())
+    many = [delete(n, agent_id=f"agent {n}") for n in range(5, 10)]
+    for one in many:
         await write_delete(store, one, backoff(), IDS)
+    if exists:
         await compact(store)
-        store.remove_key(ACTIVE_DELETES)
-        assert await read_active_deletes(store) == (one,)
-        store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
-        with pytest.raises(InvalidRecord, match="unknown field `unknown`"):
-            await read_active_deletes(store)
+        many.append(delete(20, agent_id="agent 20"))
+        await create_known(
+            store, delete_key(many[-1].delete_id), encode_record(many[-1]), backoff()
+        )
+    late = delete(1, agent_id="late")
+    store.hooks[verb, ACTIVE_DELETES] = lambda: write_delete(store, late, backoff(), IDS)
+    await compact(store)
+    assert (verb, ACTIVE_DELETES) not in store.hooks
+    assert await applied(store) == {one.delete_id for one in (late, *many)}
 
-    run(story)
+
+async def test_a_lost_register_means_all_of_history_and_a_damaged_one_is_an_error() -> None:
+    store = VersionedStore(clock=MovedClock())
+    one = delete(1, agent_id="a")
+    await write_delete(store, one, backoff(), IDS)
+    await compact(store)
+    store.remove_key(ACTIVE_DELETES)
+    assert await read_active_deletes(store) == (one,)
+    store.put(ACTIVE_DELETES, b'{"schema":"sluice.active_deletes.v1","unknown":1}')
+    with pytest.raises(InvalidRecord, match="unknown field `unknown`"):
+        await read_active_deletes(store)
 
 
-def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
-    async def story(store: VersionedStore) -> None:
-        await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
-        await compact(store)
-        versions = len(store.versions[ACTIVE_DELETES])
-        await compact(store)
-        assert len(store.versions[ACTIVE_DELETES]) == versions
-        read = await store.get(ACTIVE_DELETES)
-        assert isinstance(read, Found)
-        assert b'"revision":1' in read.body
-
-    run(story)
+async def test_a_compaction_that_changes_nothing_writes_nothing() -> None:
+    store = VersionedStore(clock=MovedClock())
+    await write_delete(store, delete(1, agent_id="a"), backoff(), IDS)
+    await compact(store)
+    versions = len(store.versions[ACTIVE_DELETES])
+    await compact(store)
+    assert len(store.versions[ACTIVE_DELETES]) == versions
+    read = await store.get(ACTIVE_DELETES)
+    assert b'"revision":1' in read.body
 
 
 def test_the_stored_bytes_of_the_register_do_not_change() -> None:
@@ -345,3 +342,101 @@ def test_the_stored_bytes_of_the_register_do_not_change() -> None:
         b'"schema":"sluice.delete.v1","to_unix_ns":5}],"revision":2,'
         b'"schema":"sluice.active_deletes.v1","through_id":"00000000000000000000000007"}'
     )
+
+
+STORED = (
+    b'{"records":[{"body":"{}","etag":"\\"e\\"","key":"deletes/v1/x.json"}],'
+    b'"schema":"sluice.packed_deletes.v1"}'
+)
+
+
+class Counts:
+    """Counts the reads of delete records."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def fault_of(self, call: Call) -> None:
+        self.reads += call.method == "GET" and str(call.key).startswith("deletes/")
+
+
+def record(number: int) -> DeleteRecord:
+    return DeleteRecord(
+        delete_id=f"01{number:024d}",
+        kind="logs",
+        accepted_until_unix_ns=number,
+        agent_id=f"agent-{number}",
+    )
+
+
+async def write(store: ObjectStore, numbers: range) -> None:
+    for number in numbers:
+        one = record(number)
+        await store.create(delete_key(one.delete_id), encode_record(one))
+
+
+def counted_store() -> tuple[ObjectStore, Counts]:
+    counts = Counts()
+    bucket = MemoryBucket(clock=SystemClock(), rng=random.Random(0))
+    return open_memory_store(bucket, plan=counts)[0], counts
+
+
+def test_the_stored_form_does_not_change() -> None:
+    import zlib  # noqa: PLC0415 - only to state the form
+
+    one = PackedDelete(key="deletes/v1/x.json", etag='"e"', body="{}")
+    pack = DeletesPack(records=(one,))
+    assert zlib.decompress(encode_pack(pack)) == STORED
+    assert decode_pack(zlib.compress(STORED)) == pack
+
+
+async def test_only_records_that_are_not_packed_are_read() -> None:
+    store, counts = counted_store()
+    await write(store, range(PACK_MIN + 5))
+    wanted = await read_all_deletes(store)
+    for reads in (PACK_MIN + 5, 0):
+        counts.reads = 0
+        assert await read_known_deletes(store) == wanted
+        assert counts.reads == reads
+    await write(store, range(1000, 1003))
+    counts.reads = 0
+    assert await read_known_deletes(store) == await read_all_deletes(store)
+    assert counts.reads == 3 + PACK_MIN + 5 + 3
+
+
+@given(seed=st.integers(0, 2**32))
+def test_any_pack_gives_the_deletes_that_exist(seed: int) -> None:
+    """A pack that is missing, damaged, of another store, or older than the deletes."""
+
+    async def scene() -> None:
+        store, _ = counted_store()
+        rng = random.Random(seed)
+        numbers = rng.sample(range(400), rng.choice([3, PACK_MIN, 150]))
+        for number in numbers[: len(numbers) // 2]:
+            await write(store, range(number, number + 1))
+        await read_known_deletes(store)
+        for number in numbers[len(numbers) // 2 :]:
+            await write(store, range(number, number + 1))
+        read = await store.get(PACKED_DELETES)
+        packed = decode_pack(read.body).records if isinstance(read, Found) else ()
+        foreign = PackedDelete(key=delete_key("01" + "Z" * 24), etag='"x"', body="{}")
+        stale = tuple(PackedDelete(key=one.key, etag='"other"', body="{}") for one in packed[:5])
+        body = encode_pack(DeletesPack(records=(foreign, *packed[5:], *stale)))
+        await store.overwrite(PACKED_DELETES, rng.choice([body, b"damaged", body[:-3]]))
+        assert await read_known_deletes(store) == await read_all_deletes(store)
+
+    asyncio.run(scene())
+
+
+async def test_a_damaged_delete_is_refused() -> None:
+    store, _ = counted_store()
+    await store.create(delete_key("01" + "A" * 24), b"\xff")
+    with pytest.raises(InvalidRecord):
+        await read_known_deletes(store)
+
+
+async def test_records_are_read_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_deletes, "READ_TOGETHER", 7)
+    store, _ = counted_store()
+    await write(store, range(30))
+    assert len(await read_known_deletes(store)) == 30

@@ -12,7 +12,7 @@ from support.gc_world import MovedClock
 from sluice_protocol.authority import MARGIN_S_DEFAULT, SKEW_S_MAX, UPLOAD_TIME_S_MAX
 from sluice_protocol.authority import VISIBILITY_S_MAX as BOUND_S
 from sluice_protocol.keys import digest_of
-from sluice_protocol.outcomes import Applied, Found, NotFound, ObjectInfo
+from sluice_protocol.outcomes import Applied, NotFound, ObjectInfo
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.local.durability import GroupSync, LogicalClock
@@ -88,11 +88,9 @@ def test_the_bound_fits_into_every_margin() -> None:
 def test_a_stalled_create_reports_the_time_of_its_visibility(
     name: str, folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The writer and every reader see a timestamp after the stall."""
     with folder.held(monkeypatch, name, BOUND_S + 1):
         before_ns = folder.stamps.now_ns()
         written = folder.files.create(KEY, b"body", None)
-    assert isinstance(written, Applied)
     assert written.date_ns > before_ns + BOUND_S * 10**9
     assert folder.head().last_modified_ns == written.date_ns
     assert folder.head().etag == written.etag
@@ -104,10 +102,8 @@ def test_a_stalled_replace_reports_the_time_of_its_visibility(
 ) -> None:
     """The rename of a replaced object can stall as well."""
     first = folder.files.create(KEY, b"one", None)
-    assert isinstance(first, Applied)
     with folder.held(monkeypatch, "replace", BOUND_S + 1):
         second = folder.files.replace(KEY, b"two", first.etag)
-    assert isinstance(second, Applied)
     assert second.date_ns - first.date_ns > BOUND_S * 10**9
     assert isinstance(folder.files.replace(KEY, b"three", second.etag), Applied)
 
@@ -116,7 +112,6 @@ def test_a_write_in_time_keeps_its_timestamp(folder: Folder) -> None:
     """The usual write is not dated twice, and its mark is gone."""
     written = folder.files.create(KEY, b"body", None)
     found = folder.layout.object_of(KEY).stat()
-    assert isinstance(written, Applied)
     assert (written.etag, stat.S_IMODE(found.st_mode)) == (str(found.st_mtime_ns), 0o644)
 
 
@@ -129,7 +124,6 @@ def test_every_reader_dates_an_object_of_a_dead_writer(
     find, root = folder.files.visible.find, folder.layout
     if verb == "get":
         read = folder.files.get(KEY, 0, None)
-        assert isinstance(read, Found)
         seen_ns = int(read.info.last_modified_ns)
     elif verb == "head":
         seen_ns = int(folder.head().last_modified_ns)

@@ -54,11 +54,7 @@ def test_the_reason_that_a_client_does_not_learn_is_logged(code: ErrorCode) -> N
 @pytest.mark.parametrize(
     ("error", "code", "detail"),
     [
-        (
-            web.HTTPNotFound(),
-            ErrorCode.NOT_FOUND,
-            "no such path: check the URL, path=`/v1/batch`",
-        ),
+        (web.HTTPNotFound(), ErrorCode.NOT_FOUND, "no such path: check the URL, path=`/v1/batch`"),
         (
             web.HTTPMethodNotAllowed("GET", ["POST"]),
             ErrorCode.METHOD_NOT_ALLOWED,

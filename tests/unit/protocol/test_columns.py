@@ -1,11 +1,15 @@
-"""A later build adds columns without another version of frames: one more row of the table."""
+"""Columns: the table of fields, slices, and columns that a later build adds."""
 
+import dataclasses
 import struct
+from itertools import combinations, groupby
+from operator import attrgetter
+from typing import get_args
 from unittest.mock import patch
 
 import numpy as np
 import pytest
-from support.frames import T0_NS, assert_same, identity, logs, metrics
+from support.frames import T0_NS, all_kinds, assert_same, identity, logs, metrics
 
 from sluice_protocol import column_codings
 from sluice_protocol.column_codings import (
@@ -29,7 +33,10 @@ from sluice_protocol.column_codings import (
     encode_times,
     write_columns,
 )
+from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import Columns, check_columns
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.frame import (
     HEADER_BYTES,
     decode_envelope,
@@ -39,6 +46,7 @@ from sluice_protocol.frame import (
     encode_frame,
     raw_columns,
 )
+from sluice_protocol.ndjson import ndjson_from_columns
 
 LATER = {
     "observed_ts": TIMES,
@@ -96,3 +104,40 @@ def test_a_later_kind_is_a_row_too() -> None:
     ):
         decode_frame(encode_frame(identity=identity(3), columns=logs()))
     decode_frame(encode_frame(identity=identity(3), columns=metrics()))
+
+
+@pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
+def test_every_slice_has_the_records_of_its_range(columns: Columns) -> None:
+    """Names that no record of the slice uses are left out: the check refuses unused names."""
+    lines = list(ndjson_from_columns(columns))
+    for start, stop in combinations(range(len(columns) + 1), 2):
+        part = slice_columns(columns, start, stop)
+        check_columns(part, stop - start)
+        assert list(ndjson_from_columns(part)) == lines[start:stop]
+
+
+@pytest.mark.parametrize("columns", get_args(Columns))
+def test_columns_have_an_attribute_for_each_field(columns: type[Columns]) -> None:
+    """A field may be None exactly if a frame may do without its column."""
+    kind = columns.kind
+    attributes = {one.name: one.default is None for one in dataclasses.fields(columns)}
+    listed = {one.name: one.is_optional for one in kind.fields}
+    assert attributes == listed | ({"attributes": True} if kind.has_attributes else {})
+
+
+def test_each_kind_is_a_row_with_its_columns() -> None:
+    assert list(KINDS) == list(get_args(Kind))
+    assert {one.kind for one in get_args(Columns)} == set(KINDS.values())
+
+
+def test_each_kind_begins_with_the_time() -> None:
+    for kind in KINDS.values():
+        assert (kind.fields[0].name, kind.fields[0].type) == ("ts", FieldType.TIME)
+        assert kind.searched in {None, *(one.name for one in kind.own_fields)}
+
+
+def test_fields_of_one_name_are_alike_in_all_kinds() -> None:
+    """A filter finds the field by its name alone."""
+    fields = [one for kind in KINDS.values() for one in kind.queried_fields]
+    for _, group in groupby(sorted(fields, key=attrgetter("name")), attrgetter("name")):
+        assert len({(one.type, one.labels, one.is_optional) for one in group}) == 1

@@ -1,17 +1,20 @@
-"""When a service is started again, what its log keeps, and which addresses it receives."""
+"""`sluice up`: which services run, when one is started again, and their common log."""
 
 import asyncio
+import errno
 import json
+import os
 import re
 import socket
 from pathlib import Path
 
 import pytest
+from support.commands import make_java_home
 
 from sluice_cli.up import service_log, supervisor
 from sluice_cli.up.preflight import check_ports, choose_addresses, select_services
 from sluice_cli.up.service_log import ServiceLog, warning_of
-from sluice_cli.up.services import HOST, SERVICES, LocalService
+from sluice_cli.up.services import DOOR_PRINCIPAL, HOST, SERVICES, LocalService
 from sluice_cli.up.supervisor import (
     PAUSE_S_MAX,
     STABLE_S,
@@ -110,11 +113,7 @@ def test_a_port_out_of_range_is_refused() -> None:
 
 def test_a_required_service_without_its_package_is_refused_with_the_extra() -> None:
     service = LocalService(
-        name="one",
-        words=(),
-        ports={"one": 1},
-        ready_path="/",
-        modules=("no_such_package",),
+        name="one", words=(), ports={"one": 1}, ready_path="/", modules=("no_such_package",)
     )
     with pytest.raises(BadUsage, match=re.escape(install_command("up"))):
         select_services((service,), ())
@@ -179,3 +178,99 @@ def test_a_port_of_a_service_that_does_not_run_is_no_mistake() -> None:
     check_ports(SERVICES, ports)
     found = choose_addresses(others, ports, HOST)
     assert "maintain" not in found
+
+
+def test_a_client_of_fluents_protocol_needs_no_key_on_loopback() -> None:
+    """It reports success before any handshake, so its records would be lost silently."""
+    words = next(one for one in SERVICES if one.name == "gateway").words
+    assert words[words.index("--forward-principal") + 1] == DOOR_PRINCIPAL
+    assert HOST == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("version", "problem"),
+    [(None, "no Java: install Java 17"), ("11.0.2", "Java is too old: install Java 17")],
+)
+def test_without_java_17_maintenance_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str | None, problem: str
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", make_java_home(tmp_path, version))
+    selected, (note,) = select_services(SERVICES, ())
+    assert "records stay searchable but do not reach the Delta tables" in note
+    assert problem in note
+    assert {one.name for one in SERVICES} - {one.name for one in selected} == {"maintain"}
+
+
+def test_with_java_17_every_service_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", make_java_home(tmp_path, "17.0.15"))
+    assert select_services(SERVICES, ()) == (SERVICES, ())
+
+
+def test_a_renamed_log_is_replaced_by_a_new_file(tmp_path: Path) -> None:
+    path, shown = tmp_path / "up.log", list[str]()
+    log = ServiceLog(path, shown.append, verbose=False)
+    log.add("gateway", b"one")
+    path.rename(tmp_path / "old.log")
+    log.add("gateway", b"two")
+    path.unlink()
+    log.add("query", b"three")
+    log.close()
+    assert (tmp_path / "old.log").read_text() == "gateway one\n"
+    assert path.read_text() == "query three\n"
+    assert shown == []
+
+
+def test_a_full_disk_costs_the_lines_of_that_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The failure is shown once, the lost lines are counted, and later lines are written."""
+    path, shown = tmp_path / "up.log", list[str]()
+    log = ServiceLog(path, shown.append, verbose=False)
+    log.add("gateway", b"one")
+    log.close()
+    with monkeypatch.context() as full:
+
+        def refuse(*_: object, **__: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        full.setattr(Path, "open", refuse)
+        for line in (b"two", b'{"level": "error", "event": "three"}'):
+            log.add("gateway", line)
+    log.add("gateway", b"four")
+    log.close()
+    assert path.read_text() == (
+        "gateway one\nup 2 lines could not be written to this log\ngateway four\n"
+    )
+    assert shown == [
+        (
+            "cannot write the log: No space left on device; lines are lost until it can be written"
+            f" again, log={path}"
+        ),
+        "gateway: error three",
+    ]
+    assert log.last_line("gateway") == "four"
+
+
+def test_a_folder_that_was_moved_away_and_back(tmp_path: Path) -> None:
+    folder = tmp_path / "home"
+    folder.mkdir()
+    log = ServiceLog(folder / "up.log", lambda _: None, verbose=False)
+    folder.rename(tmp_path / "away")
+    log.add("gateway", b"one")
+    (tmp_path / "away").rename(folder)
+    log.add("gateway", b"two")
+    log.close()
+    assert (folder / "up.log").read_text().endswith("gateway two\n")
+
+
+def test_a_full_file_replaces_the_previous_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_log, "FILE_BYTES_MAX", 20)
+    path = tmp_path / "up.log"
+    log = ServiceLog(path, lambda _: None, verbose=False)
+    for line in (b"a" * 20, b"b"):
+        log.add("gateway", line)
+    log.close()
+    assert path.read_text() == "gateway b\n"
+    assert (tmp_path / "up.log.1").read_text() == f"gateway {'a' * 20}\n"
