@@ -127,7 +127,7 @@ def loads_loop(body: bytes) -> DecodedRecords:
 
 def lines(body: bytes) -> DecodedRecords:
     """Decode lines of JSON."""
-    (found,) = decode_json(body, time_field="time", message_field="message", received_ns=NOW_NS)
+    (found,) = decode_json(body, RecordFields(received_ns=NOW_NS))
     return found
 
 

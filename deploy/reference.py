@@ -1,4 +1,4 @@
-"""Write the generated pages of the reference, `docs/reference/`: `python -m deploy.reference`.
+"""Write the generated pages, `docs/reference/` and `docs/fields.md`: `python -m deploy.reference`.
 
 The commands and their settings, the HTTP interfaces, the metrics, the tables of the lake and the
 error codes are read from the code, and so is the table of bytes in `docs/queue.md`. A test compares
@@ -18,7 +18,8 @@ from cyclopts import App, Argument
 from prometheus_client.metrics import MetricWrapperBase
 
 from deploy.errors_page import render_errors
-from deploy.page_sections import split_section
+from deploy.fields_page import render_fields
+from deploy.page_sections import markdown_table, split_section
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_agent.settings import default_agent_id
 from sluice_cli.deployment.redaction import is_secret_option
@@ -108,25 +109,13 @@ _METRICS: Final[dict[str, Callable[[], object]]] = {
 }
 
 
-def _cell(text: object) -> str:
-    """Return a text as the content of a cell: on one line, with the bars and tags escaped."""
-    joined = " ".join(str(text).split())
-    return joined.replace("|", "\\|").replace("<", "&lt;")
-
-
-def _table(head: tuple[str, ...], rows: Iterator[tuple[object, ...]]) -> str:
-    lines = [" | ".join(head), " | ".join("---" for _ in head)]
-    lines += [" | ".join(map(_cell, row)) for row in rows]
-    return "".join(f"| {line} |\n" for line in lines)
-
-
 # -- commands and settings ----------------------------------------------------------------
 
 
 def render_commands() -> str:
     """Return the page of all commands, with their options, variables and defaults."""
     root = build_application()
-    parts = [_COMMANDS_HEAD + _table(_OPTION_COLUMNS, _shared_rows())]
+    parts = [_COMMANDS_HEAD + markdown_table(_OPTION_COLUMNS, _shared_rows())]
     for name in COMMANDS:
         parts.extend(_command_sections(root, (name,)))
     return "\n".join(parts)
@@ -163,7 +152,7 @@ def _command_section(app: App, path: tuple[str, ...]) -> str:
         )
         for one in options
     )
-    table = _table(_OPTION_COLUMNS, rows)
+    table = markdown_table(_OPTION_COLUMNS, rows)
     return f"{title}{' '.join(summary.split())}\n\n{usage}{table}"
 
 
@@ -232,7 +221,7 @@ def render_http() -> str:
         found = routes_of(service)
         if found:
             rows = ((f"`{one.method} {one.path}`", one.summary) for one in found)
-            parts.append(f"## {service}\n\n{_table(('request', 'result'), rows)}")
+            parts.append(f"## {service}\n\n{markdown_table(('request', 'result'), rows)}")
     return "\n".join(parts)
 
 
@@ -279,7 +268,7 @@ def render_metrics() -> str:
     parts = [_METRICS_HEAD]
     for component, make in _METRICS.items():
         rows = sorted(set(_metric_rows(make())))
-        table = _table(("name", "type", "labels", "meaning"), iter(rows))
+        table = markdown_table(("name", "type", "labels", "meaning"), iter(rows))
         parts.append(f"## {component}\n\n{table}")
     return "\n".join(parts)
 
@@ -319,8 +308,8 @@ def render_tables() -> str:
             )
             for column in one.columns
         )
-        table = _table(("column", "type", "statistics", "meaning"), rows)
-        parts.append(f"## `{one.name}`\n\nPartitioned by `{one.partition_column}`.\n\n{table}")
+        shown = markdown_table(("column", "type", "statistics", "meaning"), rows)
+        parts.append(f"## `{one.name}`\n\nPartitioned by `{one.partition_column}`.\n\n{shown}")
     return "\n".join(parts)
 
 
@@ -350,12 +339,13 @@ def render_register() -> str:
         ),
         ("…", "…", "entries, oldest first", "the body ends exactly after them"),
     ]
-    return f"\n{_table(('offset', 'bytes', 'field', 'meaning'), iter(rows))}"
+    return f"\n{markdown_table(('offset', 'bytes', 'field', 'meaning'), iter(rows))}"
 
 
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "commands.md": render_commands,
     "errors.md": render_errors,
+    "../fields.md": render_fields,
     "http.md": render_http,
     "metrics.md": render_metrics,
     "tables.md": render_tables,

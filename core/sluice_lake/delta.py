@@ -18,7 +18,7 @@ Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md, "Valid featur
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -96,6 +96,8 @@ LaneEnds = Mapping[int, int]
 """Lane to a queue sequence."""
 _STORE_FAILURES: Final = ("Log storage error", "Transaction failed")
 _UNSUPPORTED: Final = "Unsupported table features required"
+_ADD_TRIES: Final = 5
+"""Each try that fails shows that another writer has committed."""
 _LOG: Final = "_delta_log"
 _COMMIT: Final = re.compile(r"\d{20}\.(json|checkpoint\b.*)|_last_checkpoint")
 
@@ -136,8 +138,9 @@ def delta_schema(table: Table) -> Schema:
 def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> DeltaTable | None:
     """Open a table's newest state, or return None when the table does not exist yet.
 
-    With `for_writing` the schema must be exactly that of this version. A reader accepts additional
-    columns and another order of the columns.
+    With `for_writing` the schema becomes that of this version: columns that an earlier version did
+    not have are added, and any other column is refused, because a rewrite would lose it. A reader
+    accepts additional columns, another order, and a table without the columns that may be added.
 
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
@@ -155,7 +158,34 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
     if opened is not None:
         _check_features(location, opened)
         _check_schema(location, table, opened, exact=for_writing)
+    if opened is not None and for_writing:
+        opened = _with_added_columns(location, table, opened)
     return opened
+
+
+def _with_added_columns(location: TableLocation, table: Table, opened: DeltaTable) -> DeltaTable:
+    """Add the columns that an earlier version did not have; another writer may do the same."""
+    for _ in range(_ADD_TRIES):
+        have = {field.name for field in opened.schema().fields}
+        missing = [column for column in table.addable_columns if column.name not in have]
+        if not missing:
+            return opened
+        wanted = {field.name: field for field in delta_schema(table).fields}
+        with suppress(CommitConflict), delta_errors_translated(location), trusting(location):
+            opened.alter.add_columns([wanted[column.name] for column in missing])
+        with trusting(location):
+            opened.update_incremental()
+    raise CommitConflict(location.uri, "other writers change the columns of the table")
+
+
+def is_extended(opened: DeltaTable, table: Table) -> bool:
+    """Return whether data files may do without some columns, which were added after them."""
+    names = [field.name for field in opened.schema().fields]
+    first = names.index(table.partition_column)
+    return any(
+        column.name not in names or names.index(column.name) > first
+        for column in table.addable_columns
+    )
 
 
 def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds) -> set[str] | None:
@@ -278,13 +308,19 @@ def _wrong_columns(table: Table, opened: DeltaTable) -> list[str]:
         f"column {column.name} must be {column.type.value}, found {have.get(column.name, 'none')}"
         for column in table.columns
         if have.get(column.name) != column.type.value
+        and not (column.addable and column.name not in have)
     ]
 
 
 def _inexact_columns(table: Table, opened: DeltaTable) -> list[str]:
+    added = {column.name for column in table.addable_columns}
     have = [(field.name, field.type.to_json()) for field in opened.schema().fields]
     want = [(field.name, field.type.to_json()) for field in delta_schema(table).fields]
-    if have == want:
+    missing = {name for name, _ in want if name in added} - {name for name, _ in have}
+    want = [one for one in want if one[0] not in missing]
+    if sorted(have) == sorted(want) and [one for one in have if one[0] not in added] == [
+        one for one in want if one[0] not in added
+    ]:
         return []
     different = sorted({name for name, _ in set(have) ^ set(want)})
     return [f"see columns {', '.join(different)}" if different else "see the order of its columns"]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
+from sluice_lake.derived import RecordSource, derived_arrays
 from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
@@ -39,6 +40,7 @@ _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
 
 Ints = npt.NDArray[np.int64]
 Chunks = list[pa.Array]
+Pairs = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,18 +64,47 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     names = _Names(KINDS[kind], columns, plain=plain)
     tails = zip(*(_tail(batch, names, plain=plain) for batch in batches), strict=True)
     chunks = [*_head(batches, counts, plain=plain), *map(list, tails)]
-    arrays = [pa.chunked_array(chunk) for chunk in chunks]
+    # One dictionary for all: at a second one, a Parquet writer stops dictionary encoding.
+    arrays = [pa.chunked_array(chunk).unify_dictionaries() for chunk in chunks]
     if plain:
         return pa.Table.from_arrays(arrays, schema=arrow_schema(table, partition=False))
     return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
 
 
-def payload_arrays(columns: Columns, count: int) -> dict[str, pa.Array]:
-    """Return, by name, the columns that depend on the kind, as plain text, and the attributes."""
-    names = [field.name for field in columns.kind.own_fields]
-    arrays = _kind_arrays(columns, count, _Names(columns.kind, [columns], plain=True))
+def payload_arrays(
+    columns: Columns, resources: Sequence[Pairs], counts: Sequence[int]
+) -> dict[str, pa.Array]:
+    """Return, by name, the columns that depend on the kind, as plain text, and the attributes.
+
+    `resources` and `counts` are those of the batches whose records follow each other.
+    """
+    count = sum(counts)
+    own = _kind_arrays(columns, count, _Names(columns.kind, [columns], plain=True))
+    found = _with_derived(columns, own, resources, counts, plain=True)
+    names = [field.name for field in columns.kind.read_fields]
     attributes = _attributes(columns, count, plain=True)
-    return dict(zip(names, arrays, strict=True)) | {"attributes": attributes}
+    return dict(zip(names, found, strict=True)) | {"attributes": attributes}
+
+
+def _with_derived(
+    columns: Columns,
+    own: Chunks,
+    resources: Sequence[Pairs],
+    counts: Sequence[int],
+    *,
+    plain: bool,
+) -> Chunks:
+    """Return the arrays of all fields of records that were read, from those of their own fields."""
+    kind = columns.kind
+    found = dict(zip([field.name for field in kind.own_fields], own, strict=True))
+    if isinstance(columns, SignalColumns):
+        found |= derived_arrays(columns, RecordSource(columns, resources, counts))
+    arrays = [found[field.name] for field in kind.read_fields]
+    return [_plain(array) for array in arrays] if plain else arrays
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array.cast(pa.string()) if pa.types.is_dictionary(array.type) else array
 
 
 def number_array(values: npt.NDArray[np.generic]) -> pa.Array:
@@ -178,8 +209,10 @@ def _field_array(field: Field, values: ColumnValues | None, count: int, names: _
 
 def _tail(batch: DecodedBatch, names: _Names, *, plain: bool) -> Chunks:
     columns, count = batch.frame.columns, batch.frame.envelope.count
+    own = _kind_arrays(columns, count, names)
+    resource = batch.frame.envelope.shown_resource
     return [
-        *_kind_arrays(columns, count, names),
+        *_with_derived(columns, own, [resource], [count], plain=plain),
         _attributes(columns, count, plain=plain),
         _resource(batch.frame, plain=plain),
     ]
@@ -340,10 +373,11 @@ def _table(kind: Kind, batches: Sequence[_SmallBatch]) -> pa.Table | None:
     if columns is None or not _are_spans(envelopes, columns.ts, counts):
         return None
     heads = [BatchHead(one.envelope, one.accepted_at_ns, 0) for one in batches]
+    resources = [one.shown_resource for one in envelopes]
     schema = arrow_schema(RECORD_TABLES[kind], partition=False)
     arrays = [
         *head_arrays(heads, counts, columns.ts),
-        *payload_arrays(columns, int(counts.sum())).values(),
+        *payload_arrays(columns, resources, counts.tolist()).values(),
         resource_array(envelopes, counts),
     ]
     return pa.Table.from_arrays(arrays, schema=schema)

@@ -54,3 +54,14 @@ def _json_type(kind: ColumnType) -> str | dict[str, object]:
         "valueType": "string",
         "valueContainsNull": True,
     }
+
+
+def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return rows with exactly the columns of a schema; one that they do not have is null."""
+    arrays = [
+        rows.column(field.name).cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)

@@ -36,13 +36,15 @@ class Column:
     """One column of a table.
 
     `meaning` is one line, stored as the column's comment. Data files record the minimum and maximum
-    of a `skippable` column, so that readers can skip files.
+    of a `skippable` column, so that readers can skip files. A table of an earlier version may do
+    without an `addable` column: its next writer adds it, and rows written before have null.
     """
 
     name: str
     type: ColumnType
     meaning: str
     skippable: bool = False
+    addable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,11 @@ class Table:
     def stored_columns(self) -> tuple[Column, ...]:
         """The columns that are in the data files: all but the partition column."""
         return tuple(column for column in self.columns if column.name != self.partition_column)
+
+    @property
+    def addable_columns(self) -> tuple[Column, ...]:
+        """The columns that a table of an earlier version may do without."""
+        return tuple(column for column in self.columns if column.addable)
 
     @property
     def skipping_columns(self) -> tuple[Column, ...]:
@@ -104,13 +111,20 @@ FIELD_TYPES: Final = {
 }
 
 
-def _field_column(field: Field) -> Column:
-    return _column(field.name, FIELD_TYPES[field.type], field.meaning, skippable=field.is_skippable)
+def _field_column(field: Field, *, addable: bool = False) -> Column:
+    return Column(
+        name=field.name,
+        type=FIELD_TYPES[field.type],
+        meaning=field.meaning,
+        skippable=field.is_skippable,
+        addable=addable,
+    )
 
 
 def _record_table(kind: Kind) -> Table:
-    own = map(_field_column, KINDS[kind].own_fields)
-    columns = (*_RECORD_HEAD, *own, *_RECORD_TAIL)
+    own = [_field_column(field) for field in KINDS[kind].own_fields]
+    derived = [_field_column(field, addable=True) for field in KINDS[kind].derived]
+    columns = (*_RECORD_HEAD, *own, *derived, *_RECORD_TAIL)
     return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE)
 
 

@@ -76,6 +76,8 @@ class RecordKind:
     Attributes:
         name: Its name in envelopes, manifests and queries, and of its table in the lake.
         fields: Its fields, in the order of the columns of its table, `ts` first.
+        derived: Fields that no frame contains: they follow from the others, the attributes and the
+            resource when a record is read (`meaning.py`). In tables they are after the others.
         searched: The field that a text is searched in; None if it has none.
         has_attributes: Whether each record has attributes.
     """
@@ -83,6 +85,7 @@ class RecordKind:
     name: Kind
     fields: tuple[Field, ...]
     searched: str | None
+    derived: tuple[Field, ...] = ()
     has_attributes: bool = True
 
     @property
@@ -101,15 +104,52 @@ class RecordKind:
         return self.fields[1:]
 
     @property
+    def read_fields(self) -> tuple[Field, ...]:
+        """The fields of a record that was read, without `ts`."""
+        return (*self.own_fields, *self.derived)
+
+    @property
     def queried_fields(self) -> tuple[Field, ...]:
         """The fields that a query filters by, in the order in which clients list them."""
-        found = [one for one in self.own_fields if one.type is not FieldType.OPAQUE]
+        unfiltered = (FieldType.OPAQUE, FieldType.TIME)
+        found = [one for one in self.read_fields if one.type not in unfiltered]
         return tuple(sorted(found, key=lambda one: one.type))
 
+
+def _derived(name: str, meaning: str, *, is_skippable: bool = False) -> Field:
+    return Field(
+        name=name,
+        type=FieldType.NAME,
+        meaning=meaning,
+        is_optional=True,
+        is_skippable=is_skippable,
+    )
+
+
+_SENDER: Final = (
+    _derived("service", "name of the service that wrote it", is_skippable=True),
+    _derived("host", "name of the machine", is_skippable=True),
+    _derived("instance", "which instance of the service, for example a pod"),
+)
+"""What describes the source of a record, of any kind."""
 
 LOGS: Final = RecordKind(
     name="logs",
     searched="body",
+    derived=(
+        _derived("level", "trace, debug, info, warn, error, fatal, or as it was sent"),
+        *_SENDER,
+        _derived("trace_id", "id of the trace, lower-case hexadecimal"),
+        _derived("span_id", "id of the span, lower-case hexadecimal"),
+        _derived("file", "path of the file that it was read from"),
+        _derived("request", "id of the request that it is about"),
+        Field(
+            name="observed_ns",
+            type=FieldType.TIME,
+            meaning="when it was observed, if that is not its time, Unix ns",
+            is_optional=True,
+        ),
+    ),
     fields=(
         Field(name="ts", type=FieldType.TIME, meaning="the record's own time, exact, Unix ns"),
         Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True),
@@ -126,6 +166,7 @@ LOGS: Final = RecordKind(
 METRICS: Final = RecordKind(
     name="metrics",
     searched="name",
+    derived=_SENDER,
     fields=(
         Field(name="ts", type=FieldType.TIME, meaning="the point's own time, exact, Unix ns"),
         Field(

@@ -14,6 +14,7 @@ from sluice_lake.data_files import DataFile
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
+from sluice_lake.tables import ColumnType, Table
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import SqlStatement
@@ -81,15 +82,30 @@ class QueryEngine:
         except duckdb.InvalidInputException as error:
             raise BadUsage(f"regex does not compile: {_reason(error)}") from error
 
-    def register_files(self, name: str, files: Sequence[DataFile], location: TableLocation) -> None:
-        """Make data files of one table readable under a name."""
+    def register_files(
+        self,
+        name: str,
+        files: Sequence[DataFile],
+        location: TableLocation,
+        extended: Table | None = None,
+    ) -> None:
+        """Make data files of one table readable under a name.
+
+        Some files may do without columns of a table that was `extended`, which are then null.
+        Finding out needs the footer of each file, so other tables are read without.
+        """
         paths = [location.uri_of(file.path) for file in files]
         self._registered[name] = (location, tuple(files))
         with self._errors_translated():
-            if location.is_local:
-                self._connection.read_parquet(paths, hive_partitioning=False).create_view(name)
-            else:
-                self._connection.register(name, _open_dataset(location, paths))
+            if not location.is_local:
+                self._connection.register(name, _open_dataset(location, paths, extended))
+                return
+            found = self._connection.read_parquet(
+                paths, hive_partitioning=False, union_by_name=extended is not None
+            )
+            if extended is not None:
+                found = found.project(", ".join(["*", *_missing(extended, found.columns)]))
+            found.create_view(name)
 
     def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
         """Make an Arrow table readable under a name."""
@@ -208,7 +224,20 @@ def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
                 opening.result().close()
 
 
-def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa: ANN401 - pyarrow is untyped
+_SQL_TYPES: Final = {ColumnType.STRING: "VARCHAR", ColumnType.LONG: "BIGINT"}
+"""The types of columns that were added to tables."""
+
+
+def _missing(table: Table, names: Sequence[str]) -> list[str]:
+    """Return the expressions of the columns of a table that none of its files has."""
+    return [
+        f"CAST(NULL AS {_SQL_TYPES[column.type]}) AS {column.name}"
+        for column in table.addable_columns
+        if column.name not in names
+    ]
+
+
+def _open_dataset(location: TableLocation, paths: Sequence[str], extended: Table | None) -> Any:  # noqa: ANN401 - pyarrow is untyped
     """Open Parquet files of a bucket, given as `s3://bucket/key`, as one dataset.
 
     pyarrow contains an S3 client; DuckDB would download its own as an extension at run time.
@@ -218,7 +247,10 @@ def _open_dataset(location: TableLocation, paths: Sequence[str]) -> Any:  # noqa
 
     filesystem, _ = open_filesystem(location)
     keys = [path.removeprefix(_S3) for path in paths]
-    return ds.dataset(keys, format="parquet", filesystem=filesystem)
+    from sluice_lake.schemas import arrow_schema  # noqa: PLC0415 - imports pyarrow
+
+    schema = None if extended is None else arrow_schema(extended, partition=False)
+    return ds.dataset(keys, schema=schema, format="parquet", filesystem=filesystem)
 
 
 def keep_pandas_out() -> None:

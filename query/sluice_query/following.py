@@ -231,7 +231,8 @@ def live_table(kind: Kind, lines: Sequence[dict[str, Any]]) -> pa.Table:
         "accepted_at": pa.array(accepted, pa.int64()).view(pa.timestamp("us", tz="UTC")),
         "resource": pa.array([list(line.get("resource", {}).items()) for line in lines], TEXT_MAP),
     }
-    return pa.table(shared | payload_arrays(columns, count))
+    resources = [tuple(line.get("resource", {}).items()) for line in lines]
+    return pa.table(shared | payload_arrays(columns, resources, [1] * count))
 
 
 async def select_lines(

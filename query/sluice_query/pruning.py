@@ -21,7 +21,7 @@ from sluice_lake.data_files import (
     partitions_of,
     total_bytes,
 )
-from sluice_lake.delta import find_table
+from sluice_lake.delta import find_table, is_extended
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Table
@@ -83,6 +83,7 @@ class SelectedFiles:
     """The files of one state of a table that a query must read.
 
     Attributes:
+        extended: The table whose columns some files may do without; None if all have all columns.
         index_bytes: Size of the index chunks read for the selection.
         lanes: Lane to the last queue sequence that this state of the table contains.
     """
@@ -90,6 +91,7 @@ class SelectedFiles:
     location: TableLocation
     read: tuple[DataFile, ...] = ()
     pruned: int = 0
+    extended: Table | None = None
     index_bytes: int = 0
     lanes: dict[int, int]
 
@@ -114,6 +116,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
         location=location,
         read=read,
         pruned=len(files) - len(read),
+        extended=table if is_extended(opened, table) else None,
         lanes=read_lane_versions(location, opened, lanes),
     )
 

@@ -147,8 +147,8 @@ def record_json(kind: Kind, row: Row) -> Row:
     shown |= {name: row[name] for name in ("agent_id", "boot_id", "seq")}
     shown |= {
         one.name: _value_json(one, row[one.name])
-        for one in KINDS[kind].own_fields
-        if row[one.name] or not one.is_optional
+        for one in KINDS[kind].read_fields
+        if row.get(one.name) or not one.is_optional
     }
     if HIGHLIGHTS in row:
         shown[HIGHLIGHTS] = row[HIGHLIGHTS]

@@ -540,7 +540,8 @@ class Evaluator:
         """
         names = []
         if files:
-            self.engine.register_files(LAKE, files, self.read.files.location)
+            found = self.read.files
+            self.engine.register_files(LAKE, files, found.location, found.extended)
             names.append(LAKE)
         if self.read.fetched.tables:
             self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))

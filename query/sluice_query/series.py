@@ -221,10 +221,12 @@ def compute_series(
     plan, opened = rollups.plan, rollups.opened
     samples: list[SampleSource] = []
     if rollups.samples.every:
-        engine.register_files(LAKE, rollups.samples.every, read.files.location)
+        engine.register_files(LAKE, rollups.samples.every, read.files.location, read.files.extended)
         samples.append(SampleSource(name=LAKE, spans=plan.samples if plan is not None else None))
     if plan is not None and rollups.samples.later:
-        engine.register_files(_LATER, rollups.samples.later, read.files.location)
+        engine.register_files(
+            _LATER, rollups.samples.later, read.files.location, read.files.extended
+        )
         windows = tuple(plan.windows)
         samples.append(SampleSource(name=_LATER, spans=windows, later_than=plan.through))
     if read.fetched.tables:

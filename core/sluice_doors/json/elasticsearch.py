@@ -42,8 +42,6 @@ from sluice_web.json_bodies import json_response
 from sluice_web.problems import Handler, Problem
 
 Action = Literal["index", "create", "update", "delete"]
-TIME_FIELD: Final = "@timestamp"
-MESSAGE_FIELD: Final = "message"
 PREFIX: Final = "elasticsearch."
 """The prefix of attributes with what an action line states about its document."""
 _ACTIONS: Final = get_args(Action)
@@ -119,7 +117,7 @@ class _Bulk:
         self._documents = documents
         lines = [line for line in without_bom(body).split(b"\n") if line.strip()]
         self._lines = Peekable(lines)
-        self._fields = RecordFields(time=TIME_FIELD, message=MESSAGE_FIELD, received_ns=received_ns)
+        self._fields = RecordFields(received_ns=received_ns)
 
     def request(self, *, is_foreign: Callable[[], bool]) -> BulkRequest:
         rows = log_pieces(self.tally)

@@ -29,7 +29,13 @@ from sluice_doors.decoded import (
     Tally,
     check_count,
 )
-from sluice_doors.json.records import BAD_TIME, event_record, parse_time, value_as_text
+from sluice_doors.json.records import (
+    BAD_TIME,
+    RecordFields,
+    event_record,
+    shows_all,
+    value_as_text,
+)
 from sluice_doors.json.values import (
     Unread,
     read_json,
@@ -59,7 +65,8 @@ UNPACKED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Limit of all records of a request after decompression: the largest buffer of Firehose."""
 COMMON_PREFIX: Final = "aws.firehose.common_attributes"
 ARN_KEY: Final = "aws.firehose.source_arn"
-TIME_FIELDS: Final = ("timestamp", "@timestamp", "time")
+_OBJECT: Final = RecordFields(received_ns=0)
+_LOG_EVENT: Final = RecordFields(time=("timestamp",), received_ns=0)
 """The fields of a JSON object with its time; the first that it has."""
 _GZIP: Final = b"\x1f\x8b"
 _DATA: Final = "DATA_MESSAGE"
@@ -230,7 +237,7 @@ def _text_row(text: str, error: str, pairs: Pairs, received_ns: int, tally: Tall
 def _log_event(
     event: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
 ) -> LogRecord:
-    ts_ns, fields = _time(event, ("timestamp",), received_ns, tally)
+    ts_ns, _, fields = _time(event, _LOG_EVENT, received_ns, tally)
     extracted = event.get("extractedFields")
     own = [
         (f"aws.log.event.{key}", value_as_text(value))
@@ -252,29 +259,23 @@ def _object_row(
     found: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
 ) -> LogRecord:
     """Return the record of any other JSON object."""
-    ts_ns, fields = _time(found, TIME_FIELDS, received_ns, tally)
-    name = _time_field(found, TIME_FIELDS)
-    rest = {key: value for key, value in found.items() if key != name}
+    ts_ns, key, fields = _time(found, _OBJECT, received_ns, tally)
+    rest = {name: value for name, value in found.items() if name != key}
     return event_record(rest, ts_ns=ts_ns, sources=((FIELD, fields), (RESOURCE, pairs)))
 
 
-def _time_field(found: Mapping[str, object], names: Sequence[str]) -> str | None:
-    return next((name for name in names if found.get(name) is not None), None)
-
-
 def _time(
-    found: Mapping[str, object], names: Sequence[str], received_ns: int, tally: Tally
-) -> tuple[int, Pairs]:
-    """Return the time of an object, and attributes with one that cannot be read."""
-    name = _time_field(found, names)
-    ts_ns = None if name is None else parse_time(found[name], received_ns)
+    found: Mapping[str, object], wanted: RecordFields, received_ns: int, tally: Tally
+) -> tuple[int, str, Pairs]:
+    """Return the time of an object, the key that is no attribute, and an unreadable time."""
+    key, ts_ns = wanted.time_of(found, received_ns)
     if ts_ns is not None:
-        return ts_ns, ()
+        return ts_ns, key if shows_all(found[key]) else "", ()
     tally.timed = False
-    if name is None:
-        return received_ns, ()
+    if not key:
+        return received_ns, "", ()
     tally.unreadable += 1
-    return received_ns, [(name, value_as_text(found[name])), (ERROR_ATTRIBUTE, BAD_TIME)]
+    return received_ns, key, [(key, value_as_text(found[key])), (ERROR_ATTRIBUTE, BAD_TIME)]
 
 
 REQUEST_ID_HEADER: Final = "X-Amz-Firehose-Request-Id"

@@ -35,7 +35,14 @@ from sluice_doors.decoded import (
     Tally,
     check_count,
 )
-from sluice_doors.json.records import BAD_TIME, event_record, flat_fields, parse_time, value_as_text
+from sluice_doors.json.records import (
+    BAD_TIME,
+    RecordFields,
+    event_record,
+    flat_fields,
+    parse_time,
+    value_as_text,
+)
 from sluice_doors.json.values import (
     Unread,
     is_binary,
@@ -73,6 +80,7 @@ METADATA_NAMES: Final[Mapping[str, str]] = {
     "index": "com.splunk.index",
 }
 """Splunk's fields under the names of OpenTelemetry's conventions."""
+_INSIDE: Final = RecordFields(received_ns=0)
 _EVENT_FIELDS: Final = frozenset({"time", "event", "fields"})
 _METRIC: Final = "metric"
 _METRIC_NAME: Final = "metric_name"
@@ -185,14 +193,14 @@ class _Reader:
             self._log(event.found, metadata)
 
     def _log(self, found: Mapping[str, object], metadata: Pairs) -> None:
-        ts_ns, stated = self._time(found.get("time"), self.log_tally)
         event, fields = found["event"], found.get("fields")
+        plain = event if isinstance(event, dict) else {"message": event}
+        ts_ns, stated = self._time(_stated_time(found.get("time"), plain), self.log_tally)
         if isinstance(fields, dict):
             indexed = _flat_texts(fields)
         else:
             indexed = [] if fields is None else [("fields", value_as_text(fields))]
         sources = ((FIELDS, indexed), (FIELD, stated), (RESOURCE, metadata))
-        plain = event if isinstance(event, dict) else {"message": event}
         row = event_record(plain, ts_ns=ts_ns, sources=sources)
         self.log_tally.add(row.attributes, str(row.body))
         self.logs.append(row)
@@ -242,6 +250,14 @@ class _Reader:
             return self.received_ns, ()
         tally.unreadable += 1
         return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
+
+
+def _stated_time(stated: object, event: Mapping[str, object]) -> object:
+    """Return the time next to an event, or the one inside it, which stays an attribute."""
+    if stated is not None:
+        return stated
+    key, ts_ns = _INSIDE.time_of(event, None)
+    return event[key] if ts_ns is not None else None
 
 
 def _metric_values(event: object, fields: object) -> dict[str, object] | None:

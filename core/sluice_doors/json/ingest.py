@@ -43,19 +43,17 @@ from sluice_doors.requests import (
 from sluice_doors.table import DOORS
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.identity import IdentitySource
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.units import UnixNs
 from sluice_web.json_bodies import json_response
 from sluice_web.problems import Problem, problem_response
 
 
-def decode_json(
-    body: bytes, *, time_field: str, message_field: str, received_ns: int
-) -> tuple[DecodedRecords, ...]:
+def decode_json(body: bytes, fields: RecordFields) -> tuple[DecodedRecords, ...]:
     """Return the records of a body of JSON; empty if it has none.
 
     What is not an object is kept as text. The body has lines of objects, one array of objects, or
-    objects that follow each other. In `time_field` the keys of nested objects are separated by
-    dots. `message_field` becomes the body of the record.
+    objects that follow each other.
     """
     check_lines(body)
     objects = _objects(body)
@@ -64,7 +62,6 @@ def decode_json(
         return ()
     tally = Tally()
     tally.add_sizes(0, len(body))
-    fields = RecordFields(time=time_field, message=message_field, received_ns=received_ns)
     columns = columns_of(objects, fields, tally)
     return (replace(tally.decoded(columns), is_canonical=True),)
 
@@ -114,16 +111,15 @@ class IngestResponse(msgspec.Struct, frozen=True, kw_only=True):
 def _readers(query: str) -> tuple[Decode, Callable[[bytes], TimedLines | None]]:
     """Return the readers of a body for the query of its request; most clients repeat one query."""
     named = URL.build(query_string=query, encoded=True).query
-    time_field = named.get("time", "time")
-    message_field = named.get("message", "message")
+    time = (named["time"],) if "time" in named else TIME_KEYS
+    message = (named["message"],) if "message" in named else BODY_KEYS
 
     def decode(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
-        return decode_json(
-            body, time_field=time_field, message_field=message_field, received_ns=received_ns
-        )
+        fields = RecordFields(time=time, message=message, received_ns=received_ns)
+        return decode_json(body, fields)
 
     def read_lines(body: bytes) -> TimedLines | None:
-        return timed_lines(body, time_field, message_field)
+        return timed_lines(body, time, message)
 
     return decode, read_lines
 

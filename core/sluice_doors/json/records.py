@@ -1,24 +1,25 @@
 """Map JSON objects of any form to log records.
 
-For the JSON door and Elasticsearch, two fields have a meaning, the time and the message. All others
-become attributes: objects inside objects have dotted keys, and arrays are JSON text.
+Two fields of an object have a meaning when it is accepted, the time and the message, under one of
+several keys (`sluice_protocol.meaning`). All others become attributes: objects inside objects have
+dotted keys, and arrays are JSON text.
 
 `columns_of` builds the columns of many objects without a record in between. Requests of 1 MiB
 whose objects all pass through `record_of` take 1.85 (1.47 to 2.09) times the processor time of
 the gateway, so only objects with an error do.
 
 `event_record` is for protocols that state the time outside of the object: Fluent's records, the
-events of Splunk, and the JSON inside records of Firehose. The body is the first of the fields in
-which the usual senders put the line.
+events of Splunk, and the JSON inside records of Firehose.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import Decimal
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from sluice_doors.json.values import Unread
 from sluice_doors.rows import repaired_log
 from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
 from sluice_protocol.times import read_number, read_time
 
@@ -39,15 +41,72 @@ BAD_TIME: Final = "time is not RFC 3339 or a Unix time from 1970 to 2262"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordFields:
-    """The fields of an object that have a meaning.
+    """The keys of an object that have a meaning; nested ones are separated by dots.
 
-    `time` is a key, or keys separated by dots. `message` becomes the body. `received_ns` is the
-    time of records without one.
+    The first of `time` with a time counts, and the first of `message` with a text is the body. A
+    single key counts whatever its value is, because somebody named it. `received_ns` is the time of
+    records without one.
     """
 
-    time: str
-    message: str
+    time: tuple[str, ...] = TIME_KEYS
+    message: tuple[str, ...] = BODY_KEYS
     received_ns: int
+
+    @property
+    def undivided(self) -> str:
+        """The key whose value is one text, also if it is an object."""
+        return self.message[0]
+
+    def time_of(
+        self, found: Mapping[str, object], received_ns: int | None
+    ) -> tuple[str, int | None]:
+        """Return the key of the time of an object and the time in Unix ns.
+
+        The key is empty if the object has none, and the time None if it cannot be read; without
+        `received_ns` also if it has no year.
+        """
+        if len(self.time) == 1:
+            [key] = self.time
+            stated = found.get(key)
+            return ("", None) if stated is None else (key, parse_time(stated, received_ns))
+        wrong = ""
+        for key in self.time:
+            stated = found.get(key)
+            if stated is None:
+                continue
+            if key not in _NAMED_TIMES and _is_number(stated) and stated < _NUMBER_MIN:
+                continue
+            ts_ns = parse_time(stated, received_ns)
+            if ts_ns is not None:
+                return key, ts_ns
+            if not wrong and key in _NAMED_TIMES:
+                wrong = key
+        return wrong, None
+
+    def message_of(self, found: Mapping[str, object]) -> str:
+        """Return the key of the body of an object; empty if it has none."""
+        if len(self.message) > 1:
+            for key in self.message:
+                value = found.get(key)
+                if value and type(value) is str:
+                    return key
+        return self.message[0] if self.message[0] in found else ""
+
+
+_NAMED_TIMES: Final = frozenset(TIME_KEYS[:3])
+"""Keys under which a value that is no time is an error; `ts` and others have other uses too."""
+_NUMBER_MIN: Final = 10**8
+"""Under those other keys a smaller number is no time: it would be before 1973."""
+_UTC_ENDS: Final = ("Z", "z", "+00:00")
+
+
+def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def shows_all(stated: object) -> bool:
+    """Return whether the time shows what was sent: a number, or RFC 3339 in UTC."""
+    return type(stated) is not str or (stated.endswith(_UTC_ENDS) and stated[10:11] in ("T", "t"))
 
 
 def record_of(
@@ -60,24 +119,29 @@ def record_of(
     """
     # A shallow copy: the fields with a meaning are removed from it.
     flat = (
-        flat_fields(found, fields.message) if dict in set(map(type, found.values())) else {**found}
+        flat_fields(found, fields.undivided)
+        if dict in set(map(type, found.values()))
+        else {**found}
     )
-    message = flat.pop(fields.message, None)
+    message = flat.pop(fields.message_of(flat), None)
     body = message if isinstance(message, str) else "" if message is None else json_text(message)
-    stated = flat.pop(fields.time, None)
-    ts_ns = None if stated is None else parse_time(stated, fields.received_ns)
+    key, ts_ns = fields.time_of(flat, fields.received_ns)
+    wrong = flat.pop(key) if key and ts_ns is None else None
+    if ts_ns is not None and shows_all(flat[key]):
+        del flat[key]
     attributes = {
-        key or EMPTY_KEY: value if type(value) is str else json_text(value)
-        for key, value in flat.items()
+        name or EMPTY_KEY: value if type(value) is str else json_text(value)
+        for name, value in flat.items()
+        if value is not None or name not in fields.time
     }
     after: dict[str, int] = {}
-    if stated is not None and ts_ns is None:
+    if wrong is not None:
         tally.unreadable += 1
-        text = stated if isinstance(stated, str) else json_text(stated)
-        attributes[free_name(fields.time, attributes, after)] = text
-        attributes[free_name(ERROR_ATTRIBUTE, attributes, after)] = BAD_TIME
-    for key, text in extra.items():
+        text = wrong if isinstance(wrong, str) else json_text(wrong)
         attributes[free_name(key, attributes, after)] = text
+        attributes[free_name(ERROR_ATTRIBUTE, attributes, after)] = BAD_TIME
+    for name, text in extra.items():
+        attributes[free_name(name, attributes, after)] = text
     if ts_ns is None:
         tally.timed = False
         ts_ns = fields.received_ns
@@ -139,14 +203,45 @@ SHAPES_MAX: Final = 1_024
 _Object = dict[str, Any]
 
 
+_NO_FIELDS: Final = RecordFields(time=(), message=(), received_ns=0)
+
+
 class _Shape:
-    """The attributes of all objects that have the same keys in the same order."""
+    """What objects with the same keys in the same order have in common.
 
-    __slots__ = ("names", "values")
+    Attributes:
+        time: The keys of a time that they have; the first is the usual one.
+        message: Likewise of the body.
+        names: The keys of the attributes, sorted.
+        values: Gets the values of these from an object.
+        timed: The shape of those objects whose time is an attribute too.
+    """
 
-    def __init__(self, names: list[str]) -> None:
-        self.names = names
-        self.values = _getter(names)
+    __slots__ = ("message", "names", "time", "timed", "values")
+
+    def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
+        self.time = [key for key in fields.time if key in keys]
+        self.message = [key for key in fields.message if key in keys]
+        self.timed: _Shape | None = None
+        self.set_names(set(keys).difference(self.time[:1], self.message[:1]))
+
+    def set_names(self, names: Iterable[str]) -> None:
+        """Choose the attributes."""
+        self.names = sorted(names)
+        self.values = _getter(self.names)
+
+    def with_time(self) -> "_Shape":
+        """Return the shape of the objects whose time is an attribute too."""
+        if self.timed is None:
+            self.timed = copy(self)
+            self.timed.set_names([*self.names, self.time[0]])
+        return self.timed
+
+    def is_odd(self, body: object) -> bool:
+        """Return whether the body of an object is elsewhere, or is not a text."""
+        if not self.message:
+            return False
+        return type(body) is not str or not body or self.message[0] in self.time
 
 
 def _getter(names: Sequence[str]) -> Callable[[_Object], tuple[object, ...]]:
@@ -193,44 +288,51 @@ class _Built:
         self._fields = fields
         self._tally = tally
         objects: list[_Object] = [one if type(one) is dict else {} for one in values]
-        self._read_attributes(objects)
-        if dict in set(map(type, chain.from_iterable(self._parts))):
-            objects = [_flat(one, fields.message) for one in objects]
-            self._read_attributes(objects)
-        stated = [one.get(fields.time) for one in objects]
-        self._times: list[int | None] = (
-            [None if one is None else parse_time(one, fields.received_ns) for one in stated]
-            if known_times is None
-            else list(known_times)
-        )
-        self._bodies: list[object] = [one.get(fields.message, "") for one in objects]
+        if any(dict in set(map(type, one.values())) for one in objects):
+            objects = [_flat(one, fields.undivided) for one in objects]
+        self._read(objects, known_times)
         for place, value in enumerate(values):
-            if (
-                repairs
-                or type(value) is not dict
-                or (self._times[place] is None and stated[place] is not None)
-                or "" in value
-                or fields.time == fields.message
-            ):
+            if repairs or place in self._odd or type(value) is not dict or "" in value:
                 self._replace(place, value, repairs=repairs)
         tally.timed = tally.timed and None not in self._times
 
-    def _read_attributes(self, objects: Sequence[_Object]) -> None:
-        """Read the shape of each object, and the values of its attributes in their order."""
+    def _read(self, objects: Sequence[_Object], known_times: Sequence[int] | None) -> None:
+        """Read time, body and attributes of each object, and which objects are odd."""
         known: dict[tuple[str, ...], _Shape] = {}
-        shapes: list[_Shape] = []
-        parts: list[tuple[object, ...]] = []
-        meant = {self._fields.time, self._fields.message}
-        for found in objects:
+        self._shapes: list[_Shape] = []
+        self._parts: list[tuple[object, ...]] = []
+        self._bodies: list[object] = []
+        self._times: list[int | None] = []
+        self._odd: set[int] = set()
+        for place, found in enumerate(objects):
             keys = tuple(found)
             shape = known.get(keys)
             if shape is None:
                 if len(known) == SHAPES_MAX:
                     known.clear()
-                shape = known[keys] = _Shape(sorted(set(keys) - meant))
-            shapes.append(shape)
-            parts.append(shape.values(found))
-        self._shapes, self._parts = shapes, parts
+                shape = known[keys] = _Shape(keys, self._fields)
+            at = None if known_times is None else known_times[place]
+            if shape.time:
+                at, shape = self._time(place, found, shape, at)
+            body = found[shape.message[0]] if shape.message else ""
+            if shape.is_odd(body):
+                self._odd.add(place)
+            self._times.append(at)
+            self._bodies.append(body)
+            self._shapes.append(shape)
+            self._parts.append(shape.values(found))
+
+    def _time(
+        self, place: int, found: _Object, shape: _Shape, at: int | None
+    ) -> tuple[int | None, _Shape]:
+        """Return the time of an object, and its shape with or without it as an attribute."""
+        usual = shape.time[0]
+        if at is None or len(shape.time) > 1:
+            key, at = self._fields.time_of(found, self._fields.received_ns)
+            if at is None or key != usual:
+                self._odd.add(place)
+        stated = found[usual]
+        return at, shape if type(stated) is not str or shows_all(stated) else shape.with_time()
 
     def _replace(self, place: int, value: object, *, repairs: bool) -> None:
         """Put the record of an object with an error in its place."""
@@ -244,7 +346,7 @@ class _Built:
             self._tally.unreadable += is_new
             record = repaired
         self._bodies[place] = record.body
-        shape = _Shape(sorted(record.attributes))
+        shape = _Shape(tuple(record.attributes), _NO_FIELDS)
         self._shapes[place] = shape
         self._parts[place] = shape.values(dict(record.attributes))
 
@@ -313,8 +415,7 @@ def _flat(found: _Object, message: str) -> _Object:
     return flat_fields(found, message) if nested else found
 
 
-MESSAGE_FIELDS: Final = ("message", "log", "MESSAGE", "line")
-"""Fluentd and syslog, Fluent Bit and Kubernetes, systemd, and Docker's driver for Splunk."""
+_EVENT: Final = RecordFields(received_ns=0)
 
 
 def event_record(
@@ -325,23 +426,16 @@ def event_record(
     `sources` are what the protocol states next to the object: pairs of names and texts, and the
     prefix of those names that the object has too.
     """
-    field = _message_field(found)
     nested = dict in set(map(type, found.values()))
-    flat = flat_fields(found, field) if nested else {**found}
-    message = flat.pop(field) if field else ""
+    flat = flat_fields(found, _EVENT.undivided) if nested else {**found}
+    message = flat.pop(_EVENT.message_of(flat), None)
     attributes = {
         key: value if type(value) is str else value_as_text(value) for key, value in flat.items()
     }
     if "" in attributes or any(pairs for _, pairs in sources):
         attributes = merged([(OWN, list(attributes.items())), *sources])
-    return LogRecord(ts_ns=ts_ns, body=value_as_text(message), attributes=attributes)
-
-
-def _message_field(found: Mapping[str, object]) -> str:
-    for name in MESSAGE_FIELDS:
-        if found.get(name) is not None:
-            return name
-    return ""
+    body = "" if message is None else value_as_text(message)
+    return LogRecord(ts_ns=ts_ns, body=body, attributes=attributes)
 
 
 def value_as_text(value: object) -> str:

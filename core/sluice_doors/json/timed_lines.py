@@ -15,12 +15,12 @@ import cbor2
 import msgspec
 
 from sluice_doors.decoded import RECORDS_MAX, Tally
-from sluice_doors.json.records import RecordFields, columns_of, parse_time
+from sluice_doors.json.records import RecordFields, columns_of
 from sluice_doors.json.values import decode_objects, read_json_lines
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import UNREADABLE_JSON
 
-LINES_FORM: Final = "l1"
+LINES_FORM: Final = "l2"
 EXPANSION: Final = 4
 """The size of columns is at most this multiple of the size of their lines: a pair takes at least
 four bytes as JSON, and eight more than its value in columns; an object with a time takes eight
@@ -33,13 +33,14 @@ _HEADS_MAX: Final = 256
 class TimedLines(msgspec.Struct, frozen=True, eq=False):
     """The records of a request.
 
-    `lines` has an object on each line. Times are Unix ns. `fields` has the names of the fields with
-    a meaning.
+    `lines` has an object on each line. Times are Unix ns. `time` and `message` are the keys with a
+    meaning, as in `RecordFields`.
     """
 
     lines: bytes
     times: list[int]
-    fields: tuple[str, str]
+    time: tuple[str, ...]
+    message: tuple[str, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -47,19 +48,20 @@ class TimedLines(msgspec.Struct, frozen=True, eq=False):
         return EXPANSION * len(self.lines)
 
 
-def timed_lines(body: bytes, time_field: str, message_field: str) -> TimedLines | None:
+def timed_lines(body: bytes, time: tuple[str, ...], message: tuple[str, ...]) -> TimedLines | None:
     """Return the records of a body of JSON, decoded no further than necessary.
 
     The body has lines of objects, or one array of objects. Return None where a value is not an
     object, a time is missing or cannot be read, a key is empty, or objects are nested.
     """
-    if time_field == message_field:
+    if time == message:
         return None
+    fields = RecordFields(time=time, message=message, received_ns=0)
     try:
         objects = decode_objects(body)
         if not objects or len(objects) > RECORDS_MAX or set(map(type, objects)) != {dict}:
             return None
-        times = [parse_time(one.get(time_field)) for one in objects]
+        times = [fields.time_of(one, None)[1] for one in objects]
         if None in times or dict in set(map(type, chain.from_iterable(map(dict.values, objects)))):
             return None
         lines = _SORTED.encode_lines(objects)
@@ -67,23 +69,23 @@ def timed_lines(body: bytes, time_field: str, message_field: str) -> TimedLines 
         return None
     if b'"":' in lines and any("" in one for one in objects):
         return None
-    return TimedLines(lines, [at for at in times if at is not None], (time_field, message_field))
+    return TimedLines(lines, [at for at in times if at is not None], time, message)
 
 
 def lines_digest(found: TimedLines) -> bytes:
     """Return the sha256 over the form's name, the names of the fields and the lines."""
-    return hashlib.sha256(_form_head(found.fields) + found.lines).digest()
+    return hashlib.sha256(_form_head(found.time, found.message) + found.lines).digest()
 
 
 @lru_cache(maxsize=_HEADS_MAX)
-def _form_head(fields: tuple[str, str]) -> bytes:
-    return cbor2.dumps((LINES_FORM, *fields))
+def _form_head(time: tuple[str, ...], message: tuple[str, ...]) -> bytes:
+    return cbor2.dumps((LINES_FORM, time, message))
 
 
 def columns_of_lines(requests: Sequence[TimedLines]) -> LogColumns:
     """Return the records of requests with the same fields, one after another."""
-    time_field, message_field = requests[0].fields
+    first = requests[0]
     joined = b"".join(one.lines for one in requests)
     times = list(chain.from_iterable(one.times for one in requests))
-    fields = RecordFields(time=time_field, message=message_field, received_ns=0)
+    fields = RecordFields(time=first.time, message=first.message, received_ns=0)
     return columns_of(read_json_lines(joined), fields, Tally(), times)

@@ -155,7 +155,8 @@ def _in_groups(
     """
     groups: dict[object, list[SmallRequest]] = {}
     for place, one in enumerate(requests):
-        name = one.records.fields if isinstance(one.records, TimedLines) else place
+        found = one.records
+        name = (found.time, found.message) if isinstance(found, TimedLines) else place
         groups.setdefault(name, []).append(one)
     ordered = list(chain.from_iterable(groups.values()))
     return ordered, [decoded(*(one.records for one in group)) for group in groups.values()]

@@ -21,7 +21,7 @@ from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.schemas import arrow_schema
+from sluice_lake.schemas import arrow_schema, conform
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
@@ -97,7 +97,7 @@ def _file_reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # 
             for path in (paths[number] for number in batch.column(0).to_pylist()):
                 with filesystem.open_input_file(f"{root}/{path}") as source:
                     for rows in pq.ParquetFile(source).iter_batches(columns=schema.names):
-                        whole = pa.Table.from_batches([rows]).select(schema.names).cast(schema)
+                        whole = conform(pa.Table.from_batches([rows]), schema)
                         names = pa.repeat(pa.scalar(path), whole.num_rows)
                         yield from whole.append_column("file", names).to_batches()
 

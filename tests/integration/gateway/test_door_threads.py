@@ -6,7 +6,6 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.door_client import TestSender, post
@@ -15,6 +14,7 @@ from support.gateway import Running, TestKey, running
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json import ingest
 from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import RecordFields
 from sluice_gateway.doors.service import INLINE_BYTES_MAX, LARGE_BYTES
 
 HOST = TestKey("host-1", ("host-1",))
@@ -33,9 +33,7 @@ async def test_large_bodies_are_decoded_one_at_a_time(
     waiting, small_decoded = threading.Semaphore(0), threading.Event()
     now, most = 0, 0
 
-    def decode(
-        body: bytes, *, time_field: str, message_field: str, received_ns: int
-    ) -> Sequence[DecodedRecords]:
+    def decode(body: bytes, fields: RecordFields) -> Sequence[DecodedRecords]:
         nonlocal now, most
         if len(body) > LARGE_BYTES:
             now += 1
@@ -45,9 +43,7 @@ async def test_large_bodies_are_decoded_one_at_a_time(
             now -= 1
         else:
             small_decoded.set()
-        return decode_json(
-            body, time_field=time_field, message_field=message_field, received_ns=received_ns
-        )
+        return decode_json(body, fields)
 
     monkeypatch.setattr(ingest, "decode_json", decode)
 
@@ -77,10 +73,10 @@ async def test_a_body_reserves_the_memory_of_its_records(
     async def check(served: Running) -> None:
         budget = served.gateway.uploads.budget
 
-        def decode(body: bytes, **fields: Any) -> Sequence[DecodedRecords]:
+        def decode(body: bytes, fields: RecordFields) -> Sequence[DecodedRecords]:
             held.append(budget.held_bytes)
             assert threading.current_thread().name.startswith("door-large")
-            return decode_json(body, **fields)
+            return decode_json(body, fields)
 
         monkeypatch.setattr(ingest, "decode_json", decode)
         token, sent = SHOP.token.token, gzip.compress(plain)

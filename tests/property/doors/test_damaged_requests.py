@@ -26,11 +26,13 @@ from sluice_doors.json.elasticsearch import decode_bulk
 from sluice_doors.json.firehose import common_pairs, decode_firehose
 from sluice_doors.json.hec import decode_events
 from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import RecordFields
 from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki
 from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
 from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.columns import check_columns
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 
 TIMED = b"\n".join(
     b'{"time":"2025-11-22T00:00:0%d.5Z","message":"line \\u00e9 %d","a":%d.25,"b":[null,{}]}'
@@ -43,8 +45,8 @@ Decode = Callable[[bytes], tuple[DecodedRecords, ...]]
 
 def decode_both_ways(body: bytes) -> tuple[DecodedRecords, ...]:
     """Decode JSON as the door does for single requests, and as it does for small ones."""
-    found = decode_json(body, time_field="time", message_field="message", received_ns=NOW)
-    lines = timed_lines(body, "time", "message")
+    found = decode_json(body, RecordFields(received_ns=NOW))
+    lines = timed_lines(body, TIME_KEYS, BODY_KEYS)
     if lines is not None:
         (decoded,) = found
         assert encode_columns(columns_of_lines([lines])) == encode_columns(decoded.columns)

@@ -32,27 +32,34 @@ LEAVES = (
 VALUES = st.recursive(LEAVES, lambda one: st.dictionaries(KEYS, one, max_size=3), max_leaves=6)
 REGULAR = st.fixed_dictionaries({"time": TIMES, "message": st.text(max_size=5), "a": LEAVES})
 OBJECTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | REGULAR, min_size=1, max_size=6)
-FIELDS = st.sampled_from([("time", "message"), ("a.time", "a"), ("at", "a.b"), ("a", "a")])
+USUAL = RecordFields(received_ns=NOW)
+FIELDS = st.sampled_from(
+    [
+        USUAL,
+        *(
+            RecordFields(time=(time,), message=(message,), received_ns=NOW)
+            for time, message in [("time", "message"), ("a.time", "a"), ("at", "a.b"), ("a", "a")]
+        ),
+    ]
+)
 
 
-def by_records(objects: list[dict[str, Any]], time: str, message: str) -> DecodedRecords:
+def by_records(objects: list[dict[str, Any]], fields: RecordFields) -> DecodedRecords:
     """Decode record by record: the reference."""
     tally = Tally()
-    fields = RecordFields(time=time, message=message, received_ns=NOW)
     rows = [record_of(one, fields, tally, {}) for one in objects]
     return tally.decoded(logs_from_rows(rows, tally))
 
 
 @given(objects=OBJECTS, named=FIELDS)
-@example(objects=[{"time": 1, "a": None, "b": 10**30}, {"b": "1", "a": True}], named=("time", "m"))
-@example(objects=[{"a": {"b": 1}, "a.b": 2}], named=("time", "message"))
-def test_columns_are_those_of_records(
-    objects: list[dict[str, Any]], named: tuple[str, str]
-) -> None:
-    time, message = named
+@example(objects=[{"time": 1, "a": None, "b": 10**30}, {"b": "1", "a": True}], named=USUAL)
+@example(objects=[{"a": {"b": 1}, "a.b": 2}], named=USUAL)
+@example(objects=[{"ts": 5, "t": "2025-11-22T00:00:00+01:00", "log": "", "msg": "x"}], named=USUAL)
+@example(objects=[{"time": None, "message": {"a": 1}, "event": {"b": 2}, "body": ""}], named=USUAL)
+def test_columns_are_those_of_records(objects: list[dict[str, Any]], named: RecordFields) -> None:
     body = "\n".join(map(json.dumps, objects)).encode()
-    (found,) = decode_json(body, time_field=time, message_field=message, received_ns=NOW)
-    expected = by_records(msgspec.json.Decoder().decode_lines(body), time, message)
+    (found,) = decode_json(body, named)
+    expected = by_records(msgspec.json.Decoder().decode_lines(body), named)
     assert encode_columns(found.columns) == encode_columns(expected.columns)
     sorted_again = canonical(replace(found, is_canonical=False))
     assert encode_columns(sorted_again.columns) == encode_columns(found.columns)
@@ -62,15 +69,15 @@ def test_columns_are_those_of_records(
 def test_more_shapes_than_are_remembered_have_their_columns() -> None:
     shapes: list[dict[str, Any]] = [{str(place): 1} for place in range(2 * SHAPES_MAX + 1)]
     body = json.dumps(shapes).encode()
-    (found,) = decode_json(body, time_field="time", message_field="message", received_ns=NOW)
-    expected = by_records(shapes, "time", "message")
+    (found,) = decode_json(body, USUAL)
+    expected = by_records(shapes, USUAL)
     assert encode_columns(found.columns) == encode_columns(expected.columns)
 
 
 def test_text_that_is_not_utf8_is_repaired() -> None:
     objects: list[dict[str, Any]] = [{"time": "soon", "a": "\udcff"}, {"a": 1}, {"b": "\udcff"}]
     tally = Tally()
-    found = columns_of(objects, RecordFields(time="time", message="m", received_ns=NOW), tally)
-    expected = by_records(objects, "time", "m")
+    found = columns_of(objects, USUAL, tally)
+    expected = by_records(objects, USUAL)
     assert encode_columns(found) == encode_columns(expected.columns)
     assert (tally.timed, tally.unreadable) == (expected.timed, expected.unreadable) == (False, 2)

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from sluice_doors.decoded import DecodedRecords, canonical
 from sluice_doors.json.ingest import decode_json
-from sluice_doors.json.records import SHAPES_MAX
+from sluice_doors.json.records import SHAPES_MAX, RecordFields
 from sluice_doors.json.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
 from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.column_slices import columns_bytes, join_columns
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 
 TIMES = st.sampled_from(["2025-11-22T00:00:00.5Z", " 2025-11-22T00:00:00", 1_763_000_000.25, "1"])
 VALUES = (
@@ -41,13 +42,13 @@ def body_of(objects: list[dict[str, Any]], **options: Any) -> bytes:
 
 
 def read(body: bytes) -> TimedLines:
-    found = timed_lines(body, "time", "message")
+    found = timed_lines(body, TIME_KEYS, BODY_KEYS)
     assert found is not None
     return found
 
 
 def payload_of(body: bytes) -> bytes:
-    (decoded,) = decode_json(body, time_field="time", message_field="message", received_ns=1)
+    (decoded,) = decode_json(body, RecordFields(received_ns=1))
     return encode_columns(decoded.columns)
 
 
@@ -56,10 +57,7 @@ def payload_of(body: bytes) -> bytes:
 def test_a_group_has_the_columns_of_its_requests(requests: list[list[dict[str, Any]]]) -> None:
     bodies = [body_of(one) for one in requests]
     found = [read(body) for body in bodies]
-    columns = [
-        decode_json(body, time_field="time", message_field="message", received_ns=1)[0].columns
-        for body in bodies
-    ]
+    columns = [decode_json(body, RecordFields(received_ns=1))[0].columns for body in bodies]
     together = columns_of_lines(found)
     assert together.ts.tolist() == [at for one in found for at in one.times]
     joined = DecodedRecords(columns=join_columns(columns), resource=(), timed=True, unreadable=0)
@@ -103,7 +101,7 @@ def test_columns_are_not_larger_than_stated(objects: list[dict[str, Any]]) -> No
     ],
 )
 def test_other_bodies_are_left_to_the_decoder(body: bytes) -> None:
-    assert timed_lines(body, "time", "message") is None
+    assert timed_lines(body, TIME_KEYS, BODY_KEYS) is None
 
 
 def test_one_field_with_two_meanings_is_left_to_the_decoder() -> None:
@@ -124,12 +122,12 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
         for found in (
             read(body),
             read(body.replace(b"2", b"3")),
-            timed_lines(body, "time", "a"),
-            timed_lines(b'{"message":"m","time":1,"a":"1"}\n{"time":2}', "time", "message"),
+            timed_lines(body, TIME_KEYS, ("a",)),
+            timed_lines(b'{"message":"m","time":1,"a":"1"}\n{"time":2}', TIME_KEYS, BODY_KEYS),
         )
         if found is not None
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "f8ccce4fb2d756dcd45c932ff3992a108106f60fb347e43b97c8b7a8003d025f"
+        "f8e0bc823bd715120aab22e005ce8d0b1c904eaa1d5c47113c74455aa82a3a04"
     )

@@ -16,9 +16,11 @@ from sluice_doors.json.elasticsearch import decode_bulk
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.hec import decode_events
 from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import RecordFields
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import text_column
 from sluice_protocol.times import read_time
 from sluice_protocol.units import UnixNs
@@ -94,9 +96,7 @@ def syslog(texts: list[str]) -> list[int]:
 
 def json_door(texts: list[str]) -> list[int]:
     body = "\n".join(json.dumps({"time": text, "message": "m"}) for text in texts).encode()
-    return records(
-        decode_json(body, time_field="time", message_field="message", received_ns=RECEIVED)
-    )
+    return records(decode_json(body, RecordFields(received_ns=RECEIVED)))
 
 
 def bulk(texts: list[str]) -> list[int]:
@@ -153,7 +153,7 @@ def test_the_time_of_a_request_is_known_before_its_records_are_made() -> None:
     for text, ns in FORMS.items():
         if text[0] != "2":
             continue
-        found = timed_lines(json.dumps({"time": text}).encode(), "time", "message")
+        found = timed_lines(json.dumps({"time": text}).encode(), TIME_KEYS, BODY_KEYS)
         assert found.times == [ns]
 
 

@@ -32,6 +32,7 @@ from sluice_doors.json.elasticsearch import decode_bulk, decode_document
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.hec import decode_events, decode_raw
 from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import RecordFields
 from sluice_doors.loki.push import decode_loki
 from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
@@ -51,7 +52,7 @@ DOORS: dict[str, tuple[DoorName, Decode]] = {
     "otlp metrics": ("otlp", lambda b, t: decode_otlp_metrics(b, PROTOBUF, received_ns=t)),
     "json": (
         "json",
-        lambda b, t: decode_json(b, time_field="time", message_field="message", received_ns=t),
+        lambda b, t: decode_json(b, RecordFields(received_ns=t)),
     ),
     "bulk": ("elasticsearch", lambda b, t: decode_bulk(b, received_ns=t).records),
     "document": (

@@ -32,7 +32,7 @@ from sluice_doors.decoded import (
 )
 from sluice_doors.json.elasticsearch import BulkItem, decode_bulk
 from sluice_doors.json.ingest import decode_json
-from sluice_doors.json.records import parse_time
+from sluice_doors.json.records import RecordFields, parse_time
 from sluice_doors.loki.push import JSON, PROTOBUF, decode_loki, parse_labels
 from sluice_doors.otlp.metrics import STALE
 from sluice_doors.prometheus.write import VERSION_2, WrittenCounts, decode_remote_write
@@ -43,7 +43,7 @@ NOW = 1_763_000_000_000_000_000
 
 
 def plain_json(body: bytes) -> tuple[DecodedRecords, ...]:
-    return decode_json(body, time_field="time", message_field="message", received_ns=NOW)
+    return decode_json(body, RecordFields(received_ns=NOW))
 
 
 DECODED = {

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_doors.json.ingest import decode_json
+from sluice_doors.json.records import RecordFields
 from sluice_doors.json.timed_lines import timed_lines
 from sluice_doors.requests import identity_of_lines
 from sluice_gateway.doors.combined_frames import (
@@ -132,7 +133,7 @@ def test_lines_are_decoded_together_and_each_request_keeps_its_part() -> None:
 
 
 def _lines_request(body: bytes, message: str) -> SmallRequest:
-    found = timed_lines(body, "time", message)
+    found = timed_lines(body, ("time",), (message,))
     identity = identity_of_lines(found, ORIGIN)
     return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)
 
@@ -156,7 +157,7 @@ def test_the_size_decides_and_follows_from_the_records() -> None:
     other = b'{"b":"2","a":"1","message":"m","time":"2026-01-01T00:00:00Z"}'
     found = []
     for body in (plain, other):
-        [records] = decode_json(body, time_field="time", message_field="message", received_ns=1)
+        [records] = decode_json(body, RecordFields(received_ns=1))
         records = canonical(records)
         [made] = make_frames(records, records, ORIGIN, own_frame_bytes=100_000)
         assert isinstance(made, SmallRequest)

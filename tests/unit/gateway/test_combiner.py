@@ -25,6 +25,7 @@ from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.errors import ErrorCode, InvalidFrame, StoreUnavailable
 from sluice_protocol.identity import RequestIdentity
 from sluice_protocol.manifests import decode_parts
+from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_web.problems import HttpRefusal
@@ -196,7 +197,7 @@ async def test_bytes_that_do_not_fit_are_in_the_next_frame(monkeypatch: pytest.M
 def lines_request(number: int, text_bytes: int) -> SmallRequest:
     """Return a request of one line of JSON, in lane 0."""
     text = f"{number:04d}" + "x" * (text_bytes - 4)
-    found = timed_lines(f'{{"time":1,"message":"{text}"}}'.encode(), "time", "message")
+    found = timed_lines(f'{{"time":1,"message":"{text}"}}'.encode(), TIME_KEYS, BODY_KEYS)
     digest = f"{number:016d}".encode() + bytes(16)
     identity = RequestIdentity(principal="shop", digest=digest, source="content")
     return SmallRequest(records=found, identity=identity, size_bytes=found.size_bytes)

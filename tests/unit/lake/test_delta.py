@@ -13,6 +13,7 @@ from sluice_lake.delta import (
     delta_errors_translated,
     delta_schema,
     find_table,
+    is_extended,
     open_or_create_table,
 )
 from sluice_lake.errors import CommitConflict, TableRefused
@@ -302,3 +303,48 @@ def test_check_tables_refuses_any_table_that_cannot_be_written(tmp_path: Path) -
     path_of(other, BATCHES.name).write_text("no folder")
     with pytest.raises(TableRefused):
         check_tables(f"file://{other}")
+
+
+def of_an_earlier_version(root: Path) -> Path:
+    """Create a table without the columns that later versions add."""
+    schema = arrow_schema(LOGS)
+    for column in LOGS.addable_columns:
+        schema = schema.remove(schema.get_field_index(column.name))
+    write_deltalake(path_of(root), schema.empty_table(), partition_by=["accepted_date"])
+    return path_of(root)
+
+
+def test_a_writer_adds_the_columns_that_an_earlier_version_did_not_have(tmp_path: Path) -> None:
+    """A reader leaves the table as it is; the second writer has nothing to add."""
+    url, path = f"file://{tmp_path}", of_an_earlier_version(tmp_path)
+    read = find_table(url, LOGS)
+    assert read is not None
+    assert is_extended(read, LOGS)
+    assert DeltaTable(path).version() == 0
+    for _ in range(2):
+        written = find_table(url, LOGS, for_writing=True)
+        assert written is not None
+        assert written.version() == 1
+        assert {field.name for field in written.schema().fields} == set(arrow_schema(LOGS).names)
+        assert is_extended(written, LOGS)
+
+
+def test_a_table_of_this_version_is_not_extended(tmp_path: Path) -> None:
+    assert not is_extended(open_or_create_table(f"file://{tmp_path}", LOGS), LOGS)
+
+
+def test_two_writers_may_add_the_columns_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, path = f"file://{tmp_path}", of_an_earlier_version(tmp_path)
+    check = delta._check_schema
+
+    def other_first(location: TableLocation, *args: object, **more: object) -> None:
+        check(location, *args, **more)  # type: ignore[arg-type]
+        monkeypatch.setattr(delta, "_check_schema", check)
+        assert find_table(url, LOGS, for_writing=True) is not None
+
+    monkeypatch.setattr(delta, "_check_schema", other_first)
+    written = find_table(url, LOGS, for_writing=True)
+    assert written is not None
+    assert (written.version(), DeltaTable(path).version()) == (1, 1)

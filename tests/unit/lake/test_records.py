@@ -89,10 +89,12 @@ def test_records_without_attributes_have_null() -> None:
 
 
 def test_payload_arrays_are_named_as_in_the_table() -> None:
-    found = payload_arrays(POINTS, 3)
-    assert list(found) == ["name", "value", "type", "attributes"]
+    found = payload_arrays(POINTS, [[("service.name", "shop")], []], [1, 2])
+    own = ["name", "value", "type"]
+    assert list(found) == [*own, "service", "host", "instance", "attributes"]
     table = pa.table(found)
     assert table.column("name").to_pylist() == ["cpu", "mem", "cpu"]
+    assert table.column("service").to_pylist() == ["shop", None, None]
     schema = arrow_schema(RECORD_TABLES[kind_of(POINTS)])
     assert all(table.schema.field(name).type == schema.field(name).type for name in found)
 

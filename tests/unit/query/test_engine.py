@@ -1,9 +1,17 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyarrow.fs import LocalFileSystem
 
+from sluice_lake.data_files import DataFile
+from sluice_lake.locations import TableLocation
+from sluice_lake.schemas import arrow_schema
+from sluice_lake.tables import LOGS
 from sluice_protocol.errors import BadUsage
+from sluice_query import engine as engine_module
 from sluice_query.engine import PENDING, QueryEngine, open_engine
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import SqlStatement
@@ -36,3 +44,28 @@ def test_a_pattern_with_nested_repetition_runs_in_linear_time(engine: QueryEngin
         )
     )
     assert found == [(0,)]
+
+
+@pytest.mark.parametrize("files", [("old",), ("old", "new"), ("new", "old")])
+@pytest.mark.parametrize("local", [True, False])
+def test_a_file_without_an_added_column_has_null_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], local: bool
+) -> None:
+    """Both readers: of a directory, and of a bucket."""
+    whole = arrow_schema(LOGS, partition=False)
+    row = dict.fromkeys(whole.names) | {"body": "new", "level": "warn"}
+    new = pa.Table.from_pylist([row], schema=whole)
+    added = [column.name for column in LOGS.addable_columns]
+    old = pa.Table.from_pylist([row | {"body": "old"}], schema=whole).drop_columns(added)
+    pq.write_table(new, tmp_path / "new")
+    pq.write_table(old, tmp_path / "old")
+    location = TableLocation(uri=str(tmp_path))
+    if not local:
+        monkeypatch.setattr(TableLocation, "is_local", False)
+        monkeypatch.setattr(engine_module, "open_filesystem", lambda _: (LocalFileSystem(), ""))
+    found = [DataFile(path=name, partition="", size_bytes=1) for name in files]
+    with open_engine(QuerySettings(threads=1)) as engine:
+        engine.register_files("lake", found, location, LOGS)
+        rows = engine.rows(SqlStatement("SELECT body, level, observed_ns FROM lake"))
+    expected = {"old": ("old", None, None), "new": ("new", "warn", None)}
+    assert sorted(rows) == sorted(expected[name] for name in files)

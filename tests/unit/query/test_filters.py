@@ -73,7 +73,7 @@ def test_a_filter_is_a_field_an_operator_and_a_value(
     [
         ("", "logs", "unknown field"),
         ("=x", "logs", "unknown field"),
-        ("colour=red", "logs", "use one of agent_id, boot_id, severity, body, attributes.KEY or"),
+        ("colour=red", "logs", "use one of agent_id, boot_id, level, service, host, instance"),
         ("value=1", "logs", "unknown field"),
         ("body=x", "entries", "unknown field"),
         ("attributes=x", "logs", "unknown field"),

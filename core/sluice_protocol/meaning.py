@@ -1,0 +1,272 @@
+"""What a record means, whatever its sender called it: which keys feed each common field.
+
+Doors and agents take the time and the body from an object by `TIME_KEYS` and `BODY_KEYS`, because a
+record needs both when it is accepted. All other common fields are derived when a record is read,
+from its attributes and the resource of its batch, which stay as they were sent (ADR 45). A change
+of a list changes the fields of records that are read later, so `RULE` grows with it.
+
+Sources: OpenTelemetry's log data model (severity numbers and the mapping of syslog), semantic
+conventions 1.38; the documentation of the loggers that are named next to their keys.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from typing import Final
+
+RULE: Final = 1
+"""Number of the rule; tables state the one that their rows were written with."""
+TIME_KEYS: Final = ("@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp")
+"""Keys of the time of an object, the first that is present."""
+BODY_KEYS: Final = (
+    "message", "msg", "log", "event", "text", "body", "MESSAGE", "line", "@m", "@mt", "Message",
+)  # fmt: skip
+"""Keys of the body of an object, the first with a text."""
+
+DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "service": (
+        "service.name",
+        "service_name",
+        "service",
+        "app",
+        "application",
+        "app.kubernetes.io/name",
+        "job",
+        "k8s.container.name",
+        "container_name",
+        "container",
+        "SYSLOG_IDENTIFIER",
+        "syslog.appname",
+        "ident",
+        "_SYSTEMD_UNIT",
+        "com.splunk.source",
+    ),
+    "host": (
+        "host.name",
+        "hostname",
+        "host",
+        "k8s.node.name",
+        "node_name",
+        "_HOSTNAME",
+        "MachineName",
+        "network.peer.address",
+    ),
+    "instance": (
+        "service.instance.id",
+        "k8s.pod.name",
+        "pod_name",
+        "pod",
+        "instance",
+        "container.id",
+        "container_id",
+    ),
+    "trace_id": (
+        "trace_id",
+        "traceId",
+        "traceid",
+        "TraceId",
+        "trace.id",
+        "otelTraceID",
+        "dd.trace_id",
+        "logging.googleapis.com/trace",
+        "X-B3-TraceId",
+        "traceparent",
+    ),
+    "span_id": (
+        "span_id",
+        "spanId",
+        "spanid",
+        "SpanId",
+        "span.id",
+        "otelSpanID",
+        "dd.span_id",
+        "logging.googleapis.com/spanId",
+        "X-B3-SpanId",
+        "traceparent",
+    ),
+    "file": (
+        "log.file.path",
+        "filename",
+        "log.file.name",
+        "file",
+        "file_path",
+    ),
+    "request": (
+        "request_id",
+        "requestId",
+        "RequestId",
+        "request.id",
+        "http.request.id",
+        "req_id",
+        "reqId",
+        "req.id",
+        "x-request-id",
+        "X-Request-ID",
+        "http.request.header.x-request-id",
+        "aws.request_id",
+        "correlation_id",
+        "correlationId",
+        "CorrelationId",
+    ),
+}
+"""For each text field the keys that feed it: the first with a text counts, in the attributes of the
+record and then in the resource of its batch.
+"""
+OBSERVED_KEY: Final = "observed_time_unix_nano"
+
+LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
+"""The level of the severity numbers 1 to 4, 5 to 8, and so on."""
+_NUMBERS_A_LEVEL: Final = 4
+_LEVEL_CHARACTERS_MAX: Final = 64
+
+
+class Scale(StrEnum):
+    """How the number under a key states a severity; texts mean the same under each."""
+
+    LOGGER = "logger"
+    """Tens as pino and bunyan write them (10 trace to 60 fatal), 0 to 7 as syslog and GELF."""
+    SYSLOG = "syslog"
+    """0 emergency to 7 debug."""
+    OTEL = "OpenTelemetry"
+    """1 to 24."""
+    PYTHON = "Python"
+    """10 debug to 50 critical."""
+    MIXED = "syslog or OpenTelemetry"
+    """0 to 7 as syslog, 8 to 24 as OpenTelemetry, tens above as pino."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeverityKey:
+    """A key that states a severity; `sender` names who writes it."""
+
+    name: str
+    scale: Scale
+    sender: str
+
+
+SEVERITY_KEYS: Final = (
+    SeverityKey("severity_text", Scale.LOGGER, "OpenTelemetry"),
+    SeverityKey("severity_number", Scale.OTEL, "OpenTelemetry"),
+    SeverityKey("level", Scale.LOGGER, "most loggers, Loki's labels"),
+    SeverityKey("log.level", Scale.LOGGER, "Elastic Common Schema"),
+    SeverityKey("severity", Scale.MIXED, "Google Cloud, rsyslog"),
+    SeverityKey("levelname", Scale.LOGGER, "Python's logging"),
+    SeverityKey("loglevel", Scale.LOGGER, "JSON layouts of Java"),
+    SeverityKey("log_level", Scale.LOGGER, "many"),
+    SeverityKey("logLevel", Scale.LOGGER, "many"),
+    SeverityKey("LogLevel", Scale.LOGGER, ".NET"),
+    SeverityKey("Level", Scale.LOGGER, "Serilog, NLog, zerolog with other names"),
+    SeverityKey("@l", Scale.LOGGER, "Serilog's compact form"),
+    SeverityKey("@level", Scale.LOGGER, "Terraform and other users of hclog"),
+    SeverityKey("lvl", Scale.LOGGER, "log15, logfmt"),
+    SeverityKey("detected_level", Scale.LOGGER, "Loki"),
+    SeverityKey("severityText", Scale.LOGGER, "OpenTelemetry in JSON"),
+    SeverityKey("severityNumber", Scale.OTEL, "OpenTelemetry in JSON"),
+    SeverityKey("levelno", Scale.PYTHON, "Python's logging"),
+    SeverityKey("level_value", Scale.PYTHON, "Logstash's encoder for Java"),
+    SeverityKey("PRIORITY", Scale.SYSLOG, "the journal of systemd"),
+    SeverityKey("priority", Scale.SYSLOG, "syslog"),
+    SeverityKey("syslog.severity", Scale.SYSLOG, "syslog"),
+    SeverityKey("syslog_severity", Scale.SYSLOG, "Logstash"),
+)
+
+NAMES: Final = {
+    1: "trace trc t verbose verb v finest silly all",
+    5: "debug dbg d finer debugging",
+    6: "fine",
+    7: "config konfig konfiguration",
+    9: "info inf i information informational informative infos log default normal statement"
+    " infomation informazione información informação информация 信息 資訊 情報 정보 bilgi",
+    10: "notice note n hinweis",
+    13: "warn warning wrn w warnings warnung avertissement attention advertencia avviso aviso"
+    " waarschuwing ostrzeżenie varning advarsel varoitus предупреждение 警告 경고 uyarı",  # noqa: RUF001 - Turkish
+    17: "error err e eror erro failure fail failed fehler erreur errore fout błąd fel feil virhe"
+    " ошибка エラー 错误 錯誤 오류 hata exception severe schwerwiegend grave 严重 嚴重 重大",
+    18: "crit dpanic",
+    19: "alert a",
+    21: "fatal ftl f critical emerg emergency panic kritisch critique crítico critico critica"
+    " krytyczny критическая критический фатальная 致命 致命的 심각 kritik",
+}
+"""Lower-case words for each number: English ones and abbreviations of loggers, and the languages in
+which Java, PostgreSQL and Windows write levels.
+"""
+_NUMBER_OF: Final = {word: number for number, words in NAMES.items() for word in words.split()}
+SYSLOG: Final = (21, 19, 18, 17, 13, 10, 9, 5)
+_TENS: Final = (1, 5, 9, 13, 17, 21)
+"""Severity of 10, 20, … of pino, bunyan and log4js."""
+_LOGBACK: Final = 1_000
+"""Logback's numbers are those of Python times this: 10000 debug to 40000 error."""
+_PYTHON: Final = (1, 5, 9, 13, 17, 21)
+_OTEL_MAX: Final = 24
+_DIGITS_MAX: Final = 5
+"""Levels of Java are up to five digits (`level_value` 40000 is an error)."""
+_BRACKETS: Final = "[](){}<>\"':|=*-#. \t"
+_SUFFIX: Final = re.compile(r"([^\W\d_]+)(?:([1-4])|[+-][0-9]{1,3})")
+"""`ERROR3` of OpenTelemetry; `ERROR+2` of Go's slog, which is a level between two names."""
+
+
+@lru_cache(maxsize=4_096)
+def severity_of(text: str, scale: Scale = Scale.LOGGER) -> int:
+    """Return the OpenTelemetry severity number of a level as it was sent; 0 if nobody knows it.
+
+    Names count in any case and inside brackets, numbers by the scale of their key.
+    """
+    plain = text.strip(_BRACKETS).lower()
+    if plain.isascii() and plain.isdigit():
+        sign = -1 if text.strip().startswith("-") else 1
+        return _of_number(sign * int(plain), scale) if len(plain) <= _DIGITS_MAX else 0
+    known = _NUMBER_OF.get(plain)
+    if known is not None:
+        return known
+    found = _SUFFIX.fullmatch(plain)
+    if found is None:
+        return 0
+    base = _NUMBER_OF.get(found[1], 0)
+    return base + int(found[2]) - 1 if base and found[2] else base
+
+
+def _of_number(number: int, scale: Scale) -> int:
+    tens, rest = divmod(number, 10)
+    match scale:
+        case Scale.SYSLOG:
+            return _at(SYSLOG, number)
+        case Scale.OTEL:
+            return number if 0 < number <= _OTEL_MAX else 0
+        case Scale.PYTHON:
+            size = number // _LOGBACK if number >= _LOGBACK else number
+            return _at(_PYTHON, size // 10) if size > 0 else 0
+        case Scale.MIXED if len(SYSLOG) <= number <= _OTEL_MAX:
+            return number
+        case _ if rest == 0 and tens > 0:
+            return _at(_TENS, tens - 1)
+        case _:
+            return _at(SYSLOG, number)
+
+
+def _at(numbers: tuple[int, ...], place: int) -> int:
+    return numbers[place] if 0 <= place < len(numbers) else 0
+
+
+def level_of(severity: int, text: str = "") -> str:
+    """Return the level of a severity number; of an unknown one its text in lower case."""
+    if 0 < severity <= _OTEL_MAX:
+        return LEVELS[(severity - 1) // _NUMBERS_A_LEVEL]
+    return text.strip()[:_LEVEL_CHARACTERS_MAX].lower()
+
+
+_TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
+
+
+def plain_id(field: str, text: str) -> str:
+    """Return the id of a trace or span in lower case.
+
+    A UUID loses its dashes, and an id of Google Cloud the path before it. `text` may be a
+    `traceparent` of W3C.
+    """
+    lower = text.strip().lower()
+    found = _TRACEPARENT.fullmatch(lower)
+    if found is not None:
+        return found[1] if field == "trace_id" else found[2]
+    return lower.rpartition("/")[2].replace("-", "")

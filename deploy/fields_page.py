@@ -1,0 +1,163 @@
+"""Render `docs/fields.md` from the tables of `sluice_protocol.meaning`."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from deploy.page_sections import markdown_table
+from sluice_protocol.fields import LOGS, METRICS
+from sluice_protocol.meaning import (
+    BODY_KEYS,
+    DERIVED_KEYS,
+    NAMES,
+    OBSERVED_KEY,
+    RULE,
+    SEVERITY_KEYS,
+    TIME_KEYS,
+    Scale,
+    level_of,
+    severity_of,
+)
+
+_SENT_TIMES: Final = {
+    "sluice's agent, files": "the time at the start of the line; else when the line was read",
+    "OTLP": "`time_unix_nano`, else `observed_time_unix_nano`",
+    "JSON, Elasticsearch, JSON in Firehose": "{time}",
+    "Splunk": "`time` next to the event, else inside it: {time}",
+    "Fluent forward": "the time of the entry",
+    "Loki": "the timestamp of the entry",
+    "CloudWatch in Firehose": "`timestamp` of the log event",
+    "Prometheus": "the timestamp of the sample",
+    "syslog": "`TIMESTAMP`",
+}
+"""For each protocol what its time is; `{time}` stands for `TIME_KEYS`."""
+_SENT_BODIES: Final = {
+    "sluice's agent, files": "the line",
+    "OTLP": "`body`",
+    "JSON, Elasticsearch, JSON in Firehose": "{body}",
+    "Splunk": "`event`; if that is an object, inside it: {body}",
+    "Fluent forward": "{body}",
+    "Loki": "the line of the entry",
+    "CloudWatch in Firehose": "`message` of the log event",
+    "Prometheus": "",
+    "syslog": "`MSG`",
+}
+"""For each protocol what its body is; `{body}` stands for `BODY_KEYS`."""
+
+_HEAD: Final = """\
+# Fields: what a record means
+
+This page is generated from the code by `make docs`. It is rule {rule}
+([ADR 45](adr/0045-meaning.md)).
+
+Every record has the same few fields, whatever its sender called them, in queries and in the
+[tables](reference/tables.md). What was sent stays in `attributes` and `resource` as it was sent,
+with two exceptions: the value that became the body, and a time that the field shows completely.
+
+| field | is |
+| --- | --- |
+| `ts` | the time of the record, exact to the nanosecond |
+| `body` | the line or message |
+| `severity`, `level` | [the level](#levels) as a number of OpenTelemetry and as a word |
+"""
+_FIRST: Final = """
+## Time and body
+
+A sender states both in its protocol, or under keys of an object. The first key with a time counts,
+and the first with a text.
+
+"""
+_TIMES: Final = """
+A time is text in one of the [forms of times](doors.md#forms-of-times), or a number: below 10^11 in
+seconds, below 10^14 in milliseconds, below 10^17 in microseconds, else in nanoseconds. Digits are
+read exactly. Under `ts` and the keys after it, a number below 10^8 is no time: it would be before
+1973.
+A time with another zone than UTC, or in another form than RFC 3339, also stays an attribute. If no
+key has a time, the time of receipt counts; a value under `@timestamp`, `timestamp` or `time` that
+cannot be read adds `sluice.error`. `?time=KEY` and `?message=KEY` of the door `json` name others.
+"""
+_DERIVED: Final = """
+## Derived fields
+
+The first key with a text counts, in the attributes of the record and then in the resource of its
+batch. Ids of traces and spans are shown in lower case without dashes.
+
+"""
+_LEVELS: Final = """
+## Levels
+
+The first of these keys counts that the attributes contain, then the first that the resource
+contains; a severity number of the protocol (OTLP, syslog) counts before both. `level` is `trace`,
+`debug`, `info`, `warn`, `error` or `fatal`. A level that nobody knows is shown as it was sent, in
+lower case, and its severity is empty.
+
+"""
+_NUMBERS: Final = """
+Names count in any case, in brackets, and with a number behind them (`ERROR2`, `WARN+1`):
+
+"""
+_SCALES: Final = """
+Numbers count by the scale of their key:
+
+"""
+
+
+def render_fields() -> str:
+    """Return the page of fields."""
+    parts = [
+        _HEAD.format(rule=RULE),
+        _sender_rows(),
+        _FIRST,
+        markdown_table(("sender", "time", "body"), _sent()),
+    ]
+    parts += [_TIMES, _DERIVED, markdown_table(("field", "keys", "kinds"), _derived())]
+    parts += [_LEVELS, markdown_table(("key", "numbers", "sent by"), _severity_keys())]
+    parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
+    parts += [_SCALES, markdown_table(("scale", "numbers, from trace to fatal"), _scales())]
+    return "".join(parts)
+
+
+def _sender_rows() -> str:
+    rows = [f"| `{one.name}` | {one.meaning} |" for one in LOGS.derived if one.name != "level"]
+    return "\n".join(rows) + "\n"
+
+
+def _keys(names: tuple[str, ...]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _sent() -> Iterator[tuple[str, ...]]:
+    for sender, time in _SENT_TIMES.items():
+        body = _SENT_BODIES[sender].format(body=_keys(BODY_KEYS))
+        yield sender, time.format(time=_keys(TIME_KEYS)), body
+
+
+def _derived() -> Iterator[tuple[str, ...]]:
+    metrics = {one.name for one in METRICS.derived}
+    for name, keys in DERIVED_KEYS.items():
+        yield f"`{name}`", _keys(keys), "logs, metrics" if name in metrics else "logs"
+    yield "`observed_ns`", f"`{OBSERVED_KEY}`", "logs"
+
+
+def _severity_keys() -> Iterator[tuple[str, ...]]:
+    for one in SEVERITY_KEYS:
+        yield f"`{one.name}`", one.scale.value, one.sender
+
+
+def _names() -> Iterator[tuple[str, ...]]:
+    for number, words in NAMES.items():
+        yield str(number), level_of(number), ", ".join(words.split())
+
+
+_NUMBERS_SHOWN: Final = {
+    Scale.LOGGER: (10, 20, 30, 40, 50, 60),
+    Scale.SYSLOG: (7, 6, 5, 4, 3, 2, 1, 0),
+    Scale.OTEL: (1, 5, 9, 13, 17, 21),
+    Scale.PYTHON: (5, 10, 20, 30, 40, 50),
+    Scale.MIXED: (7, 6, 4, 3, 0, 9, 13, 17, 21),
+}
+
+
+def _scales() -> Iterator[tuple[str, ...]]:
+    for scale, numbers in _NUMBERS_SHOWN.items():
+        shown = (f"{one} {level_of(severity_of(str(one), scale))}" for one in numbers)
+        yield scale.value, ", ".join(shown)

@@ -1,0 +1,182 @@
+"""The derived fields: each key, their order, and golden results of rule 1."""
+
+from typing import Any
+
+import pytest
+
+from sluice_lake.derived import RecordSource, derived_arrays
+from sluice_protocol.meaning import DERIVED_KEYS, RULE, SEVERITY_KEYS, Scale, level_of, severity_of
+from sluice_protocol.meaning import LEVELS as LEVEL_NAMES
+from sluice_protocol.records import (
+    LogRecord,
+    MetricPoint,
+    logs_from_records,
+    metrics_from_records,
+)
+
+Pairs = list[tuple[str, str]]
+
+
+def derived(
+    records: list[dict[str, str]], *resources: Pairs, severities: tuple[int, ...] = ()
+) -> list[dict[str, Any]]:
+    """Return the derived fields of records, one for each resource if there are several."""
+    columns = logs_from_records(
+        [
+            LogRecord(
+                ts_ns=1, body="x", severity=severities[at] if severities else 0, attributes=one
+            )
+            for at, one in enumerate(records)
+        ]
+    )
+    counts = [1] * len(records) if len(resources) > 1 else [len(records)]
+    source = RecordSource(columns, list(resources) or [[]], counts)
+    found = {name: array.to_pylist() for name, array in derived_arrays(columns, source).items()}
+    return [
+        {name: values[at] for name, values in found.items() if values[at] is not None}
+        for at in range(len(records))
+    ]
+
+
+@pytest.mark.parametrize("field", DERIVED_KEYS)
+def test_each_key_feeds_its_field_from_attributes_and_resource(field: str) -> None:
+    for key in DERIVED_KEYS[field]:
+        text = "00-" + "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        sent = text if key == "traceparent" else "abc"
+        [one] = derived([{key: sent}])
+        [other] = derived([{}], [(key, sent)])
+        assert one[field] == other[field] != ""
+
+
+@pytest.mark.parametrize("key", SEVERITY_KEYS, ids=lambda key: key.name)
+def test_each_key_states_a_level_from_attributes_and_resource(key: Any) -> None:
+    for found in (derived([{key.name: "Warning"}]), derived([{}], [(key.name, "Warning")])):
+        assert (found[0]["severity"], found[0]["level"]) == (13, "warn")
+
+
+def test_an_earlier_key_and_then_the_attribute_counts() -> None:
+    resource = [("service.name", "of the batch"), ("level", "error"), ("app", "app of the batch")]
+    assert derived([{"service": "own", "lvl": "debug"}, {}], resource) == [
+        {"service": "of the batch", "severity": 5, "level": "debug"},
+        {"service": "of the batch", "severity": 17, "level": "error"},
+    ]
+    [found] = derived([{"service.name": "own"}], resource)
+    assert found["service"] == "own"
+
+
+def test_an_empty_text_is_not_a_value() -> None:
+    [found] = derived([{"service.name": "", "app": "shop", "level": ""}], [("level", "info")])
+    assert (found["service"], found["level"]) == ("shop", "info")
+
+
+def test_each_batch_has_its_own_resource() -> None:
+    found = derived([{}, {}, {}], [("host", "a")], [], [("host.name", "b")])
+    assert [one.get("host") for one in found] == ["a", None, "b"]
+
+
+def test_the_severity_of_the_protocol_counts_first() -> None:
+    sent = [{"level": "info"}, {"level": "odd"}, {}]
+    found = derived(sent, severities=(21, 0, 0))
+    assert found == [{"severity": 21, "level": "fatal"}, {"level": "odd"}, {}]
+
+
+def test_a_level_that_nobody_knows_is_shown_and_is_no_number() -> None:
+    [found] = derived([{"level": " VIP" + "x" * 100}])
+    assert found == {"level": "vip" + "x" * 61}
+
+
+LEVELS = {
+    "TRACE": 1, "verbose": 1, "Debug": 5, "FINE": 6, "info": 9, "Information": 9, "NOTICE": 10,
+    "warn": 13, "[WARNING]": 13, "W": 13, "WARN:": 13, "ERROR": 17, "err": 17, "SEVERE": 17,
+    "Fehler": 17, "FATAL": 21, "critical": 21, "emerg": 21, "crit": 18, "alert": 19,
+    "ERROR2": 18, "INFO4": 12, "ERROR+2": 17, "DEBUG-4": 5, "30": 9, "60": 21, "3": 17, "6": 9,
+    "警告": 13, "ОШИБКА": 17, "": 0, "odd": 0, "100": 0, "-4": 0, "9" * 30: 0, "info x": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "number"), LEVELS.items())
+def test_levels_by_name_and_number(text: str, number: int) -> None:
+    assert severity_of(text) == number
+
+
+@pytest.mark.parametrize(
+    ("scale", "text", "number"),
+    [
+        (Scale.SYSLOG, "0", 21), (Scale.SYSLOG, "7", 5), (Scale.SYSLOG, "8", 0),
+        (Scale.OTEL, "24", 24), (Scale.OTEL, "25", 0), (Scale.OTEL, "0", 0),
+        (Scale.PYTHON, "10", 5), (Scale.PYTHON, "40", 17), (Scale.PYTHON, "50", 21),
+        (Scale.PYTHON, "40000", 17), (Scale.PYTHON, "5000", 1), (Scale.PYTHON, "0", 0),
+        (Scale.MIXED, "3", 17), (Scale.MIXED, "17", 17), (Scale.MIXED, "50", 17),
+    ],
+)  # fmt: skip
+def test_numbers_count_by_the_scale_of_their_key(scale: Scale, text: str, number: int) -> None:
+    assert severity_of(text, scale) == number
+
+
+def test_each_number_has_a_level() -> None:
+    names = [level_of(number) for number in range(1, 25)]
+    assert sorted(set(names), key=names.index) == list(LEVEL_NAMES)
+    assert level_of(0, "Odd") == level_of(25, "Odd") == "odd"
+
+
+def test_ids_are_plain() -> None:
+    [found] = derived(
+        [{"trace_id": "4BF92F35-77B3-4DA6-A3CE-929D0E0E4736", "span_id": " 00F067AA0BA902B7"}]
+    )
+    assert found == {
+        "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7",
+    }  # fmt: skip
+    [found] = derived([{"logging.googleapis.com/trace": "projects/p/traces/06796866738c859f"}])
+    assert found == {"trace_id": "06796866738c859f"}
+
+
+def test_the_time_of_observation_is_a_number() -> None:
+    sent = [{"observed_time_unix_nano": text} for text in ("5", "x", "9" * 30)]
+    assert derived(sent) == [{"observed_ns": 5}, {}, {}]
+
+
+def test_points_have_a_source() -> None:
+    columns = metrics_from_records(
+        [MetricPoint(ts_ns=1, name="m", value=1.0, attributes={"instance": "i"})]
+    )
+    source = RecordSource(columns, [[("job", "node"), ("host", "h")]], [1])
+    found = {name: array.to_pylist() for name, array in derived_arrays(columns, source).items()}
+    assert found == {"service": ["node"], "host": ["h"], "instance": ["i"]}
+
+
+GOLDEN: list[tuple[dict[str, str], Pairs, dict[str, Any]]] = [
+    (
+        {"level": "30", "pid": "1", "hostname": "web-1", "reqId": "r-7"}, [],
+        {"severity": 9, "level": "info", "host": "web-1", "request": "r-7"},
+    ),
+    (
+        {"severity_text": "WARN", "trace_id": "0AF7651916CD43DD8448EB211C80319C"},
+        [("service.name", "shop"), ("service.instance.id", "shop-1"), ("host.name", "n1")],
+        {
+            "severity": 13, "level": "warn", "service": "shop", "host": "n1",
+            "instance": "shop-1", "trace_id": "0af7651916cd43dd8448eb211c80319c",
+        },
+    ),
+    (
+        {"log.level": "error", "log.file.path": "/var/log/a.log", "span.id": "b7ad6b7169203331"}, [],
+        {"severity": 17, "level": "error", "file": "/var/log/a.log",
+         "span_id": "b7ad6b7169203331"},
+    ),
+    (
+        {"PRIORITY": "3", "SYSLOG_IDENTIFIER": "sshd", "_HOSTNAME": "db"}, [],
+        {"severity": 17, "level": "error", "service": "sshd", "host": "db"},
+    ),
+    (
+        {}, [("app", "cart"), ("pod", "cart-0"), ("level", "debug"), ("filename", "/x")],
+        {"severity": 5, "level": "debug", "service": "cart", "instance": "cart-0", "file": "/x"},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("attributes", "resource", "expected"), GOLDEN)
+def test_records_of_rule_1_keep_their_fields(
+    attributes: dict[str, str], resource: Pairs, expected: dict[str, Any]
+) -> None:
+    """A change of these results needs a new rule."""
+    assert RULE == 1
+    assert derived([attributes], resource) == [expected]
