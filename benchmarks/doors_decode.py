@@ -119,7 +119,7 @@ def ndjson(records: int) -> bytes:
 def loads_loop(body: bytes) -> DecodedRecords:
     """Decode lines of JSON with `json.loads`, record by record: the control."""
     tally = Tally()
-    fields = RecordFields(time="time", message="message", received_ns=NOW_NS)
+    fields = RecordFields(received_ns=NOW_NS)
     rows = [record_of(json.loads(line), fields, tally, {}) for line in body.split(b"\n")]
     columns = logs_from_rows(rows, tally)
     return DecodedRecords(columns=columns, resource=(), timed=True, unreadable=0)

@@ -5,7 +5,7 @@ one call.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,7 @@ class RecordSource:
             end += count
         self.keys = self._places.keys() | {key for pairs, _, _ in self._resources for key in pairs}
         self._records: Ints | None = None
-        self._values: pa.Array | None = None
+        self._values: Any = None
 
     def in_attributes(self, key: str) -> tuple[Ints, pa.Array] | None:
         """Return the records with a text under a key, and the texts."""
@@ -115,7 +115,7 @@ class _First:
         self._parts.append(texts)
         self._size += len(records)
 
-    def array(self) -> pa.Array | None:
+    def array(self) -> Any:  # noqa: ANN401 - pyarrow is untyped
         """Return the text of each record; None if none has one."""
         if not self._size:
             return None

@@ -218,10 +218,10 @@ def compute_series(
     engine: QueryEngine, series: Series, read: "SearchRead", rollups: ChosenRollups
 ) -> list[SeriesPoint]:
     """Return the points of a series in order."""
-    plan, opened = rollups.plan, rollups.opened
+    plan, opened, files = rollups.plan, rollups.opened, read.files
     samples: list[SampleSource] = []
     if rollups.samples.every:
-        engine.register_files(LAKE, rollups.samples.every, read.files.location, read.files.extended)
+        engine.register_files(LAKE, rollups.samples.every, files.location, files.extended)
         samples.append(SampleSource(name=LAKE, spans=plan.samples if plan is not None else None))
     if plan is not None and rollups.samples.later:
         engine.register_files(
@@ -235,8 +235,8 @@ def compute_series(
     rows: dict[str, str] = {}
     if plan is not None and opened is not None:
         for name, spans in ((_MINUTES, plan.minutes), (_HOURS, plan.hours)):
-            if files := opened.files_of(spans):
-                engine.register_files(name, files, opened.location)
+            if rolled := opened.files_of(spans):
+                engine.register_files(name, rolled, opened.location)
                 rows[name] = name
     if not samples and not rows:
         return []

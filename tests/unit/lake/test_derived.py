@@ -158,7 +158,8 @@ GOLDEN: list[tuple[dict[str, str], Pairs, dict[str, Any]]] = [
         },
     ),
     (
-        {"log.level": "error", "log.file.path": "/var/log/a.log", "span.id": "b7ad6b7169203331"}, [],
+        {"log.level": "error", "log.file.path": "/var/log/a.log", "span.id": "b7ad6b7169203331"},
+        [],
         {"severity": 17, "level": "error", "file": "/var/log/a.log",
          "span_id": "b7ad6b7169203331"},
     ),
