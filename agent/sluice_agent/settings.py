@@ -335,8 +335,9 @@ class AgentSettings:
         multiline_start: A regex of RE2, such as `^[0-9]{4}-`, that is in the first line of each
             record of text; default are rules for indented lines and for the traces of Java, Python,
             Go, Node and .NET.
+        journal: Also read the journal of systemd, with `journalctl`.
         exclude: Patterns of paths to exclude; `*` also matches `/`, and `{a,b}` is refused.
-        from_end: Read files that exist when the spool is new from their end.
+        from_end: Read files that exist when the spool is new from their end, and the journal.
         once: Read every input to its end, send it, and exit.
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
             `elasticsearch`, `hec`, `firehose`, `json`, `forward`. A request succeeds when its
@@ -384,6 +385,7 @@ class AgentSettings:
     paths: tuple[str, ...] = ()
     format: Format = Format.AUTO
     multiline_start: str = ""
+    journal: bool = False
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
@@ -632,7 +634,7 @@ def _check_effects(settings: AgentSettings) -> None:
             ("syslog_tls_cert", settings.syslog_tls_cert, over_tls, has_tls),
             ("syslog_tls_key", settings.syslog_tls_key, over_tls, has_tls),
             ("syslog_client_ca", settings.syslog_client_ca, over_tls, has_tls),
-            ("from_end", settings.from_end, "paths", settings.paths),
+            ("from_end", settings.from_end, "paths or journal", settings.paths or settings.journal),
             ("format", settings.format is not Format.AUTO, "paths", settings.paths),
             ("multiline_start", settings.multiline_start, "paths", settings.paths),
         ]

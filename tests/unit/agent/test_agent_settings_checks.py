@@ -39,7 +39,9 @@ def settings(**how: Any) -> AgentSettings:
         ({"syslog": (UDP,), "syslog_tls_cert": PEM}, "syslog_tls_cert has no effect without"),
         ({"syslog": (UDP,), "syslog_tls_key": PEM}, "syslog_tls_key has no effect without"),
         ({"syslog": (UDP,), "syslog_client_ca": PEM}, "syslog_client_ca has no effect without"),
-        ({"from_end": True}, "from_end has no effect without paths"),
+        ({"from_end": True}, "from_end has no effect without paths or journal"),
+        ({"format": "json"}, "format has no effect without paths"),
+        ({"multiline_start": "^#"}, "multiline_start has no effect without paths"),
         ({"host_metrics_s": float("nan")}, "host_metrics_s must be at least 0"),
         (
             {"doors": ("json",), "door_body_bytes": 64 << 20, "spool_bytes": 32 << 20},
