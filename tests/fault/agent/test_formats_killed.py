@@ -89,7 +89,7 @@ def run(seed: int, runs: int, folder: Path) -> None:
         for _ in range(runs):
             _one_run(command, environment, writer, gateway)
         subprocess.run(
-            [*command, "--once"], env=environment, check=True, capture_output=True, timeout=60
+            [*command, "--once"], env=environment, check=True, capture_output=True, timeout=180
         )
         assert gateway.problems == []
         assert Counter(gateway.bodies()) == Counter(writer.records)
