@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice_agent.inputs.columns import logs_from_block, split_lines
+from sluice_agent.inputs.columns import PATH_ATTRIBUTE, logs_from_block, split_lines
 from sluice_agent.settings import BatchLimits
 from sluice_agent.spool.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.spool.format import FileCheckpoint
@@ -18,7 +18,8 @@ NOW = UnixNs(5)
 
 
 def logs(*lines: bytes, path: str = "") -> LogColumns:
-    return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, path=path)
+    shared = {PATH_ATTRIBUTE: path} if path else {}
+    return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, shared=shared)
 
 
 def joined_blocks(parts: list[LogColumns]) -> LogColumns:
