@@ -157,7 +157,7 @@ class LineBlock:
         continues: It is a piece of a line that is too long.
         newlines: The offsets of the newlines in `data`, if they are known.
         has_more: The file contains further lines.
-        is_ended: What follows is a line that is too long, which continues no other.
+        is_ended: What follows continues no line: a hole, or a line that is too long.
     """
 
     data: bytes

@@ -227,6 +227,7 @@ class FollowedFile:
             return self.peek(final=final, whole=whole) if self._skip_hole() else None
         is_full = self.unread_bytes() > size_bytes if self._wide else len(data) >= size_bytes
         hole = -1 if self._wide else _find_hole(data)
+        before_data = hole >= 0 and self._hole_end(self.offset + hole) is not None
         if hole >= 0:
             data = data[:hole]
         every = find_newlines(data)
@@ -234,11 +235,10 @@ class FollowedFile:
         if len(found):
             block = self._lines(data, found, is_full=is_full, whole=whole)
             rest = len(data) - int(found[-1]) - 1
-            is_ended = len(found) < len(every) or rest > LINE_BYTES_MAX
+            is_ended = len(found) < len(every) or rest > LINE_BYTES_MAX or before_data
             return replace(block, is_ended=is_ended and len(block.data) == int(found[-1]) + 1)
         if 0 <= hole <= LINE_BYTES_MAX:
-            ended = final or self._hole_end(self.offset + hole) is not None
-            return LineBlock(data=data) if ended else None
+            return LineBlock(data=data, is_ended=True) if final or before_data else None
         if is_full or len(data) >= LINE_BYTES_MAX:
             self._read_next(2 * len(data))
             return self._long_line(final=final)
@@ -271,8 +271,10 @@ class FollowedFile:
 
     def _lines(self, data: bytes, found: Newlines, *, is_full: bool, whole: bool) -> LineBlock:
         newlines = found if whole else _within(found, self.record_cost_bytes, self._limits)
-        lines = data[: int(newlines[-1]) + 1]
         is_cut = len(newlines) < len(found)
+        # The line after them shows that the last of them is complete.
+        newlines = found[: len(newlines) + is_cut]
+        lines = data[: int(newlines[-1]) + 1]
         if is_cut:
             self._read_next(len(lines) + len(lines) // _SPARE)
         elif is_full and not whole:
