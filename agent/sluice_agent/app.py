@@ -50,9 +50,11 @@ _log: Final = structlog.get_logger("sluice.agent")
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> AgentRunResult:
     """Ship files and host metrics until `stop`, or with `once` until every batch is accepted."""
     check_agent_settings(settings)  # before anything is opened
-    receives = settings.for_doors().doors or settings.for_syslog().addresses
+    receives = settings.for_doors().doors or settings.for_syslog().addresses or settings.journal
     if not settings.paths and not settings.host_metrics_s and not receives:
-        raise BadUsage("nothing to ship: set --paths, --doors, --syslog or --host-metrics-s")
+        raise BadUsage(
+            "nothing to ship: set --paths, --journal, --doors, --syslog or --host-metrics-s"
+        )
     raise_open_files_limit()
     give_up_s = ONCE_GIVE_UP_S if settings.once else 0.0
     async with _opened(

@@ -137,12 +137,27 @@ class SpoolSettings:
     give_up_s: float = 0.0
 
 
+class Format(StrEnum):
+    """What a program writes into a file; `auto` is recognized by its first lines."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+    LOGFMT = "logfmt"
+    CRI = "cri"
+    DOCKER = "docker"
+    SYSLOG = "syslog"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
     """Which files are followed.
 
     Attributes:
-        patterns: Glob patterns, including `**`.
+        patterns: Glob patterns, including `**`; a format and a colon may be before one.
+        format: The format of files whose pattern states none.
+        multiline_start: A regex of RE2 that is in the first line of each record of text; empty for
+            the rules of `inputs.grouping`.
         exclude: fnmatch patterns of paths to exclude.
         from_end: Read files that exist when the spool is new from their end.
         zone: The time zone of timestamps that specify none; None is the system's zone.
@@ -151,6 +166,8 @@ class FileSettings:
     """
 
     patterns: tuple[str, ...]
+    format: Format = Format.AUTO
+    multiline_start: str = ""
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     zone: Zone = None
@@ -327,9 +344,16 @@ class AgentSettings:
         spool: Directory of the spool.
         key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
         agent_id: The id under which records are accepted; default is the host's name.
-        paths: Glob patterns of files to follow, including `**`; `{a,b}` is refused.
+        paths: Glob patterns of files to follow, including `**`; `{a,b}` is refused. A format may be
+            before one, as in `json:/var/log/shop/*.log`.
+        format: What the files of other patterns contain: `auto` recognizes each file by its first
+            lines, `text`, `json`, `logfmt`, `cri`, `docker` or `syslog`.
+        multiline_start: A regex of RE2, such as `^[0-9]{4}-`, that is in the first line of each
+            record of text; default are rules for indented lines and for the traces of Java, Python,
+            Go, Node and .NET.
+        journal: Also read the journal of systemd, with `journalctl`.
         exclude: Patterns of paths to exclude; `*` also matches `/`, and `{a,b}` is refused.
-        from_end: Read files that exist when the spool is new from their end.
+        from_end: Read files that exist when the spool is new from their end, and the journal.
         once: Read every input to its end, send it, and exit.
         doors: Protocols in which other clients may send: `otlp`, `prometheus`, `loki`,
             `elasticsearch`, `hec`, `firehose`, `json`, `forward`. A request succeeds when its
@@ -372,6 +396,9 @@ class AgentSettings:
     key: Path | None = None
     agent_id: str = field(default_factory=default_agent_id)
     paths: tuple[str, ...] = ()
+    format: Format = Format.AUTO
+    multiline_start: str = ""
+    journal: bool = False
     exclude: tuple[str, ...] = ("*.gz", "*.xz", "*.bz2", "*.zst", "*.zip")
     from_end: bool = False
     once: bool = False
@@ -505,6 +532,8 @@ class AgentSettings:
         """Return the settings of the file input."""
         return FileSettings(
             patterns=self.paths,
+            format=self.format,
+            multiline_start=self.multiline_start,
             exclude=self.exclude,
             from_end=self.from_end,
             zone=self.zone(),
@@ -541,6 +570,12 @@ class AgentSettings:
     def _resource(self) -> tuple[tuple[str, str], ...]:
         pairs = dict(_pair(text) for text in self.resource)
         return tuple(sorted({"host.name": socket.gethostname(), **pairs}.items()))
+
+
+def split_format(pattern: str, default: Format = Format.AUTO) -> tuple[Format, str]:
+    """Return the format that is stated before a pattern, else the default, and the pattern."""
+    name, colon, rest = pattern.partition(":")
+    return (Format(name), rest) if colon and name in list(Format) else (default, pattern)
 
 
 def check_patterns(setting: str, patterns: tuple[str, ...]) -> None:
@@ -594,6 +629,8 @@ def _check_effects(settings: AgentSettings) -> None:
             ("doors_listen", moved, by_http, doors.http_doors),
             ("door_tokens", settings.door_tokens, by_http, doors.http_doors),
             ("door_tls_cert", settings.door_tls_cert, "doors", doors.doors),
-            ("from_end", settings.from_end, "paths", settings.paths),
+            ("from_end", settings.from_end, "paths or journal", settings.paths or settings.journal),
+            ("format", settings.format is not Format.AUTO, "paths", settings.paths),
+            ("multiline_start", settings.multiline_start, "paths", settings.paths),
         ]
     )

@@ -20,6 +20,7 @@ from sluice_agent.sending.parked_inquiry import ParkedInquiry
 from sluice_agent.sending.uploader import Uploader
 from sluice_agent.settings import AgentSettings
 from sluice_agent.spool.batching import Batcher
+from sluice_agent.spool.format import JOURNAL_SOURCE, FileCheckpoint
 from sluice_agent.spool.retries import until_done
 from sluice_agent.spool.spool import Spool
 from sluice_protocol.clock import Clock
@@ -113,7 +114,9 @@ class Agent:
 async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
     """Ship files, host metrics and what other programs send until `stop`, then drain."""
     settings = agent.settings
-    files = FileInput(settings.for_files(), agent.spool.checkpoints())
+    known = agent.spool.checkpoints()
+    journal = known.pop(JOURNAL_SOURCE, None)
+    files = FileInput(settings.for_files(), known)
     try:
         async with _opened_syslog(agent) as syslog, _open_doors(agent):
             reading = [_follow(agent, files, stop)]
@@ -121,11 +124,25 @@ async def ship_files(agent: Agent, stop: asyncio.Event) -> None:
                 reading.append(_sample(agent, stop))
             if syslog is not None:
                 reading.append(syslog.run(stop))
+            if settings.journal:
+                reading.append(_read_journal(agent, "" if journal is None else journal.path, stop))
             complete = await _within(stop, settings.drain_s, agent.what_waits, *reading)
     finally:
         files.close()
     if complete:
         await _drain(agent, stop, settings.drain_s, wait_for_all=settings.once)
+
+
+async def _read_journal(agent: Agent, cursor: str, stop: asyncio.Event) -> None:
+    from sluice_agent.inputs.journal import JournalInput, JournalPorts  # noqa: PLC0415 - rarely needed
+
+    async def save(checkpoint: FileCheckpoint) -> None:
+        await _write(agent, partial(agent.spool.save_checkpoints, (checkpoint,)))
+
+    ports = JournalPorts(put=agent.batcher.put, save=save, clock=agent.clock)
+    settings = agent.settings
+    journal = JournalInput(cursor, ports, only_new=settings.from_end, once=settings.once)
+    await journal.run(stop)
 
 
 @contextlib.asynccontextmanager

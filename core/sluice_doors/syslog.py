@@ -87,17 +87,35 @@ def decode_syslog(
     is that of times that state none; None is the system's zone.
     """
     tally = Tally()
-    rows = [_record(piece, received_ns, zone, tally) for piece in pieces]
+    rows = syslog_records(pieces, SyslogReading(received_ns, zone), tally)
     return tally.decoded(logs_from_rows(rows, tally)) if rows else None
 
 
-def _record(piece: SyslogPiece, received_ns: int, zone: tzinfo | None, tally: Tally) -> LogRecord:
+class SyslogReading(NamedTuple):
+    """How messages are read: see `decode_syslog`.
+
+    Files of syslog daemons have no priority before the time of RFC 3164 (`needs_priority`).
+    """
+
+    received_ns: int
+    zone: tzinfo | None
+    needs_priority: bool = True
+
+
+def syslog_records(
+    pieces: Sequence[SyslogPiece], read: SyslogReading, tally: Tally
+) -> list[LogRecord]:
+    """Return one record for each piece."""
+    return [_record(piece, read, tally) for piece in pieces]
+
+
+def _record(piece: SyslogPiece, read: SyslogReading, tally: Tally) -> LogRecord:
     text = piece.data.rstrip(b"\r\n\0").decode(errors="surrogateescape")
     found: dict[str, str] = {}
     if piece.rest:
         parsed = _Parsed(body=text, error=piece.error or REST)
     else:
-        parsed = _parse(text, found, received_ns, zone)
+        parsed = _parse(text, found, read)
     error = parsed.error or piece.error
     after: dict[str, int] = {}
     for key, value in piece.source.items():
@@ -110,14 +128,16 @@ def _record(piece: SyslogPiece, received_ns: int, zone: tzinfo | None, tally: Ta
     if parsed.ts_ns is None:
         tally.timed = False
     tally.add(found, parsed.body)
-    ts_ns = received_ns if parsed.ts_ns is None else parsed.ts_ns
+    ts_ns = read.received_ns if parsed.ts_ns is None else parsed.ts_ns
     return LogRecord(ts_ns=ts_ns, body=parsed.body, severity=parsed.severity, attributes=found)
 
 
-def _parse(text: str, found: dict[str, str], received_ns: int, zone: tzinfo | None) -> _Parsed:
+def _parse(text: str, found: dict[str, str], read: SyslogReading) -> _Parsed:
     """Read a message, and add its fields to `found`."""
     priority = _PRIORITY.match(text)
     if priority is None or int(priority[1]) > PRIORITY_MAX:
+        if not read.needs_priority and scan_time(text, zone=UTC, received_ns=read.received_ns):
+            return _parse_3164(text, 0, found, read.received_ns, read.zone)
         return _Parsed(body=text, error=NO_PRIORITY)
     facility, severity = divmod(int(priority[1]), 8)
     found[FACILITY] = str(facility)
@@ -125,7 +145,7 @@ def _parse(text: str, found: dict[str, str], received_ns: int, zone: tzinfo | No
     if head is not None:
         parsed = _parse_5424(text, head, found)
     else:
-        parsed = _parse_3164(text, priority.end(), found, received_ns, zone)
+        parsed = _parse_3164(text, priority.end(), found, read.received_ns, read.zone)
     parsed.severity = SEVERITIES[severity]
     return parsed
 

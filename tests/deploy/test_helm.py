@@ -36,6 +36,10 @@ EVERYTHING = (
     "gc.enabled=true",
     "gc.trustedKeys={key}",
     "sparkJobs.enabled=true",
+    "agent.enabled=true",
+    "agent.keySecret=agent",
+    "agent.gateway=https://gateways.example",
+    "agent.exclude={/var/log/pods/kube-system_*}",
     "serviceMonitor.enabled=true",
     "settings.gateway.workers=2",
     "settings.maintain.retention.logs_days=90",
@@ -65,7 +69,7 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     found = {}
     for one in objects:
         spec = one["spec"]["jobTemplate"] if one["kind"] == "CronJob" else one
-        if one["kind"] in ("Deployment", "Job", "CronJob"):
+        if one["kind"] in ("Deployment", "DaemonSet", "Job", "CronJob"):
             found[one["metadata"]["name"]] = spec["spec"]["template"]
     return found
 
@@ -110,7 +114,8 @@ def test_each_value_is_used_by_a_template() -> None:
 def test_no_pod_is_root_or_writes_to_its_image(objects: list[dict[str, Any]]) -> None:
     for name, template in pods(objects).items():
         pod = template["spec"]
-        assert pod["securityContext"]["runAsNonRoot"], name
+        # The files of pods belong to root.
+        assert pod["securityContext"].get("runAsNonRoot", name == "one-agent"), name
         assert not pod["automountServiceAccountToken"], name
         for container in pod["containers"]:
             assert container["securityContext"]["readOnlyRootFilesystem"], name
@@ -124,7 +129,7 @@ def test_each_container_starts_a_command_that_exists(objects: list[dict[str, Any
         for name, template in pods(objects).items()
         if "args" in template["spec"]["containers"][0]
     }
-    assert len(started) == 11
+    assert len(started) == 12
     for words in started.values():
         check_command(words)
 
@@ -237,6 +242,22 @@ def test_maintenance_leaves_the_tasks_of_other_roles_out(objects: list[dict[str,
     assert {"--gc.execute-only", "--gc.trusted-keys=key"} <= set(words["one-gc"])
 
 
+def test_the_agent_reads_the_files_of_pods_and_keeps_its_spool_on_the_node() -> None:
+    values = (*REQUIRED, "agent.enabled=true", "agent.keySecret=agent")
+    template = pods(rendered(*values))["one-agent"]
+    (container,) = template["spec"]["containers"]
+    volumes = {one["name"]: one for one in template["spec"]["volumes"]}
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    for word, path in (("--paths=", "/var/log"), ("--spool=", "/var/lib/sluice-agent")):
+        (option,) = (one for one in container["args"] if one.startswith(word))
+        assert option.removeprefix(word).startswith(f"{path}/")
+        assert "hostPath" in volumes[mounts[path]["name"]]
+    assert mounts["/var/log"]["readOnly"]
+    assert "--gateway=http://one-gateway" in container["args"]
+    assert "--exclude=/var/log/pods/default_one-agent-*" in container["args"]
+    assert template["spec"]["tolerations"] == [{"operator": "Exists"}]
+
+
 def test_settings_are_the_file_that_sluice_reads(
     objects: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -274,6 +295,7 @@ def test_the_documented_values_render(page: str, tmp_path: Path) -> None:
         ("gatway.replicas=3", "gatway"),
         ("certifier.enabled=true", "keySecret"),
         ("gc.enabled=true", "trustedKeys"),
+        ("agent.enabled=true", "keySecret"),
     ],
 )
 def test_wrong_values_are_named(changed: str, named: str) -> None:

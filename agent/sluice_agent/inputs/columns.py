@@ -26,6 +26,7 @@ PATH_ATTRIBUTE: Final = "log.file.path"
 """OpenTelemetry's attribute for the path of the file that a line was read from."""
 CONTINUES_ATTRIBUTE: Final = "sluice.continues"
 """Set on a piece of a line that exceeds the limit: the line continues in the next record."""
+CONTINUES: Final[Mapping[str, str]] = {CONTINUES_ATTRIBUTE: "true"}
 Newlines = npt.NDArray[np.intp]
 _NEWLINE: Final = 10
 
@@ -35,14 +36,24 @@ def find_newlines(block: bytes) -> Newlines:
     return np.flatnonzero(np.frombuffer(block, np.uint8) == _NEWLINE)
 
 
-def split_lines(block: bytes, newlines: Newlines | None = None) -> TextColumn:
-    """Split a block at its newlines; text after the last newline is a line unless it is empty."""
-    ends = find_newlines(block) if newlines is None else newlines
-    data = block.replace(b"\n", b"")
-    tail = 0 if block.endswith(b"\n") or not block else 1
-    offsets = np.zeros(len(ends) + 1 + tail, np.int32)
-    np.subtract(ends, np.arange(len(ends)), out=offsets[1 : len(ends) + 1], casting="same_kind")
-    if tail:
+def split_lines(
+    block: bytes, newlines: Newlines | None = None, ends: Newlines | None = None
+) -> TextColumn:
+    """Split a block at its newlines; text after the last newline is a line unless it is empty.
+
+    `ends` are the numbers of the newlines at which it is split; without them, at each.
+    """
+    places = find_newlines(block) if newlines is None else newlines
+    if ends is None:
+        data = block.replace(b"\n", b"")
+    else:
+        places = places[ends]
+        data = np.delete(np.frombuffer(block, np.uint8), places).tobytes()
+    is_last = int(places[-1]) + 1 == len(block) if len(places) else not block
+    offsets = np.zeros(len(places) + 2 - is_last, np.int32)
+    count = len(places)
+    np.subtract(places, np.arange(count), out=offsets[1 : count + 1], casting="same_kind")
+    if not is_last:
         offsets[-1] = len(data)
     return TextColumn(offsets=offsets, data=data)
 
@@ -52,28 +63,23 @@ def logs_from_block(
     *,
     arrived_ns: UnixNs,
     zone: Zone,
-    path: str = "",
-    continues: bool = False,
+    shared: Mapping[str, str] = NO_ATTRIBUTES,
     newlines: Newlines | None = None,
+    ends: Newlines | None = None,
 ) -> LogColumns:
     """Build log columns from a block of lines.
 
-    Lines without a timestamp have the time `arrived_ns`; with `continues`, the last line continues
-    in the next block (`sluice.continues`). `path` becomes an attribute of each line; it is empty
-    for a pipe.
+    Lines without a timestamp have the time `arrived_ns`. Each record has the `shared` attributes.
+    `ends` are the numbers of the lines that end a record, if some records have several.
     """
     if b"\r\n" in block:
         block, newlines = block.replace(b"\r\n", b"\n"), None
-    body = split_lines(block, newlines)
-    shared = {PATH_ATTRIBUTE: path} if path else NO_ATTRIBUTES
+    body = split_lines(block, newlines, ends)
     # With its newlines: a character whose bytes are in two lines is none.
-    if _is_utf8(block) and not continues:
+    if _is_utf8(block):
         attributes = shared_attributes(shared, len(body))
     else:
-        own: list[Mapping[str, str]] = [shared] * len(body)
-        if continues:
-            own[-1] = {**shared, CONTINUES_ATTRIBUTE: "true"}
-        body, own = readable_bodies(body.slices(), own)
+        body, own = readable_bodies(body.slices(), [shared] * len(body))
         attributes = attribute_columns(own)
     ts = parse_timestamps(body, arrived_ns=arrived_ns, zone=zone)
     return LogColumns(ts=ts, body=body, attributes=attributes)

@@ -16,6 +16,9 @@ lost, and `FileCounts` counts it. `docs/agent.md` has the table of events and pr
   one.
 - *another inode*: a new file that begins with all bytes read of a file that is gone continues it.
 
+Lines are read by groups: the position is before a group until it is complete, so a kill reads it
+again as a whole.
+
 Source: ADR 17.
 """
 
@@ -28,19 +31,27 @@ import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import structlog
 
-from sluice_agent.inputs.columns import logs_from_block
 from sluice_agent.inputs.file_identity import PrefixComparison, PrefixDigest, best, tail_digest
 from sluice_agent.inputs.file_names import parse_stored_path, shown_name
 from sluice_agent.inputs.file_report import FileCounts
+from sluice_agent.inputs.formats import (
+    HEAD_BYTES,
+    LineBlock,
+    OpenRecords,
+    ReadRecords,
+    RecordReader,
+    pattern_matches,
+)
 from sluice_agent.inputs.line_readers import FileChange, FollowedFile, source_of
-from sluice_agent.settings import FileSettings
-from sluice_agent.spool.batching import RecordBlock
+from sluice_agent.settings import FileSettings, Format, split_format
+from sluice_agent.spool.batching import RecordBlock, cost_bytes
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.units import UnixNs
 
@@ -114,6 +125,9 @@ def may_be_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
 
 POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
+LINE_WAIT_S: Final = 0.5
+GROUP_WAIT_S: Final = 3.0
+"""How long the last line, or a trace or part at the end, waits for a line that continues it."""
 UNREADABLE_S: Final = 30.0
 """Time after which a file that could not be read is tried again."""
 _OTHERS: Final = 2
@@ -182,6 +196,9 @@ class FileInput:
         self._discovered_s: float | None = None
         self._is_first = True
         self._found: dict[str, _Seen] = {}
+        self._patterns = [split_format(one, settings.format) for one in settings.patterns]
+        self._formats: dict[str, Format] = {}
+        self._matches = pattern_matches(settings.multiline_start)
         self._from_end = settings.from_end and not checkpoints
         self._polls = 0
         self._new_checkpoints: list[FileCheckpoint] = []
@@ -262,27 +279,45 @@ class FileInput:
                 return None
             self._new_checkpoints.append(file.checkpoint(start=file.offset))
         start = file.offset
-        block = file.read(final=final or self._is_finished(file, now_s))
+        is_last = final or self._is_finished(file, now_s)
+        block = file.peek(final=is_last)
         self.counts.hole_bytes += file.hole_bytes
         file.hole_bytes = 0
-        if block is None:
+        if block is not None and not file.records.is_decided:
+            file.records.decide(*file.head(HEAD_BYTES))
+        read = None if block is None else self._records(file, block, now_s, now_ns, final=is_last)
+        if read is None:
             file.idle_since_s = now_s if file.idle_since_s is None else file.idle_since_s
             return None
         file.idle_since_s = None
-        columns = logs_from_block(
-            block.data,
-            arrived_ns=now_ns,
-            zone=self._settings.zone,
-            path=file.shown_path,
-            continues=block.continues,
-            newlines=block.newlines,
-        )
+        file.take(read.data)
         return RecordBlock(
-            columns=columns,
-            cost_bytes=len(block.data) + file.record_cost_bytes * len(columns),
+            columns=read.columns,
+            cost_bytes=cost_bytes(read.columns),
             checkpoints=(file.checkpoint(start=start),),
             may_wait=True,
         )
+
+    def _records(
+        self, file: FollowedFile, block: LineBlock, now_s: float, now_ns: UnixNs, *, final: bool
+    ) -> ReadRecords | None:
+        """Return the complete records at the start of a block, at least one; None if there is none.
+
+        The last records of a file are complete once no line followed them for some time.
+        """
+        read = partial(
+            file.records.read, shared=file.attributes(), offset=file.offset, arrived_ns=now_ns
+        )
+        found = read(block, complete=block.is_ended or (final and not block.has_more))
+        if isinstance(found, OpenRecords) and block.has_more:
+            block = file.peek(final=final, whole=True) or block
+            complete = block.is_ended or (final and not block.has_more)
+            found = read(block, complete=complete, only_first=True)
+        if isinstance(found, OpenRecords):
+            wait_s = LINE_WAIT_S if found.is_ordinary else GROUP_WAIT_S
+            if block.has_more or file.waits_for_s(block, now_s) >= wait_s:
+                found = read(block, complete=True)
+        return None if isinstance(found, OpenRecords) else found
 
     def _is_known(self, file: FollowedFile, now_s: float) -> bool:
         """Return True if the bytes before the position are those that were read, or none are."""
@@ -318,7 +353,7 @@ class FileInput:
 
     def _rewind(self, file: FollowedFile, now_s: float) -> None:
         self._report_rewritten(file, file.checkpoint(start=file.offset), now_s)
-        file.seek(PrefixDigest())
+        file.restart()
         self._new_checkpoints.append(file.checkpoint(start=0))
 
     def _report_rewritten(
@@ -375,7 +410,7 @@ class FileInput:
 
     def _report_unmatched(self) -> None:
         """Log each pattern that matches no file at the start: it may be mistyped, or a folder."""
-        for pattern in self._settings.patterns:
+        for _, pattern in self._patterns:
             matches = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - patterns are absolute
             first = next(matches, None)
             if first is None:
@@ -384,7 +419,8 @@ class FileInput:
                 _log.warning("pattern_without_files", pattern=pattern, meant=f"{pattern}/*")
 
     def _matching(self) -> Iterator[tuple[str, _Seen]]:
-        for pattern in self._settings.patterns:
+        self._formats = {}
+        for form, pattern in self._patterns:
             for path in sorted(glob.glob(pattern, recursive=True)):  # noqa: PTH207 - patterns are absolute
                 if any(fnmatch.fnmatch(path, each) for each in self._settings.exclude):
                     continue
@@ -393,6 +429,7 @@ class FileInput:
                 except OSError:
                     continue
                 if stat.S_ISREG(status.st_mode):
+                    self._formats.setdefault(path, form)
                     yield source_of(status), _seen(path, status)
 
     def _open(self, path: str, now_s: float, *, known: FileCheckpoint | None = None) -> bool:
@@ -403,6 +440,8 @@ class FileInput:
         """
         try:
             file = FollowedFile(path, limits=self._settings.block)
+            form = self._format_of(path, known)
+            file.records = RecordReader(form, zone=self._settings.zone, matches=self._matches)
         except OSError as error:
             _log.warning("file_unreadable", path=shown_name(path), reason=error.strerror)
             return False
@@ -429,6 +468,15 @@ class FileInput:
         self._failed.pop(file.source, None)
         self._skipped.pop(file.source, None)
         return file.source in self._files
+
+    def _format_of(self, path: str, known: FileCheckpoint | None) -> Format:
+        """Return the format of a file; that of its last path if no pattern matches it now."""
+        if known is not None:
+            path = parse_stored_path(known.path)
+        if path in self._formats:
+            return self._formats[path]
+        matching = (form for form, pattern in self._patterns if fnmatch.fnmatch(path, pattern))
+        return next(matching, self._settings.format)
 
     def _skip(self, file: FollowedFile) -> None:
         """Skip a binary file until it changes, because its inode may then be a log file's."""
@@ -500,7 +548,7 @@ class FileInput:
             return False
         else:
             self._report_rewritten(file, check.own, now_s)
-            file.seek(PrefixDigest())
+            file.restart()
         self._new_checkpoints.append(file.checkpoint(start=file.offset))
         return True
 

@@ -4,18 +4,28 @@ import errno
 import os
 import re
 import select
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from sluice_agent.inputs.columns import Newlines, find_newlines, logs_from_block
+from sluice_agent.inputs.columns import (
+    CONTINUES,
+    PATH_ATTRIBUTE,
+    Newlines,
+    find_newlines,
+    logs_from_block,
+)
+from sluice_agent.inputs.containers import pod_attributes
 from sluice_agent.inputs.file_identity import BLOCK_BYTES, PrefixDigest
 from sluice_agent.inputs.file_names import shown_name, stored_path
+from sluice_agent.inputs.formats import LineBlock, RecordReader
+from sluice_agent.inputs.grouping import GROUP_BYTES_MAX
 from sluice_agent.settings import BLOCK_READ_BYTES_MIN, BlockLimits, Zone
 from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
 from sluice_agent.spool.format import FileCheckpoint
+from sluice_protocol.records import NO_ATTRIBUTES
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import character_end
 
@@ -26,6 +36,10 @@ DEFAULT_LIMITS: Final = BlockLimits()
 HOLE_BYTES_MIN: Final = 256
 """This many zero bytes inside a line are a hole, which ends the line; fewer belong to the line."""
 BOM: Final = b"\xef\xbb\xbf"
+_WIDE_BOMS: Final = {b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be"}
+_WIDE_BOM: Final = b"\xff\xfe"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_GROUP_READ_BYTES: Final = GROUP_BYTES_MAX + LINE_BYTES_MAX + 1024
 _HOLE: Final = bytes(HOLE_BYTES_MIN)
 _HOLES: Final = re.compile(rb"\0{%d,}" % HOLE_BYTES_MIN)
 _LINE_END_BYTES_MAX: Final = 2
@@ -37,20 +51,6 @@ _BINARY_SHARE: Final = 32
 _TEXT: Final = bytes([7, 8, 9, 10, 11, 12, 13, 27, *range(32, 256)])
 _SPARE: Final = 32
 """The share of a block by which the next read may be larger."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineBlock:
-    """Lines read from a file.
-
-    Attributes:
-        data: Whole lines; at the end of the file the newline of the last is optional.
-        newlines: The offsets of the newlines in `data`, if they are known.
-    """
-
-    data: bytes
-    continues: bool = False
-    newlines: Newlines | None = None
 
 
 class FileChange(Enum):
@@ -86,11 +86,22 @@ class FollowedFile:
         self._seen: _Times | None = None
         self._digest = PrefixDigest()
         self._scanned = 0
+        self._encoding: str | None = None
+        self.records = RecordReader()
+        self._open_end = -1
+        self._open_since_s = 0.0
 
     @property
     def record_cost_bytes(self) -> int:
         """The size of a record of this file in addition to its text."""
-        return RECORD_COST_BYTES + len(self.shown_path.encode())
+        return RECORD_COST_BYTES + sum(
+            len(value.encode()) + 8 for value in self.attributes().values()
+        )
+
+    def attributes(self) -> dict[str, str]:
+        """Return the attributes of each record: the path, and what it states of a pod."""
+        path = self.shown_path
+        return {PATH_ATTRIBUTE: path, **pod_attributes(path, shown_name(self.target))}
 
     @property
     def shown_path(self) -> str:
@@ -106,6 +117,12 @@ class FollowedFile:
         """Set the position to the end of the bytes that a digest covers."""
         self._digest = digest
         self._scanned = 0
+        self._encoding = None
+
+    def restart(self) -> None:
+        """Set the position to the start of a file with other content."""
+        self.seek(PrefixDigest())
+        self.records.forget()
 
     def seek_end(self) -> None:
         """Set the position to the end of the file; only its last blocks are read."""
@@ -175,43 +192,94 @@ class FollowedFile:
 
         Holes before and between them do not count.
         """
-        start = self._hole_end(0)
-        sample = _HOLES.sub(b"", self.read_at(start or 0, _SAMPLE_BYTES).rstrip(b"\0"))
+        sample, _ = self.head(_SAMPLE_BYTES)
+        sample = _HOLES.sub(b"", sample.rstrip(b"\0"))
         return len(sample.translate(None, _TEXT)) * _BINARY_SHARE > len(sample)
 
-    def read(self, *, final: bool) -> LineBlock | None:
-        """Read the next lines; return None if there is no whole line yet.
+    def head(self, size_bytes: int) -> tuple[bytes, int]:
+        """Return the first bytes of the file in UTF-8, without a hole, and where they begin."""
+        if self._wide:
+            data = self.read_at(len(_WIDE_BOM), size_bytes & ~1)
+            return data.decode(self._wide, errors="replace").encode(), len(_WIDE_BOM)
+        start = self._hole_end(0) or 0
+        data = self.read_at(start, size_bytes)
+        return (data[len(BOM) :], start + len(BOM)) if data.startswith(BOM) else (data, start)
 
-        With `final` nothing will be appended, so a last line without newline is complete.
+    @property
+    def _wide(self) -> str:
+        """The encoding of a file that begins with a byte order mark of UTF-16; else empty."""
+        if self._encoding is None:
+            begin = self.read_at(0, len(_WIDE_BOM))
+            if len(begin) < len(_WIDE_BOM):
+                return ""
+            self._encoding = _WIDE_BOMS.get(begin, "")
+        return self._encoding
+
+    def peek(self, *, final: bool, whole: bool = False) -> LineBlock | None:
+        """Return the next lines; None if there is no whole line yet. `take` moves the position.
+
+        With `final` nothing will be appended, so a last line without newline is complete. With
+        `whole` the block has room for a group of the largest size and the line after it.
         """
-        data = self.read_at(self.offset, self._read_bytes)
+        size_bytes = max(self._read_bytes, _GROUP_READ_BYTES) if whole else self._read_bytes
+        data = self._read_text(size_bytes)
+        if data.startswith(b"\0") and not self._wide:
+            return self.peek(final=final, whole=whole) if self._skip_hole() else None
+        is_full = self.unread_bytes() > size_bytes if self._wide else len(data) >= size_bytes
+        hole = -1 if self._wide else _find_hole(data)
+        before_data = hole >= 0 and self._hole_end(self.offset + hole) is not None
+        if hole >= 0:
+            data = data[:hole]
+        every = find_newlines(data)
+        found = _short_lines(every)
+        if len(found):
+            block = self._lines(data, found, is_full=is_full, whole=whole)
+            rest = len(data) - int(found[-1]) - 1
+            is_ended = len(found) < len(every) or rest > LINE_BYTES_MAX or before_data
+            return replace(block, is_ended=is_ended and len(block.data) == int(found[-1]) + 1)
+        if 0 <= hole <= LINE_BYTES_MAX:
+            return LineBlock(data=data, is_ended=True) if final or before_data else None
+        if is_full or len(data) >= LINE_BYTES_MAX:
+            self._read_next(2 * len(data))
+            return self._long_line(final=final)
+        return LineBlock(data=data) if final and data else None
+
+    def take(self, data: bytes) -> None:
+        """Move the position behind the bytes at the start of a block."""
+        self._digest.update(data.decode().encode(self._wide) if self._wide else data)
+        self._open_end = -1
+
+    def waits_for_s(self, block: LineBlock, now_s: float) -> float:
+        """Return for how long the lines of a block have been the last of the file, seconds."""
+        end = self.offset + len(block.data)
+        if end != self._open_end:
+            self._open_end, self._open_since_s = end, now_s
+        return now_s - self._open_since_s
+
+    def _read_text(self, size_bytes: int) -> bytes:
+        """Return the next bytes in UTF-8, behind a byte order mark at the start of the file."""
+        if self._wide:
+            if self.offset == 0:
+                self._digest.update(self.read_at(0, len(_WIDE_BOM)))
+            data = self.read_at(self.offset, max(2, size_bytes & ~1))
+            return _decode_wide(data, self._wide)
+        data = self.read_at(self.offset, size_bytes)
         if self.offset == 0 and data.startswith(BOM):
             self._digest.update(BOM)  # it only states that the text is UTF-8
             data = data[len(BOM) :]
-        if data.startswith(b"\0"):
-            return self.read(final=final) if self._skip_hole() else None
-        hole = _find_hole(data)
-        if hole >= 0:
-            data = data[:hole]
-        found = _short_lines(find_newlines(data))
-        if len(found):
-            return self._read_lines(data, found)
-        if 0 <= hole <= LINE_BYTES_MAX:
-            ended = final or self._hole_end(self.offset + hole) is not None
-            return self._advance(LineBlock(data=data)) if ended else None
-        if len(data) >= min(self._read_bytes, LINE_BYTES_MAX):
-            self._read_next(2 * len(data))
-            return self._read_long(final=final)
-        return self._advance(LineBlock(data=data)) if final and data else None
+        return data
 
-    def _read_lines(self, data: bytes, found: Newlines) -> LineBlock:
-        newlines = _within(found, self.record_cost_bytes, self._limits)
+    def _lines(self, data: bytes, found: Newlines, *, is_full: bool, whole: bool) -> LineBlock:
+        newlines = found if whole else _within(found, self.record_cost_bytes, self._limits)
+        is_cut = len(newlines) < len(found)
+        # The line after them shows that the last of them is complete.
+        newlines = found[: len(newlines) + is_cut]
         lines = data[: int(newlines[-1]) + 1]
-        if len(newlines) < len(found):
+        if is_cut:
             self._read_next(len(lines) + len(lines) // _SPARE)
-        elif len(data) == self._read_bytes:
+        elif is_full and not whole:
             self._read_next(2 * len(data))
-        return self._advance(LineBlock(data=lines, newlines=newlines))
+        return LineBlock(data=lines, newlines=newlines, has_more=is_cut or is_full)
 
     def _skip_hole(self) -> bool:
         """Skip zero bytes at the start of a line; return False if no other byte follows them yet.
@@ -254,20 +322,16 @@ class FollowedFile:
         least_bytes = min(BLOCK_READ_BYTES_MIN, self._limits.read_bytes)
         self._read_bytes = max(least_bytes, min(size_bytes, self._limits.read_bytes))
 
-    def _read_long(self, *, final: bool) -> LineBlock | None:
+    def _long_line(self, *, final: bool) -> LineBlock | None:
         size_bytes = LINE_BYTES_MAX + _LINE_END_BYTES_MAX
-        data = self.read_at(self.offset, size_bytes)
+        data = self._read_text(2 * size_bytes if self._wide else size_bytes)[:size_bytes]
         cut = data.find(b"\n") + 1
         if cut and len(data[:cut].removesuffix(b"\n").removesuffix(b"\r")) <= LINE_BYTES_MAX:
-            return self._advance(LineBlock(data=data[:cut]))
+            return LineBlock(data=data[:cut], has_more=True)
         if len(data) == size_bytes:
             end = character_end(data[:LINE_BYTES_MAX])
-            return self._advance(LineBlock(data=data[:end], continues=True))
-        return self._advance(LineBlock(data=data)) if final else None
-
-    def _advance(self, block: LineBlock) -> LineBlock:
-        self._digest.update(block.data)
-        return block
+            return LineBlock(data=data[:end], continues=True)
+        return LineBlock(data=data) if final else None
 
     def checkpoint(self, *, start: int) -> FileCheckpoint:
         """Return a checkpoint at the current offset; `start` is where its batch began."""
@@ -300,6 +364,17 @@ class _Times(NamedTuple):
 
 def _times(status: os.stat_result) -> _Times:
     return _Times(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _decode_wide(data: bytes, encoding: str) -> bytes:
+    """Return UTF-16 as UTF-8.
+
+    Half of a pair at the end is left out. Elsewhere it becomes U+FFFD, which also has two bytes.
+    """
+    text = data[: len(data) & ~1].decode(encoding, errors="surrogatepass")
+    if "\ud800" <= text[-1:] <= "\udbff":
+        text = text[:-1]
+    return _SURROGATE.sub("\ufffd", text).encode()
 
 
 def _find_hole(data: bytes) -> int:
@@ -386,5 +461,10 @@ class PipeInput:
         return self._block(text, now_ns, continues=continues) if text else None
 
     def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool) -> RecordBlock:
-        columns = logs_from_block(text, arrived_ns=now_ns, zone=self._zone, continues=continues)
+        columns = logs_from_block(
+            text,
+            arrived_ns=now_ns,
+            zone=self._zone,
+            shared=CONTINUES if continues else NO_ATTRIBUTES,
+        )
         return RecordBlock(columns=columns, cost_bytes=len(text) + RECORD_COST_BYTES * len(columns))

@@ -46,6 +46,8 @@ HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
 SUFFIX: Final = ".batch"
 _DIGEST_CHARS: Final = 64
 FORMAT_VERSION: Final = 2
+JOURNAL_SOURCE: Final = "journal"
+"""The source of the position in the journal of systemd, whose cursor is the `path`."""
 
 
 class FileCheckpoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from datetime import UTC
 from decimal import Decimal
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, TypeGuard
+from typing import Any, Final
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
 from sluice_protocol.times import read_number, read_time
+from sluice_protocol.units import NS_PER_S
 
 DEPTH_MAX: Final = 16
 """Objects deeper than this are JSON text, so that keys have a bounded length."""
@@ -74,12 +75,11 @@ class RecordFields:
             stated = found.get(key)
             if stated is None:
                 continue
-            if key not in _NAMED_TIMES and _is_number(stated) and stated < _NUMBER_MIN:
-                continue
             ts_ns = parse_time(stated, received_ns)
-            if ts_ns is not None:
+            is_named = key in _NAMED_TIMES
+            if ts_ns is not None and (is_named or ts_ns >= _TIME_MIN_NS):
                 return key, ts_ns
-            if not wrong and key in _NAMED_TIMES:
+            if ts_ns is None and is_named and not wrong:
                 wrong = key
         return wrong, None
 
@@ -95,13 +95,9 @@ class RecordFields:
 
 _NAMED_TIMES: Final = frozenset(TIME_KEYS[:3])
 """Keys under which a value that is no time is an error; `ts` and others have other uses too."""
-_NUMBER_MIN: Final = 10**8
-"""Under those other keys a smaller number is no time: it would be before 1973."""
+_TIME_MIN_NS: Final = 10**8 * NS_PER_S
+"""Under those other keys a number below 10^8 is no time: it would be before 1973."""
 _UTC_ENDS: Final = ("Z", "z", "+00:00")
-
-
-def _is_number(value: object) -> TypeGuard[int | float | Decimal]:
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
 def shows_all(stated: object) -> bool:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sluice_agent.inputs.columns import attribute_columns, logs_from_block, split_lines
+from sluice_agent.inputs.columns import PATH_ATTRIBUTE, logs_from_block, split_lines
 from sluice_agent.settings import BatchLimits
 from sluice_agent.spool.batching import BatchBuilder, RecordBlock, join_blocks, join_checkpoints
 from sluice_agent.spool.format import FileCheckpoint
@@ -11,14 +11,15 @@ from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.ndjson import attribute_rows
-from sluice_protocol.records import text_column
+from sluice_protocol.records import attribute_columns, text_column
 from sluice_protocol.units import UnixNs
 
 NOW = UnixNs(5)
 
 
 def logs(*lines: bytes, path: str = "") -> LogColumns:
-    return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, path=path)
+    shared = {PATH_ATTRIBUTE: path} if path else {}
+    return logs_from_block(b"\n".join(lines) + b"\n", arrived_ns=NOW, zone=None, shared=shared)
 
 
 def joined_blocks(parts: list[LogColumns]) -> LogColumns:

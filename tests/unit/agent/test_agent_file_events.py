@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from sluice_agent.inputs.file_identity import BLOCK_BYTES
-from sluice_agent.inputs.files import FileInput
+from sluice_agent.inputs.files import LINE_WAIT_S, FileInput
 from sluice_agent.inputs.line_readers import LINE_BYTES_MAX
 from sluice_agent.settings import FileSettings
 from sluice_agent.spool.format import FileCheckpoint
@@ -61,11 +61,15 @@ class World:
         self.input = None
 
     def poll(self, after_s: float = 1.5) -> None:
-        if self.input is None:
-            return
-        self.now_s += after_s
-        busy = True
+        """Poll until nothing is new, and again when no line waits for another."""
+        for wait_s in (after_s, LINE_WAIT_S):
+            self.now_s += wait_s
+            self._poll()
+
+    def _poll(self) -> None:
+        busy = self.input is not None
         while busy:
+            assert self.input is not None
             polled = self.input.poll(
                 now_s=self.now_s, now_ns=UnixNs(1), sealed=self.checkpoints, final=False
             )

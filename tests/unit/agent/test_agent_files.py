@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from sluice_agent.inputs.files import UNREADABLE_S, FileInput
+from sluice_agent.inputs.files import LINE_WAIT_S, UNREADABLE_S, FileInput
 from sluice_agent.inputs.line_readers import LINE_BYTES_MAX, FileChange, FollowedFile
 from sluice_agent.settings import BLOCK_COST_BYTES_MAX, BatchLimits, BlockLimits, FileSettings
 from sluice_agent.spool.batching import RecordBlock
@@ -32,9 +32,12 @@ class Follower:
         self.input = FileInput(self.settings, {})
 
     def poll(self, *, final: bool = False, after_s: float = 1.0) -> list[bytes]:
-        """Poll until there are no new lines; return the new lines."""
+        """Poll until no lines are new and none waits for another; return the new lines."""
         before = len(self.lines)
         self.now_s += after_s
+        while self._once(final=final):
+            pass
+        self.now_s += 2 * LINE_WAIT_S
         while self._once(final=final):
             pass
         return self.lines[before:]
@@ -316,7 +319,7 @@ def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
     batch = BatchLimits(bytes_max=4000, records_max=30)
     follower = Follower(tmp_path, block=BlockLimits.of(batch))
     blocks: list[RecordBlock] = []
-    while polled := follower.input.poll(now_s=0, now_ns=UnixNs(1), sealed={}).blocks:
+    while polled := follower.input.poll(now_s=0, now_ns=UnixNs(1), sealed={}, final=True).blocks:
         blocks += polled
     assert [one for block in blocks for one in block.columns.body.slices()] == lines
     assert max(len(block.columns) for block in blocks) == 30
@@ -348,7 +351,8 @@ def test_reads_follow_the_length_of_lines(tmp_path: Path) -> None:
     log.write_bytes(b"x\n" * 200_000 + (b"y" * 3999 + b"\n") * 1000 + (b"z" * 40_000 + b"\n") * 50)
     file = FollowedFile(str(log), limits=BlockLimits.of(BatchLimits()))
     sizes: list[int] = []
-    while block := file.read(final=False):
+    while block := file.peek(final=False):
+        file.take(block.data)
         sizes.append(len(block.data))
     file.close()
     assert sum(sizes) == log.stat().st_size

@@ -153,7 +153,9 @@ def settings(**how: Any) -> AgentSettings:
         ({"syslog": (TLS,)}, r"needs a certificate: write tls://HOST:PORT\?cert=FILE"),
         ({"syslog": (f"{TLS}?key={PEM}",)}, "needs a certificate"),
         ({"syslog": (f"{TLS}?cert={PEM}&ca={PEM}",)}, "there are cert, key and client_ca"),
-        ({"from_end": True}, "from_end has no effect without paths"),
+        ({"from_end": True}, "from_end has no effect without paths or journal"),
+        ({"format": "json"}, "format has no effect without paths"),
+        ({"multiline_start": "^#"}, "multiline_start has no effect without paths"),
         ({"host_metrics_s": float("nan")}, "host_metrics_s must be at least 0"),
         (
             {"doors": ("json",), "door_body_bytes": 64 << 20, "spool_bytes": 32 << 20},

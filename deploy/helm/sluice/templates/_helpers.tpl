@@ -37,14 +37,20 @@ imagePullSecrets:
 {{- with .root.Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
-{{- with .root.Values.tolerations }}
+{{- with (ternary .root.Values.agent.tolerations .root.Values.tolerations (eq .role "agent")) }}
 tolerations: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
+  {{- if eq .role "agent" }}
+  # The files of pods belong to root. It has no capability.
+  runAsUser: 0
+  runAsGroup: 0
+  {{- else }}
   runAsNonRoot: true
   runAsUser: 10001
   runAsGroup: 10001
   fsGroup: 10001
+  {{- end }}
   seccompProfile: { type: RuntimeDefault }
 {{- end }}
 

@@ -1,0 +1,292 @@
+r"""The lines that container runtimes write around those of programs, and what paths state; pure.
+
+- CRI: `<RFC 3339 time> stdout|stderr P|F <text>`. `P` is a part of a longer line.
+- Docker's `json-file`: `{"log":"<text>\n","stream":"stdout","time":"<RFC 3339 time>"}`. A text
+  without a line end is a part of a longer line.
+
+Both streams are in one file. Parts are joined by stream, and then lines are grouped by stream
+(`grouping`), so a cut may only be where no line and no group of any stream is incomplete.
+
+Source: Kubernetes' design of the container runtime interface (`kubelet-cri-logging.md`), kubelet's
+names of log files; Moby, `daemon/logger/jsonfilelog`.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sluice_agent.inputs.grouping import Alone, Group, LineGrouping
+from sluice_protocol.errors import UNREADABLE_JSON
+from sluice_protocol.times import read_time
+from sluice_protocol.units import NS_PER_S
+
+STREAM_ATTRIBUTE: Final = "log.iostream"
+PART_BYTES_MAX: Final = 1024 * 1024
+PARTS_MAX: Final = 1000
+"""A line of more parts, or longer, becomes several records with `sluice.continues`."""
+GAP_NS: Final = NS_PER_S
+GAP_LINES: Final = 64
+"""Lines of the other stream end a group of a stream if they are this much later, or so many."""
+PART_GAP_NS: Final = 3 * NS_PER_S
+_CRI: Final = re.compile(
+    rb"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}(?:Z|[+-][0-9:]{4,5})) (stdout|stderr) ([PF]) ?"
+)
+_OTHER: Final = ""
+"""The stream of lines that have no wrapper."""
+
+
+class WrappedLine(NamedTuple):
+    """A line of a program, or a part of one, as its runtime wrote it.
+
+    Attributes:
+        ts_ns: Unix ns; None without a wrapper that can be read.
+        stream: `stdout`, `stderr`, or empty without a wrapper.
+        is_part: The line continues in the next one of its stream.
+        attributes: Further fields of the runtime.
+    """
+
+    text: bytes
+    ts_ns: int | None
+    stream: str
+    is_part: bool = False
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+Unwrap = Callable[[bytes], WrappedLine | None]
+Matches = Callable[[Sequence[bytes]], npt.NDArray[np.bool_]]
+"""Returns for each line whether the pattern that begins a record is in it."""
+
+
+def unwrap_cri(line: bytes) -> WrappedLine | None:
+    """Return the text in a line of CRI; None if the line has another form."""
+    found = _CRI.match(line)
+    if found is None:
+        return None
+    ts_ns = read_time(found[1].decode(), zone=None)
+    if ts_ns is None:
+        return None
+    return WrappedLine(line[found.end() :], ts_ns, found[2].decode(), found[3] == b"P")
+
+
+class _DockerLine(msgspec.Struct):
+    log: str
+    stream: str
+    time: str
+    attrs: dict[str, str] = {}
+
+
+_DOCKER: Final = msgspec.json.Decoder(_DockerLine)
+_DOCKER_START: Final = b'{"log":"'
+
+
+def unwrap_docker(line: bytes) -> WrappedLine | None:
+    """Return the text in a line of Docker's `json-file`; None if the line has another form."""
+    if not line.startswith(_DOCKER_START):
+        return None
+    try:
+        found = _DOCKER.decode(line)
+        text = found.log.encode()
+    except (*UNREADABLE_JSON, UnicodeEncodeError):
+        return None
+    ts_ns = read_time(found.time, zone=None)
+    if ts_ns is None or not found.stream:
+        return None
+    whole = text.removesuffix(b"\n")
+    attributes = tuple(found.attrs.items())
+    return WrappedLine(whole, ts_ns, found.stream, len(whole) == len(text), attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedGroup:
+    """Lines of one stream that are one record.
+
+    Attributes:
+        first: The number of the first line of the file that it has a part of.
+        last: That of the last.
+        text: The lines of the program, joined by line feeds.
+        continues: The line continues in the next record, because its parts exceed a bound or their
+            end was not written.
+    """
+
+    first: int
+    last: int
+    text: bytes
+    line: WrappedLine
+    continues: bool = False
+
+
+@dataclass(slots=True)
+class _Whole:
+    """A line of a program, joined from its parts."""
+
+    first: int
+    last: int
+    text: bytes
+    line: WrappedLine
+    continues: bool
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The open line and the open group of one stream."""
+
+    grouping: LineGrouping
+    parts: list[tuple[int, WrappedLine]] = field(default_factory=list)
+    parts_bytes: int = 0
+    wholes: list[_Whole] = field(default_factory=list)
+    matches: Matches | None = None
+    last: int = 0
+    last_ns: int = 0
+
+    def first_open(self) -> int | None:
+        """Return the number of the first line that is not complete; None if there is none."""
+        if self.wholes:
+            return self.wholes[0].first
+        return self.parts[0][0] if self.parts else None
+
+    def add(self, number: int, line: WrappedLine) -> list[WrappedGroup]:
+        self.last, self.last_ns = number, line.ts_ns or self.last_ns
+        self.parts.append((number, line))
+        self.parts_bytes += len(line.text)
+        exceeds = self.parts_bytes >= PART_BYTES_MAX or len(self.parts) >= PARTS_MAX
+        if line.is_part and not exceeds:
+            return []
+        return self._join(continues=line.is_part)
+
+    def is_overdue(self, number: int, ts_ns: int) -> bool:
+        """Return True if a later line of another stream ends what is open."""
+        if self.parts:
+            late = ts_ns - self.last_ns > PART_GAP_NS
+            return late or number - self.last > PARTS_MAX
+        return bool(self.wholes) and (
+            ts_ns - self.last_ns > GAP_NS or number - self.last > GAP_LINES
+        )
+
+    def end(self) -> list[WrappedGroup]:
+        """Return everything that is open."""
+        found = self._join(continues=True) if self.parts else []
+        return found + self._take(self.grouping.end())
+
+    def _join(self, *, continues: bool) -> list[WrappedGroup]:
+        parts, self.parts, self.parts_bytes = self.parts, [], 0
+        text = b"".join(line.text for _, line in parts)
+        whole = _Whole(parts[0][0], parts[-1][0], text, parts[0][1], continues)
+        self.wholes.append(whole)
+        starts = None if self.matches is None else bool(self.matches([text])[0])
+        found = self._take(self.grouping.add(whole.first, text, starts=starts))
+        return found + self._take(self.grouping.end()) if continues else found
+
+    def _take(self, groups: list[Group]) -> list[WrappedGroup]:
+        found = []
+        for _, last in groups:
+            size = next(at for at, one in enumerate(self.wholes, 1) if one.first == last)
+            wholes, self.wholes = self.wholes[:size], self.wholes[size:]
+            found.append(
+                WrappedGroup(
+                    wholes[0].first,
+                    wholes[-1].last,
+                    b"\n".join(one.text for one in wholes),
+                    wholes[0].line,
+                    continues=wholes[-1].continues,
+                )
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedGroups:
+    """The groups of some lines of a file.
+
+    Attributes:
+        groups: Those that are complete and before `open_from`, in the order of their first line.
+        open_from: The number of the first line that must be read again.
+        is_ordinary: What is open are single lines that begin no trace.
+    """
+
+    groups: list[WrappedGroup]
+    open_from: int
+    is_ordinary: bool
+
+
+def group_wrapped(
+    lines: Sequence[bytes],
+    unwrap: Unwrap,
+    *,
+    alone: Alone = None,
+    alone_from: int = 0,
+    matches: Matches | None = None,
+    complete: bool = False,
+) -> WrappedGroups:
+    """Return the groups of lines of a container's file.
+
+    Lines that `unwrap` cannot read are a stream of their own. `alone`, from a line on, and
+    `matches` are those of `group_lines`. What is open at the end is closed if the lines are
+    `complete`.
+    """
+    streams: dict[str, _Stream] = {}
+    found: list[WrappedGroup] = []
+    for number, text in enumerate(lines):
+        line = unwrap(text) or WrappedLine(text, None, _OTHER)
+        stream = streams.get(line.stream)
+        if stream is None:
+            stream = streams[line.stream] = _Stream(
+                LineGrouping(alone, alone_from), matches=matches
+            )
+        found += stream.add(number, line)
+        if len(streams) > 1 and line.ts_ns is not None:
+            for other in streams.values():
+                if other is not stream and other.is_overdue(number, line.ts_ns):
+                    found += other.end()
+    if complete:
+        found += [group for stream in streams.values() for group in stream.end()]
+    opened = [one for stream in streams.values() if (one := stream.first_open()) is not None]
+    ordinary = all(not one.parts and one.grouping.is_ordinary for one in streams.values())
+    open_from = _cut(found, min(opened, default=len(lines)))
+    kept = sorted((one for one in found if one.last < open_from), key=lambda one: one.first)
+    return WrappedGroups(kept, open_from, ordinary)
+
+
+def _cut(groups: Sequence[WrappedGroup], wanted: int) -> int:
+    """Return the last place up to `wanted` that no group spans."""
+    for one in sorted(groups, key=lambda one: one.last, reverse=True):
+        if one.first < wanted <= one.last:
+            wanted = one.first
+    return wanted
+
+
+_POD_PATH: Final = re.compile(
+    r".*/pods/(?P<namespace>[^/_]+)_(?P<pod>[^/_]+)_(?P<uid>[^/_]+)/(?P<container>[^/]+)/"
+    r"(?P<restarts>[0-9]+)\.log(?:\.[0-9-]+)?"
+)
+_CONTAINER_PATH: Final = re.compile(
+    r".*/containers/(?P<pod>[^/_]+)_(?P<namespace>[^/_]+)_(?P<container>[^/]+)-"
+    r"(?P<id>[0-9a-f]{64})\.log"
+)
+_POD_ATTRIBUTES: Final = {
+    "namespace": "k8s.namespace.name",
+    "pod": "k8s.pod.name",
+    "uid": "k8s.pod.uid",
+    "container": "k8s.container.name",
+    "restarts": "k8s.container.restart_count",
+    "id": "container.id",
+}
+
+
+def pod_attributes(*paths: str) -> dict[str, str]:
+    """Return what the names that kubelet gives log files state about their pod.
+
+    The first of the `paths` that states a field counts: usually the path, and the file that it
+    leads to.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        match = _POD_PATH.fullmatch(path) or _CONTAINER_PATH.fullmatch(path)
+        if match is not None:
+            for name, value in match.groupdict().items():
+                found.setdefault(_POD_ATTRIBUTES[name], value)
+    return found
