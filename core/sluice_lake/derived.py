@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sluice_lake.schemas import number_array
 from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.meaning import (
     DERIVED_KEYS,
@@ -28,6 +29,10 @@ Ints = npt.NDArray[np.int64]
 Pairs = Sequence[tuple[str, str]]
 _IDS: Final = ("trace_id", "span_id")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
+
+
+def _where(texts: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
+    return texts.take(number_array(np.flatnonzero(wanted)))
 
 
 class RecordSource:
@@ -62,7 +67,7 @@ class RecordSource:
             self._values = _texts(found)
         texts = found.values.offsets
         pairs = pairs[texts[pairs] < texts[pairs + 1]]
-        return self._records[pairs], self._values.take(pa.array(pairs))
+        return self._records[pairs], self._values.take(number_array(pairs))
 
     def in_resources(self, key: str) -> tuple[Ints, pa.Array] | None:
         """Return the records whose batch has a text under a key, and the texts."""
@@ -74,7 +79,9 @@ class RecordSource:
         records = np.concatenate([np.arange(start, end) for _, start, end in found])
         sizes = np.array([end - start for _, start, end in found])
         codes = np.repeat(np.arange(len(found), dtype=np.int64), sizes)
-        return records, pa.array([text for text, _, _ in found], pa.string()).take(pa.array(codes))
+        return records, pa.array([text for text, _, _ in found], pa.string()).take(
+            number_array(codes)
+        )
 
 
 def _texts(found: AttributeColumns) -> pa.Array:
@@ -110,7 +117,7 @@ class _First:
     def add(self, records: Ints, texts: pa.Array) -> None:
         free = self._place[records] < 0
         if not free.all():
-            records, texts = records[free], texts.filter(pa.array(free))
+            records, texts = records[free], _where(texts, free)
         self._place[records] = np.arange(self._size, self._size + len(records))
         self._parts.append(texts)
         self._size += len(records)
@@ -119,7 +126,7 @@ class _First:
         """Return the text of each record; None if none has one."""
         if not self._size:
             return None
-        places = pa.array(self._place, mask=self._place < 0)
+        places = number_array(self._place, self._place >= 0)
         return pa.concat_arrays(self._parts).take(places)
 
 
@@ -155,7 +162,7 @@ def _severities(columns: LogColumns, source: RecordSource) -> tuple[pa.Array, pa
     open_records = numbers == 0
     for scale, stated, texts in _stated_severities(source):
         free = open_records[stated]
-        records, coded = stated[free], texts.filter(pa.array(free)).dictionary_encode()
+        records, coded = stated[free], _where(texts, free).dictionary_encode()
         distinct = coded.dictionary.to_pylist()
         known = np.array([severity_of(text, scale) for text in distinct], np.int32)
         codes = coded.indices.to_numpy(zero_copy_only=False)
@@ -164,8 +171,8 @@ def _severities(columns: LogColumns, source: RecordSource) -> tuple[pa.Array, pa
         others = known[codes] == 0
         if others.any():
             levels = pa.array([level_of(0, text) or None for text in distinct], pa.string())
-            unknown.append((records[others], levels.take(pa.array(codes[others]))))
-    return pa.array(numbers, mask=numbers == 0), _levels(numbers, unknown)
+            unknown.append((records[others], levels.take(number_array(codes[others]))))
+    return number_array(numbers, numbers > 0), _levels(numbers, unknown)
 
 
 def _stated_severities(source: RecordSource) -> Iterator[tuple[Scale, Ints, pa.Array]]:
@@ -181,14 +188,14 @@ def _stated_severities(source: RecordSource) -> Iterator[tuple[Scale, Ints, pa.A
 def _levels(numbers: npt.NDArray[np.int32], unknown: list[tuple[Ints, pa.Array]]) -> pa.Array:
     codes = (numbers - 1) // 4
     plain = pa.DictionaryArray.from_arrays(
-        pa.array(codes, mask=numbers == 0), pa.array(LEVELS, pa.string())
+        number_array(codes, numbers > 0), pa.array(LEVELS, pa.string())
     )
     if not unknown:
         return plain
     first = _First(len(numbers))
     known = np.flatnonzero(numbers)
     if len(known):
-        first.add(known, plain.cast(pa.string()).take(pa.array(known)))
+        first.add(known, plain.cast(pa.string()).take(number_array(known)))
     for found in unknown:
         first.add(*found)
     return first.array().dictionary_encode()

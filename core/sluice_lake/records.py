@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
 from sluice_lake.derived import RecordSource, derived_arrays
-from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema
+from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
@@ -105,13 +105,6 @@ def _with_derived(
 
 def _plain(array: pa.Array) -> pa.Array:
     return array.cast(pa.string()) if pa.types.is_dictionary(array.type) else array
-
-
-def number_array(values: npt.NDArray[np.generic]) -> pa.Array:
-    """Wrap numbers without a copy; `pa.array` would import `numpy.ma`, and pandas if it exists."""
-    dense = np.ascontiguousarray(values)
-    buffers = [None, pa.py_buffer(dense)]
-    return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
 
 
 def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:

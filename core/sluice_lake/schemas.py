@@ -3,6 +3,8 @@
 import json
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.tables import ColumnType, Table
@@ -54,6 +56,19 @@ def _json_type(kind: ColumnType) -> str | dict[str, object]:
         "valueType": "string",
         "valueContainsNull": True,
     }
+
+
+def number_array(
+    values: npt.NDArray[np.generic], valid: npt.NDArray[np.bool_] | None = None
+) -> pa.Array:
+    """Wrap numbers without a copy, null where they are not `valid`.
+
+    `pa.array` would import `numpy.ma`, and pandas if it exists.
+    """
+    dense = np.ascontiguousarray(values)
+    bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = [bits, pa.py_buffer(dense)]
+    return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
 
 
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -58,7 +58,7 @@ def field_sql(field: RecordField) -> SqlStatement:
     if known.labels:
         cases = " ".join(f"WHEN {at} THEN '{label}'" for at, label in enumerate(known.labels))
         return SqlStatement(f"CASE {known.name} {cases} END")
-    if known.is_optional:
+    if known.is_optional and known.is_number:
         return SqlStatement(f"nullif({known.name}, 0)")  # 0 means that it is not known
     return SqlStatement(known.name)
 

@@ -186,7 +186,7 @@ def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
         match kind:
             case "logs":
                 assert dict(row["resource"]) == dict(RESOURCE)
-                found.append((*head, row["body"], row["severity"], attributes))
+                found.append((*head, row["body"], row["severity"] or 0, attributes))
             case "metrics":
                 packed = struct.pack("<d", row["value"])
                 found.append((*head, row["name"], packed, row["type"], attributes))

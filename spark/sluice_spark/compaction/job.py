@@ -323,9 +323,9 @@ class _Compactor:
         condition = " OR ".join(overlap.condition for overlap in overlaps)
         rows = read_files(self.spark, self.store_url, table, touched).where(condition)
         same = ["agent_id", "boot_id", "seq", "content"]
-        rows = rows.selectExpr(*same[:3], f"{content_of(table)} AS content", "file")
+        rows = rows.selectExpr(*same[:3], f"{content_of(table)} AS content", "data_file")
         doubled = rows.groupBy(*same).count().where("count > 1")
-        holding = rows.join(doubled.select(*same), same).select("file").distinct()
+        holding = rows.join(doubled.select(*same), same).select("data_file").distinct()
         self._rewrite(
             table, FileRewrite(files=tuple(files_with_rows(touched, holding)), unique=True)
         )
@@ -350,7 +350,7 @@ class _Compactor:
     ) -> list[DataFile]:
         rows = read_files(self.spark, self.store_url, table, files)
         deleted = only_deleted(rows, deletes)
-        return files_with_rows(files, deleted.select("file").distinct())
+        return files_with_rows(files, deleted.select("data_file").distinct())
 
     def _rewrite_without(
         self, table: Table, files: Sequence[DataFile], deletes: Sequence[DeleteRecord]

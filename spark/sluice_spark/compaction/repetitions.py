@@ -60,7 +60,7 @@ KEY: Final = "repetition_key"
 ROW_ID: Final = ("agent_id", "boot_id", "seq", KEY)
 """What names a row: overlapping batches may contain one sequence number twice."""
 REMOVED_SCHEMA: Final = (
-    "agent_id string, boot_id string, seq bigint, repetition_key string, file string,"
+    "agent_id string, boot_id string, seq bigint, repetition_key string, data_file string,"
     " witness_agent_id string, witness_boot_id string, witness_seq bigint"
 )
 _WHOLE_BOOT: Final = -1
@@ -153,7 +153,7 @@ class KeyedRow:
     agent_id: str
     boot_id: str
     seq: int
-    file: str
+    data_file: str
     may_go: bool
 
     @property
@@ -206,7 +206,7 @@ def removed_rows(rows: Any, rules: RepetitionRules, partition: str) -> Any:  # n
     columns = (
         KEY,
         "unix_micros(accepted_at) AS accepted_us",
-        *("agent_id", "boot_id", "seq", "file"),
+        *("agent_id", "boot_id", "seq", "data_file"),
         f"to_date(accepted_at) = date'{partition}' AS may_go",
     )
     narrow = rows.where(f"{KEY} IS NOT NULL").selectExpr(*columns)
@@ -238,7 +238,7 @@ def _encode(found: Sequence[Repetition]) -> pa.RecordBatch:
         "agent_id": [one.row.agent_id for one in found],
         "boot_id": [one.row.boot_id for one in found],
         KEY: [one.row.key for one in found],
-        "file": [one.row.file for one in found],
+        "data_file": [one.row.data_file for one in found],
         "witness_agent_id": [one.witness.agent_id for one in found],
         "witness_boot_id": [one.witness.boot_id for one in found],
     }
@@ -474,7 +474,7 @@ class RepetitionRemover:
             count = int(removed.count())
             if not count or self.dry_run:
                 return count
-            touched = files_with_rows(here, removed.select("file").distinct())
+            touched = files_with_rows(here, removed.select("data_file").distinct())
             names = {file.path for file in touched}
             others = [file for file in (*before, *here) if file.path not in names]
             plan = FileRewrite(

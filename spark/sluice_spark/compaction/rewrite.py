@@ -69,7 +69,7 @@ class FileRewrite:
 
 
 def read_files(spark: Session, store_url: str, table: Table, files: Sequence[DataFile]) -> Any:  # noqa: ANN401
-    """Return the rows of files as a DataFrame, each with the name of its file in the column `file`.
+    """Return the rows of files as a DataFrame, with the name of its file as `data_file`.
 
     Only the columns of `table` are read, which may be fewer than the files have.
 
@@ -83,8 +83,8 @@ def read_files(spark: Session, store_url: str, table: Table, files: Sequence[Dat
     if location.is_local:
         reader = spark.read.schema(spark_schema(stored)).option("recursiveFileLookup", "true")
         frame = reader.parquet(*(f"{location.uri}/{file.path}" for file in files))
-        return frame.selectExpr("*", "input_file_name() AS file")
-    schema = spark_schema(stored).add("file", "string")
+        return frame.selectExpr("*", "input_file_name() AS data_file")
+    schema = spark_schema(stored).add("data_file", "string")
     numbers = spark.range(0, len(files), 1, len(files))
     return numbers.mapInArrow(_file_reader(store_url, table, [file.path for file in files]), schema)
 
@@ -99,14 +99,14 @@ def _file_reader(store_url: str, table: Table, paths: Sequence[str]) -> Any:  # 
                     for rows in pq.ParquetFile(source).iter_batches(columns=schema.names):
                         whole = conform(pa.Table.from_batches([rows]), schema)
                         names = pa.repeat(pa.scalar(path), whole.num_rows)
-                        yield from whole.append_column("file", names).to_batches()
+                        yield from whole.append_column("data_file", names).to_batches()
 
     return read
 
 
 def files_with_rows(files: Sequence[DataFile], rows: Any) -> list[DataFile]:  # noqa: ANN401
-    """Return the files whose names are in the column `file` of a DataFrame."""
-    names = {row.file.rpartition("/")[2] for row in rows.collect()}
+    """Return the files whose names are in the column `data_file` of a DataFrame."""
+    names = {row.data_file.rpartition("/")[2] for row in rows.collect()}
     return [file for file in files if file.path.rpartition("/")[2] in names]
 
 
@@ -124,7 +124,7 @@ def rewrite(
     Raise `CommitConflict` if the files are no longer in the table: plan again. Raise `TableRefused`
     if fewer rows were read than the files contain.
     """
-    rows = read_files(spark, store_url, table, plan.files).drop("file")
+    rows = read_files(spark, store_url, table, plan.files).drop("data_file")
     frame = _kept_rows(rows, table, plan).selectExpr(
         "*", f"to_date(accepted_at) AS {ACCEPTED_DATE}"
     )

@@ -136,7 +136,7 @@ def plan_revision(
         units.unpersist()
         return None
     touched_files = files_with_rows(
-        files, rows.join(units, UNIT, "left_semi").select("file").distinct()
+        files, rows.join(units, UNIT, "left_semi").select("data_file").distinct()
     )
     return RollupRevision(
         units=units,

@@ -49,7 +49,7 @@ def test_only_the_columns_of_an_identity_are_read_from_a_bucket(
     rows = pa.Table.from_batches(list(read(iter([numbers]))))
     columns = ["agent_id", "boot_id", "seq_start", "seq_end", "kind"]
     assert asked == [columns] * len(paths)
-    assert rows.column_names == [*columns, "file"]
+    assert rows.column_names == [*columns, "data_file"]
     assert sorted(rows.column("seq_start").to_pylist()) == [0, 10]
 
 
@@ -60,7 +60,7 @@ def test_whole_rows_with_attributes_are_read_from_a_bucket(tmp_path: Path) -> No
     paths = [one.path for one in list_files(place.table("logs"), LOGS)]
     read = rewrite._file_reader(place.url, LOGS, paths)
     numbers = pa.RecordBatch.from_arrays([pa.array([0])], names=["id"])
-    rows = pa.Table.from_batches(list(read(iter([numbers])))).drop_columns("file")
+    rows = pa.Table.from_batches(list(read(iter([numbers])))).drop_columns("data_file")
     assert rows.equals(
         pq.ParquetFile(place.root / "lake/v1/logs" / paths[0]).read().cast(rows.schema)
     )

@@ -21,7 +21,13 @@ from sluice_spark.compaction.repetitions import (
 )
 
 REQUEST = KeyedRow(
-    key="k", accepted_us=0, agent_id="door:shop:3f", boot_id="0" * 32, seq=0, file="f", may_go=True
+    key="k",
+    accepted_us=0,
+    agent_id="door:shop:3f",
+    boot_id="0" * 32,
+    seq=0,
+    data_file="f",
+    may_go=True,
 )
 COMBINED = replace(REQUEST, agent_id="door:shop:c0", boot_id="01" + "A" * 24)
 LOGS = RepetitionRules(kind="logs", attributes=("log.offset",), window_s=86_400)
