@@ -231,10 +231,10 @@ async def test_only_the_forward_door_needs_no_http_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unused = free_port()
-    monkeypatch.setattr(agent_settings, "DOORS_LISTEN", f"127.0.0.1:{unused}")
-
+    address = f"127.0.0.1:{unused}"
+    monkeypatch.setattr(agent_settings, "DOORS_LISTEN", address)
     port, stop = free_port(), asyncio.Event()
-    how = {"doors": ("forward",), "doors_listen": "", "forward_listen": f"[::1]:{port}"}
+    how = {"doors": ("forward",), "doors_listen": address, "forward_listen": f"[::1]:{port}"}
     given = settings(tmp_path, 0, **how)
     agent = asyncio.create_task(run_agent(given, stop=stop))
     for _ in range(500):

@@ -225,9 +225,9 @@ PER_COMMIT = 12
 async def check_growth(place: Deployment, batches: int) -> None:
     """Run two rounds and compare what each prefix contains with the page."""
     await create_authority(place.store, place.authority)
-    await place.round(batches)
+    await place.run_pass(batches)
     first, first_bytes = await place.measure()
-    await place.round(batches)
+    await place.run_pass(batches)
     second, second_bytes = await place.measure()
     for prefix in ALL_PREFIXES:
         print(f"{prefix:24} {first[prefix]:>8} {first_bytes[prefix]:>12}", end="")

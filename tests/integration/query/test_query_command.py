@@ -59,6 +59,7 @@ def test_json_output_is_ndjson_with_the_summary_as_its_last_line(place: Deployme
         "boot_id": "b1",
         "seq": 0,
         "body": "first ä",
+        "service": "web",
         "attributes": {"k": "v"},
         "resource": {"service.name": "web"},
     }

@@ -23,6 +23,7 @@ from support.spark_local import ingest_locally
 from sluice_lake.source_ranges import source_range_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
+from sluice_query import rollups as rollups_module
 from sluice_query import search
 from sluice_query.request import Aggregate, Query, Series
 from sluice_query.result import QueryResult
@@ -279,20 +280,21 @@ def test_every_sample_counts_once_while_the_jobs_work(
     rollups.run()
     sender.send(START_NS + 95 * 10**9, 1.0, 2.0, 4.0)
     expected = run_query(place, series_query(raw=True)).points
-    before: Callable[..., Any] = getattr(search, step)
+    module = rollups_module if step in ("open_rollups", "choose_rollups") else search
+    before: Callable[..., Any] = getattr(module, step)
 
     def move() -> None:
         ingest_locally(place.url)
         rollups.run()
 
     def moving(*given: Any, **named: Any) -> Any:
-        monkeypatch.setattr(search, step, before)
+        monkeypatch.setattr(module, step, before)
         thread = threading.Thread(target=move)
         thread.start()
         thread.join()
         return before(*given, **named)
 
-    monkeypatch.setattr(search, step, moving)
+    monkeypatch.setattr(module, step, moving)
     result = run_query(place, series_query())
     assert result.points == expected
     assert result.summary.rollup_segments_read > 0

@@ -72,6 +72,7 @@ def test_fields_and_values_of_lake_and_pending_batches(place: Deployment) -> Non
         assert counted == {
             "agent_id": (total, 2),
             "boot_id": (total, 1),
+            "service": (total, 1),
             "body": (total, None),
             "attributes.path": (total, 2),
             'attributes."a=b"': (total, 1),
