@@ -53,7 +53,7 @@ def _log_rows(start: int, count: int, agent: str) -> tuple[Columns, list[Any]]:
             ts_ns=T0_NS + n * 1_000_000_007,
             body=f"{agent} line {n} ä€ {'x' * (n % 13)}",
             severity=n % 25,
-            attributes={"path": f"/p/{n % 3}", "level": "info"} if n % 2 else {},
+            attributes={"path": f"/p/{n % 3}", "grade": "info"} if n % 2 else {},
         )
         for n in range(start, start + count)
     ]

@@ -129,5 +129,5 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "f8e0bc823bd715120aab22e005ce8d0b1c904eaa1d5c47113c74455aa82a3a04"
+        "f91bc4af6c7af9d17117dea780a9b92dfd87f9087363b4429970c3dcb6d390f3"
     )
