@@ -237,19 +237,19 @@ class RecordReader:
         count = int(ends[-1]) + 1 if len(ends) else 0
         if not count:
             return OpenRecords(groups.is_ordinary)
-        taken = text.end_of(count)
+        taken = block.data[: text.end_of(count)]
         if form_from < count:
             columns = self._structured(text.groups(ends), form_from, text)
         else:
             columns = logs_from_block(
-                block.data[:taken],
+                taken,
                 arrived_ns=arrived_ns,
                 zone=self._zone,
                 shared=shared,
                 newlines=newlines[:count],
                 ends=None if len(ends) == count else ends[ends < len(newlines)],
             )
-        return ReadRecords(columns, block.data[:taken])
+        return ReadRecords(columns, taken)
 
     def _piece(self, block: LineBlock, shared: Mapping[str, str], arrived_ns: UnixNs) -> LogColumns:
         return logs_from_block(

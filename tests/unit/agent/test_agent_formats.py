@@ -151,6 +151,17 @@ def test_the_last_lines_wait_for_more(log: Path) -> None:
     assert reader.poll(GROUP_WAIT_S) == [(ARRIVED_NS, "two\n\tat a\n\tat b", 0, {})]
 
 
+def test_a_part_that_is_never_completed_is_sent(log: Path) -> None:
+    """After a while without a further line, and marked; the lines before it do not wait for it."""
+    log.write_bytes(cri("stdout", "F", "before") + cri("stdout", "P", "part"))
+    reader = Reader(log)
+    reader.poll()
+    assert reader.poll(GROUP_WAIT_S) == [
+        (NS + 1, "before", 0, {"log.iostream": "stdout"}),
+        (NS + 1, "part", 0, {"log.iostream": "stdout", "sluice.continues": "true"}),
+    ]
+
+
 def test_a_pattern_states_the_first_lines(log: Path) -> None:
     data = b"#1\nb\n#2\n c\nd\n"
     found = read_whole(log, data, multiline_start="^#")
