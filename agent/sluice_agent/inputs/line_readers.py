@@ -367,13 +367,8 @@ def _times(status: os.stat_result) -> _Times:
 
 
 def _decode_wide(data: bytes, encoding: str) -> bytes:
-    """Return UTF-16 as UTF-8.
-
-    Half of a pair at the end is left out. Elsewhere it becomes U+FFFD, which also has two bytes.
-    """
+    """Return UTF-16 as UTF-8; half of a pair becomes U+FFFD, which also has two bytes."""
     text = data[: len(data) & ~1].decode(encoding, errors="surrogatepass")
-    if "\ud800" <= text[-1:] <= "\udbff":
-        text = text[:-1]
     return _SURROGATE.sub("\ufffd", text).encode()
 
 
