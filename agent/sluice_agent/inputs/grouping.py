@@ -32,6 +32,9 @@ from sluice_agent.inputs.columns import Newlines
 GROUP_LINES_MAX: Final = 1000
 GROUP_BYTES_MAX: Final = 1024 * 1024
 """A longer group becomes several records."""
+LINE_WAIT_S: Final = 0.5
+GROUP_WAIT_S: Final = 3.0
+"""How long the last line, or a trace or part at the end, waits for a line that continues it."""
 Group = tuple[int, int]
 """The numbers of the first and the last line of a group."""
 Alone = re.Pattern[bytes] | None
