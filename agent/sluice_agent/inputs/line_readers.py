@@ -153,8 +153,9 @@ class FollowedFile:
         return os.fstat(self._number)
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes after the offset."""
-        return max(0, self.status().st_size - self.offset)
+        """Return the number of bytes after the offset; half a unit of UTF-16 is none."""
+        left = max(0, self.status().st_size - self.offset)
+        return left & ~1 if self._wide else left
 
     def change(self) -> FileChange:
         """Return what changed since the last call; the last blocks before the position are read.

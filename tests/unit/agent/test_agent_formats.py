@@ -169,6 +169,8 @@ def test_a_pattern_states_the_first_lines(log: Path) -> None:
     wrapped = b"".join(cri("stdout", "F", one.decode()) for one in data.splitlines())
     found = read_whole(log, wrapped, multiline_start="^#")
     assert [body for _, body, _, _ in found] == ["#1\nb", "#2\n c\nd"]
+    found = read_whole(log, b"a\n b\n\n{}\n", multiline_start="^", format=Format.TEXT)
+    assert [body for _, body, _, _ in found] == ["a", " b", "", "{}"]
     with pytest.raises(BadUsage, match="multiline_start=`\\(`"):
         pattern_matches("(")
 
