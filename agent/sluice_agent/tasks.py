@@ -269,6 +269,8 @@ async def _read_pipe(agent: Agent, pipe: PipeInput, stop: asyncio.Event) -> None
         ended = read_result.ended
         if read_result.block is not None:
             await agent.batcher.put(read_result.block)
+    while (rest := pipe.read_rest(now_ns=agent.clock.now_ns())) is not None:
+        await agent.batcher.put(rest)
 
 
 async def _drain(agent: Agent, stop: asyncio.Event, drain_s: float, *, wait_for_all: bool) -> None:

@@ -32,6 +32,8 @@ from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.units import Digest
 
 ROOT: Final = Path(".demo")
+EACH_LINE: Final = ("--format", "text", "--multiline-start", "^")
+"""The check compares lines, so each is a record."""
 AGENT: Final = "demo-host"
 TOOL: Final = "demo-tool"
 PAST: Final = "2020-01-01T00:00:00Z"
@@ -87,7 +89,7 @@ class Demo:
         return (
             *("agent", "run", "--gateway", self.gateways, "--agent-id", AGENT),
             *("--key", self.key(AGENT), "--spool", str(self.folder / "spool")),
-            *("--paths", str(self.folder / "logs" / "*"), *more),
+            *("--paths", str(self.folder / "logs" / "*"), *EACH_LINE, *more),
         )
 
     def entries_frame(self, value: bytes) -> str:

@@ -101,8 +101,7 @@ def unwrap_docker(line: bytes) -> WrappedLine | None:
     return WrappedLine(whole, ts_ns, found.stream, len(whole) == len(text), attributes)
 
 
-@dataclass(frozen=True, slots=True)
-class WrappedGroup:
+class WrappedGroup(NamedTuple):
     """Lines of one stream that are one record.
 
     Attributes:
@@ -121,24 +120,13 @@ class WrappedGroup:
 
 
 @dataclass(slots=True)
-class _Whole:
-    """A line of a program, joined from its parts."""
-
-    first: int
-    last: int
-    text: bytes
-    line: WrappedLine
-    continues: bool
-
-
-@dataclass(slots=True)
 class _Stream:
     """The open line and the open group of one stream."""
 
     grouping: LineGrouping
     parts: list[tuple[int, WrappedLine]] = field(default_factory=list)
     parts_bytes: int = 0
-    wholes: list[_Whole] = field(default_factory=list)
+    wholes: list[WrappedGroup] = field(default_factory=list)
     matches: Matches | None = None
     last: int = 0
     last_ns: int = 0
@@ -151,6 +139,8 @@ class _Stream:
 
     def add(self, number: int, line: WrappedLine) -> list[WrappedGroup]:
         self.last, self.last_ns = number, line.ts_ns or self.last_ns
+        if not self.parts and not line.is_part:
+            return self._add_whole(WrappedGroup(number, number, line.text, line))
         self.parts.append((number, line))
         self.parts_bytes += len(line.text)
         exceeds = self.parts_bytes >= PART_BYTES_MAX or len(self.parts) >= PARTS_MAX
@@ -175,26 +165,29 @@ class _Stream:
     def _join(self, *, continues: bool) -> list[WrappedGroup]:
         parts, self.parts, self.parts_bytes = self.parts, [], 0
         text = b"".join(line.text for _, line in parts)
-        whole = _Whole(parts[0][0], parts[-1][0], text, parts[0][1], continues)
-        self.wholes.append(whole)
-        starts = None if self.matches is None else bool(self.matches([text])[0])
-        found = self._take(self.grouping.add(whole.first, text, starts=starts))
+        whole = WrappedGroup(parts[0][0], parts[-1][0], text, parts[0][1], continues)
+        found = self._add_whole(whole)
         return found + self._take(self.grouping.end()) if continues else found
 
+    def _add_whole(self, whole: WrappedGroup) -> list[WrappedGroup]:
+        """Add a line that is whole; return the groups that end before it."""
+        starts = None if self.matches is None else bool(self.matches([whole.text])[0])
+        found = self._take(self.grouping.add(whole.first, whole.text, starts=starts))
+        self.wholes.append(whole)
+        return found
+
     def _take(self, groups: list[Group]) -> list[WrappedGroup]:
+        """Remove lines that are groups, each given by the numbers of its first and last line."""
+        if len(groups) == len(self.wholes):
+            found, self.wholes = self.wholes, []
+            return found
         found = []
         for _, last in groups:
             size = next(at for at, one in enumerate(self.wholes, 1) if one.first == last)
             wholes, self.wholes = self.wholes[:size], self.wholes[size:]
-            found.append(
-                WrappedGroup(
-                    wholes[0].first,
-                    wholes[-1].last,
-                    b"\n".join(one.text for one in wholes),
-                    wholes[0].line,
-                    continues=wholes[-1].continues,
-                )
-            )
+            text = b"\n".join(one.text for one in wholes)
+            first, final = wholes[0], wholes[-1]
+            found.append(WrappedGroup(first.first, final.last, text, first.line, final.continues))
         return found
 
 

@@ -49,6 +49,7 @@ from sluice_agent.inputs.formats import (
     RecordReader,
     pattern_matches,
 )
+from sluice_agent.inputs.grouping import GROUP_WAIT_S, LINE_WAIT_S
 from sluice_agent.inputs.line_readers import FileChange, FollowedFile, source_of
 from sluice_agent.settings import FileSettings, Format, split_format
 from sluice_agent.spool.batching import RecordBlock, cost_bytes
@@ -125,9 +126,6 @@ def may_be_copy(file: FollowedFile, checkpoint: FileCheckpoint) -> bool:
 
 POLL_BYTES_MAX: Final = 4 * 1024 * 1024
 DISCOVER_S: Final = 1.0
-LINE_WAIT_S: Final = 0.5
-GROUP_WAIT_S: Final = 3.0
-"""How long the last line, or a trace or part at the end, waits for a line that continues it."""
 UNREADABLE_S: Final = 30.0
 """Time after which a file that could not be read is tried again."""
 _OTHERS: Final = 2

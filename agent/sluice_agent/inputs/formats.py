@@ -10,12 +10,12 @@ same however many lines are known, and after a restart. A line of another form i
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from sluice_agent.inputs.columns import CONTINUES, Newlines, find_newlines, logs_from_block
 from sluice_agent.inputs.containers import (
@@ -121,27 +121,20 @@ def _first_form(
 def pattern_matches(pattern: str) -> Matches | None:
     """Return whether a regex is in each of some lines; None for no regex.
 
-    RE2 takes linear time for any pattern and line.
-
     Raises:
-        BadUsage: The regex has an error, or the extra with RE2 is missing.
+        BadUsage: The regex has an error, or the extra with its library is missing.
     """
     if not pattern:
         return None
     try:
-        import pyarrow as pa  # noqa: PLC0415 - rarely needed
-        from pyarrow.compute import match_substring_regex  # noqa: PLC0415
-
-        match_substring_regex(pa.array([b""]), pattern)
+        # By its name, because the agent does not depend on the library.
+        patterns = import_module("sluice_doors.arrow.patterns")
     except ImportError as error:
         raise BadUsage("multiline_start needs the extra `doors`") from error
-    except pa.ArrowInvalid as error:
+    try:
+        matches: Matches = patterns.compile_pattern(pattern)
+    except ValueError as error:
         raise BadUsage(f"regex cannot be read: {error}, multiline_start=`{pattern}`") from error
-
-    def matches(lines: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-        found = match_substring_regex(pa.array(lines, pa.large_binary()), pattern)
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-
     return matches
 
 
@@ -244,19 +237,19 @@ class RecordReader:
         count = int(ends[-1]) + 1 if len(ends) else 0
         if not count:
             return OpenRecords(groups.is_ordinary)
-        taken = text.end_of(count)
+        taken = block.data[: text.end_of(count)]
         if form_from < count:
             columns = self._structured(text.groups(ends), form_from, text)
         else:
             columns = logs_from_block(
-                block.data[:taken],
+                taken,
                 arrived_ns=arrived_ns,
                 zone=self._zone,
                 shared=shared,
                 newlines=newlines[:count],
                 ends=None if len(ends) == count else ends[ends < len(newlines)],
             )
-        return ReadRecords(columns, block.data[:taken])
+        return ReadRecords(columns, taken)
 
     def _piece(self, block: LineBlock, shared: Mapping[str, str], arrived_ns: UnixNs) -> LogColumns:
         return logs_from_block(

@@ -19,7 +19,7 @@ Python's `traceback`, Go's `runtime/panic.go`, Node's `lib/internal/errors.js`.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -32,6 +32,9 @@ from sluice_agent.inputs.columns import Newlines
 GROUP_LINES_MAX: Final = 1000
 GROUP_BYTES_MAX: Final = 1024 * 1024
 """A longer group becomes several records."""
+LINE_WAIT_S: Final = 0.5
+GROUP_WAIT_S: Final = 3.0
+"""How long the last line, or a trace or part at the end, waits for a line that continues it."""
 Group = tuple[int, int]
 """The numbers of the first and the last line of a group."""
 Alone = re.Pattern[bytes] | None
@@ -112,7 +115,10 @@ def next_state(state: State, line: bytes, alone: Alone) -> State | None:
         return _after_indented(state, line)
     if _EVENT.match(line):
         return None
-    return next((after for fits, after in _LINES_AFTER.get(state, []) if fits(line)), None)
+    for fits, after in _LINES_AFTER.get(state, ()):
+        if fits(line):
+            return after
+    return None
 
 
 def _after_indented(state: State, line: bytes) -> State:
@@ -137,7 +143,7 @@ def _is_of_trace(line: bytes) -> bool:
     return _CAUSE.match(line) is not None or _CLOSING.match(line) is not None
 
 
-_LINES_AFTER: Final[dict[State, list[tuple[Callable[[bytes], object], State]]]] = {
+_LINES_AFTER: Final[dict[State, Sequence[tuple[Callable[[bytes], object], State]]]] = {
     State.PLAIN: [(_GOROUTINE.match, State.GO)],
     State.EVENT: [(_GOROUTINE.match, State.GO)],
     State.GO: [(_is_of_go, State.GO)],

@@ -6,24 +6,29 @@ import re
 import select
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from sluice_agent.inputs.columns import (
-    CONTINUES,
     PATH_ATTRIBUTE,
     Newlines,
     find_newlines,
-    logs_from_block,
 )
 from sluice_agent.inputs.containers import pod_attributes
 from sluice_agent.inputs.file_identity import BLOCK_BYTES, PrefixDigest
 from sluice_agent.inputs.file_names import shown_name, stored_path
-from sluice_agent.inputs.formats import LineBlock, RecordReader
-from sluice_agent.inputs.grouping import GROUP_BYTES_MAX
+from sluice_agent.inputs.formats import (
+    HEAD_BYTES,
+    LineBlock,
+    OpenRecords,
+    ReadRecords,
+    RecordReader,
+)
+from sluice_agent.inputs.grouping import GROUP_BYTES_MAX, GROUP_WAIT_S, LINE_WAIT_S
 from sluice_agent.settings import BLOCK_READ_BYTES_MIN, BlockLimits, Zone
-from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock
+from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock, cost_bytes
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.records import NO_ATTRIBUTES
 from sluice_protocol.units import UnixNs
@@ -148,8 +153,9 @@ class FollowedFile:
         return os.fstat(self._number)
 
     def unread_bytes(self) -> int:
-        """Return the number of bytes after the offset."""
-        return max(0, self.status().st_size - self.offset)
+        """Return the number of bytes after the offset; half a unit of UTF-16 is none."""
+        left = max(0, self.status().st_size - self.offset)
+        return left & ~1 if self._wide else left
 
     def change(self) -> FileChange:
         """Return what changed since the last call; the last blocks before the position are read.
@@ -367,13 +373,8 @@ def _times(status: os.stat_result) -> _Times:
 
 
 def _decode_wide(data: bytes, encoding: str) -> bytes:
-    """Return UTF-16 as UTF-8.
-
-    Half of a pair at the end is left out. Elsewhere it becomes U+FFFD, which also has two bytes.
-    """
+    """Return UTF-16 as UTF-8; half of a pair becomes U+FFFD, which also has two bytes."""
     text = data[: len(data) & ~1].decode(encoding, errors="surrogatepass")
-    if "\ud800" <= text[-1:] <= "\udbff":
-        text = text[:-1]
     return _SURROGATE.sub("\ufffd", text).encode()
 
 
@@ -418,53 +419,91 @@ class PipeRead:
 
 
 class PipeInput:
-    """Reads lines from a file descriptor until its end. A read blocks for at most `WAIT_S`."""
+    """Reads records from a file descriptor until its end. A read blocks for at most `WAIT_S`."""
 
     def __init__(
         self, descriptor: int, *, zone: Zone = None, limits: BlockLimits = DEFAULT_LIMITS
     ) -> None:
         self._descriptor = descriptor
-        self._zone = zone
         self._limits = limits
+        self._records = RecordReader(zone=zone)
+        self._head = b""
+        self._offset = 0
         self._rest = b""
-        self._has_lines = False
+        self._has_records = False
         self._closed = False
         self._is_start = True
+        self._idle_s = 0.0
 
     def read(self, *, now_ns: UnixNs) -> PipeRead:
-        """Return lines that were left by the last read, or that arrived within `WAIT_S`."""
-        if not self._has_lines and not self._closed:
-            if not select.select([self._descriptor], [], [], WAIT_S)[0]:
-                return PipeRead(block=None, ended=False)
-            data = os.read(self._descriptor, min(self._limits.read_bytes, LINE_BYTES_MAX))
-            self._rest += data
-            self._closed = not data
-            if self._is_start and (self._closed or len(self._rest) >= len(BOM)):
-                self._rest, self._is_start = self._rest.removeprefix(BOM), False
+        """Return records that were left by the last read, or that arrived within `WAIT_S`."""
+        if not self._has_records and not self._closed:
+            self._receive()
         block = self._take(now_ns)
         return PipeRead(block=block, ended=self._closed and not self._rest)
 
-    def _take(self, now_ns: UnixNs) -> RecordBlock | None:
-        """Remove the next lines from what was read."""
-        newlines = find_newlines(self._rest)
-        found, size_bytes = len(newlines), 0
-        if found:
-            newlines = _within(newlines, RECORD_COST_BYTES, self._limits)
-            size_bytes = int(newlines[-1]) + 1
-        elif self._closed:
-            size_bytes = len(self._rest)
-        elif len(self._rest) >= LINE_BYTES_MAX + _LINE_END_BYTES_MAX:
-            size_bytes = character_end(self._rest[:LINE_BYTES_MAX])
-        text, self._rest = self._rest[:size_bytes], self._rest[size_bytes:]
-        self._has_lines = found > len(newlines)
-        continues = not found and not self._closed
-        return self._block(text, now_ns, continues=continues) if text else None
+    def read_rest(self, *, now_ns: UnixNs) -> RecordBlock | None:
+        """Return the lines that wait for others, when nothing more will be read."""
+        self._closed = True
+        return self._take(now_ns)
 
-    def _block(self, text: bytes, now_ns: UnixNs, *, continues: bool) -> RecordBlock:
-        columns = logs_from_block(
-            text,
-            arrived_ns=now_ns,
-            zone=self._zone,
-            shared=CONTINUES if continues else NO_ATTRIBUTES,
+    def _receive(self) -> None:
+        if not select.select([self._descriptor], [], [], WAIT_S)[0]:
+            self._idle_s += WAIT_S
+            return
+        data = os.read(self._descriptor, min(self._limits.read_bytes, LINE_BYTES_MAX))
+        self._idle_s = 0.0
+        self._rest += data
+        self._closed = not data
+        if self._is_start and (self._closed or len(self._rest) >= len(BOM)):
+            self._rest, self._is_start = self._rest.removeprefix(BOM), False
+            data = self._rest
+        if not self._records.is_decided and not self._is_start:
+            self._head = (self._head + data)[:HEAD_BYTES]
+            self._records.decide(self._head)
+
+    def _take(self, now_ns: UnixNs) -> RecordBlock | None:
+        """Remove the next records from what was read."""
+        block = self._lines()
+        found = None if block is None else self._read(block, now_ns)
+        if not isinstance(found, ReadRecords):
+            self._has_records = False
+            return None
+        self._rest = self._rest[len(found.data) :]
+        self._offset += len(found.data)
+        self._has_records = block is not None and block.has_more
+        return RecordBlock(columns=found.columns, cost_bytes=cost_bytes(found.columns))
+
+    def _lines(self) -> LineBlock | None:
+        """Return the next lines as a block; None if there is no whole line yet."""
+        every = find_newlines(self._rest)
+        if not len(every):
+            if self._closed:
+                return LineBlock(data=self._rest) if self._rest else None
+            if len(self._rest) < LINE_BYTES_MAX + _LINE_END_BYTES_MAX:
+                return None
+            return LineBlock(
+                data=self._rest[: character_end(self._rest[:LINE_BYTES_MAX])], continues=True
+            )
+        newlines = _within(every, RECORD_COST_BYTES, self._limits)
+        if len(newlines) < len(every):
+            newlines = every[: len(newlines) + 1]
+            return LineBlock(
+                data=self._rest[: int(newlines[-1]) + 1], newlines=newlines, has_more=True
+            )
+        end = len(self._rest) if self._closed else int(every[-1]) + 1
+        is_ended = len(self._rest) - end > LINE_BYTES_MAX
+        return LineBlock(data=self._rest[:end], newlines=every, is_ended=is_ended)
+
+    def _read(self, block: LineBlock, now_ns: UnixNs) -> ReadRecords | OpenRecords:
+        read = partial(
+            self._records.read, shared=NO_ATTRIBUTES, offset=self._offset, arrived_ns=now_ns
         )
-        return RecordBlock(columns=columns, cost_bytes=len(text) + RECORD_COST_BYTES * len(columns))
+        found = read(block, complete=block.is_ended or (self._closed and not block.has_more))
+        if isinstance(found, OpenRecords) and block.has_more:
+            found = read(LineBlock(data=self._rest), complete=self._closed, only_first=True)
+        if isinstance(found, OpenRecords):
+            wait_s = LINE_WAIT_S if found.is_ordinary else GROUP_WAIT_S
+            if self._idle_s >= wait_s or len(self._rest) > _GROUP_READ_BYTES:
+                found = read(block, complete=True)
+        return found

@@ -1,4 +1,4 @@
-"""The pipe input: whole lines and very long lines."""
+"""The pipe input: whole lines, very long lines, formats and traces."""
 
 import os
 from pathlib import Path
@@ -12,6 +12,7 @@ NOW = UnixNs(5)
 
 
 def test_a_pipe_returns_whole_lines() -> None:
+    """The last one once no other continues it."""
     reading, writing = os.pipe()
     try:
         pipe = PipeInput(reading)
@@ -65,6 +66,32 @@ def test_a_block_of_a_pipe_never_exceeds_a_batch(tmp_path: Path) -> None:
     assert max(len(block.columns) for block in blocks) == 50
 
 
-def bodies(pipe: PipeInput) -> list[bytes]:
-    block = pipe.read(now_ns=NOW).block
-    return [] if block is None else block.columns.body.slices()
+def test_a_pipe_has_formats_and_traces(tmp_path: Path) -> None:
+    """With any sizes of reads; lines that wait at a stop are returned."""
+    data = b'banner\n{"message":"a","n":1}\nError: x\n  at b\n{"message":"c"}\nlast\n at d\n'
+    (tmp_path / "input").write_bytes(data)
+    for read_bytes in (3, 20, 1000):
+        with (tmp_path / "input").open("rb", buffering=0) as file:
+            pipe = PipeInput(file.fileno(), limits=BlockLimits(read_bytes=read_bytes))
+            found: list[bytes] = []
+            for _ in range(len(data)):
+                found += bodies(pipe, reads=1)
+            assert found == [b"banner", b"a", b"Error: x\n  at b", b"c", b"last\n at d"]
+    reading, writing = os.pipe()
+    os.write(writing, b"one\n two\n")
+    pipe = PipeInput(reading)
+    assert bodies(pipe, reads=1) == []
+    rest = pipe.read_rest(now_ns=NOW)
+    assert rest is not None
+    assert rest.columns.body.slices() == [b"one\n two"]
+    os.close(reading)
+    os.close(writing)
+
+
+def bodies(pipe: PipeInput, reads: int = 8) -> list[bytes]:
+    """Return the bodies of the first of some reads that has any."""
+    for _ in range(reads):
+        block = pipe.read(now_ns=NOW).block
+        if block is not None:
+            return block.columns.body.slices()
+    return []
