@@ -87,8 +87,8 @@ _LEVELS: Final = """
 
 The first of these keys counts that the attributes contain, then the first that the resource
 contains; a severity number of the protocol (OTLP, syslog) counts before both. `level` is `trace`,
-`debug`, `info`, `warn`, `error` or `fatal`. A level that nobody knows is shown as it was sent, in
-lower case, and its severity is empty.
+`debug`, `info`, `warn`, `error` or `fatal`. An unknown level is shown as it was sent,
+in lower case, and its severity is empty.
 
 """
 _NUMBERS: Final = """

@@ -104,7 +104,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run an async test in an event loop of its own: for the gateway that of the gateway."""
+    """Run an async test in a new event loop: for the gateway that of the gateway."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     of_gateway = pyfuncitem.path.parent.name == "gateway" and "unit" not in pyfuncitem.path.parts

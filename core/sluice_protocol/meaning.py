@@ -209,7 +209,7 @@ _SUFFIX: Final = re.compile(r"([^\W\d_]+)(?:([1-4])|[+-][0-9]{1,3})")
 
 @lru_cache(maxsize=4_096)
 def severity_of(text: str, scale: Scale = Scale.LOGGER) -> int:
-    """Return the OpenTelemetry severity number of a level as it was sent; 0 if nobody knows it.
+    """Return the OpenTelemetry severity number of a level as it was sent; 0 for an unknown one.
 
     Names count in any case and inside brackets, numbers by the scale of their key.
     """

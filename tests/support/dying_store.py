@@ -62,7 +62,7 @@ class RefusingStore(CountingStore):
     Attributes:
         refuses: The prefixes of the keys whose creates fail.
         applies: Whether a create that fails takes effect.
-        error: What it raises: a store that is unreachable is asked again, one that denies is not.
+        error: What it raises: an unreachable store is tried again, one that denies is not.
     """
 
     def __init__(self, inner: ObjectStore) -> None:

@@ -45,8 +45,8 @@ class RecordFields:
     """The keys of an object that have a meaning; nested ones are separated by dots.
 
     The first of `time` with a time counts, and the first of `message` with a text is the body. A
-    single key counts whatever its value is, because somebody named it. `received_ns` is the time of
-    records without one.
+    single key was named by the client, and counts whatever its value is. `received_ns` is the time
+    of records without one.
     """
 
     time: tuple[str, ...] = TIME_KEYS

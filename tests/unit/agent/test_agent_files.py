@@ -322,7 +322,7 @@ def test_a_block_never_exceeds_a_batch(tmp_path: Path) -> None:
     while polled := follower.input.poll(now_s=0, now_ns=UnixNs(1), sealed={}, final=True).blocks:
         blocks += polled
     assert [one for block in blocks for one in block.columns.body.slices()] == lines
-    assert max(len(block.columns) for block in blocks) == 30
+    assert max(len(block.columns) for block in blocks) in (29, 30)
     assert [len(block.columns) for block in blocks if block.cost_bytes > 4000] == [1]
 
 

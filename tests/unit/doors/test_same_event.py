@@ -171,7 +171,7 @@ def test_the_doors_with_fields_of_their_own_have_the_same_answer(
 
 
 def test_syslog_has_the_same_answer() -> None:
-    """Its structured data has names of its own, which stay attributes."""
+    """Its structured data has longer names, which stay attributes."""
     found = answers(syslog({}))
     own = {"instance", "trace_id", "request"}
     assert {key: found[key] for key in EXPECTED if key not in own} == {
