@@ -242,6 +242,8 @@ class DoorSettings:
             raise BadUsage("forward_keys needs forward_listen")
         if self.tls_key is not None and self.tls_cert is None:
             raise BadUsage("door_tls_key needs door_tls_cert")
+        by_http = self.listen if self.http_doors else ""
+        _check_reach("doors_listen", by_http, "door_tokens", self.tokens)
         _check_reach("otlp_grpc_listen", self.otlp_grpc_listen, "door_tokens", self.tokens)
         _check_reach("forward_listen", self.forward_listen, "forward_keys", self.forward_keys)
 
@@ -495,15 +497,8 @@ class AgentSettings:
 
         Raises:
             BadUsage: Doors would be open to other machines without a token, or the settings of a
-                port are wrong. Only `otlp` alone may be open: its clients are on a trusted network,
-                as those of other OTLP receivers.
+                port are wrong.
         """
-        host = parse_listen(self.doors_listen)[0] if self.doors else ""
-        needs_token = bool(self.doors) and set(self.doors) != {"otlp"}
-        if needs_token and not self.door_tokens and not _is_local(host):
-            raise BadUsage(
-                f"set door_tokens to listen beyond this machine, doors_listen=`{self.doors_listen}`"
-            )
         return DoorSettings(
             doors=tuple(dict.fromkeys(self.doors)),
             listen=self.doors_listen,

@@ -22,7 +22,7 @@ from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import AgentSettings, WhenFull
 from sluice_agent.spool.spool import Spool
 from sluice_doors.api import DoorsApi
-from sluice_doors.table import HTTP_DOORS
+from sluice_doors.table import HTTP_DOORS, DoorName
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 
@@ -282,11 +282,12 @@ def test_wrong_settings_are_reported(how: dict[str, str], message: str) -> None:
         AgentSettings(gateway="http://a", doors=("json",), **how).for_doors()
 
 
-def test_only_otlp_alone_is_open_to_other_machines_without_tokens() -> None:
-    there = {"gateway": "http://a", "doors_listen": "0.0.0.0:1"}
-    alone = AgentSettings(doors=("otlp",), **there).for_doors()
-    assert (alone.doors, alone.listen) == (("otlp",), "0.0.0.0:1")
+@pytest.mark.parametrize("doors", [("otlp",), ("otlp", "json")])
+def test_no_door_is_open_to_other_machines_without_tokens(doors: tuple[DoorName, ...]) -> None:
+    there = AgentSettings(gateway="http://a", doors=doors, doors_listen="0.0.0.0:1")
     with pytest.raises(BadUsage, match="door_tokens"):
-        AgentSettings(doors=("otlp", "json"), **there).for_doors()
-    none = AgentSettings(gateway="http://a").for_doors()
-    assert none.doors == ()
+        there.for_doors()
+
+
+def test_without_doors_nothing_listens() -> None:
+    assert AgentSettings(gateway="http://a").for_doors().doors == ()
