@@ -85,10 +85,10 @@ batch. Ids of traces and spans are shown in lower case without dashes.
 _LEVELS: Final = """
 ## Levels
 
-The first of these keys counts that the attributes contain, then the first that the resource
-contains; a severity number of the protocol (OTLP, syslog) counts before both. `level` is `trace`,
-`debug`, `info`, `warn`, `error` or `fatal`. An unknown level is shown as it was sent,
-in lower case, and its severity is empty.
+The first of these keys with a text counts, in the attributes of the record and then in the resource
+of its batch; a severity number of the protocol (OTLP, syslog) counts before them. `level` is
+`trace`, `debug`, `info`, `warn`, `error` or `fatal`. An unknown level is shown as it was sent, in
+lower case, and its severity is empty.
 
 """
 _NUMBERS: Final = """

@@ -26,7 +26,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from sluice_lake.durable_files import make_folder, sync_new_table
+from sluice_lake.durable_files import make_folder, sync_new_table, sync_state
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import (
@@ -135,12 +135,14 @@ def delta_schema(table: Table) -> Schema:
     return Schema.from_json(schema_json(table))
 
 
-def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> DeltaTable | None:
+def find_table(
+    store_url: str, table: Table, *, for_writing: bool = False, extend: bool = False
+) -> DeltaTable | None:
     """Open a table's newest state, or return None when the table does not exist yet.
 
-    With `for_writing` the schema becomes that of this version: columns that an earlier version did
-    not have are added, and any other column is refused, because a rewrite would lose it. A reader
-    accepts additional columns, another order, and a table without the columns that may be added.
+    With `for_writing` a column that this version does not know is refused, because a rewrite would
+    lose it; with `extend` too, the columns that an earlier version did not have are added, as only
+    a caller does that commits rows. A reader accepts additional columns and another order.
 
     Raises:
         TableRefused: The path contains something other than a table, a column is missing or has
@@ -158,7 +160,7 @@ def find_table(store_url: str, table: Table, *, for_writing: bool = False) -> De
     if opened is not None:
         _check_features(location, opened)
         _check_schema(location, table, opened, exact=for_writing)
-    if opened is not None and for_writing:
+    if opened is not None and extend:
         opened = _with_added_columns(location, table, opened)
     return opened
 
@@ -175,6 +177,8 @@ def _with_added_columns(location: TableLocation, table: Table, opened: DeltaTabl
             opened.alter.add_columns([wanted[column.name] for column in missing])
         with trusting(location):
             opened.update_incremental()
+        with delta_errors_translated(location):
+            sync_state(opened)
     raise CommitConflict(location.uri, "other writers change the columns of the table")
 
 
@@ -213,7 +217,7 @@ def list_paths_at(store_url: str, table: Table, version: int, at_most: LaneEnds)
 
 def open_or_create_table(store_url: str, table: Table) -> DeltaTable:
     """Open a table's newest state for writing; create the table if it does not exist."""
-    found = find_table(store_url, table, for_writing=True)
+    found = find_table(store_url, table, for_writing=True, extend=True)
     if found is not None:
         return found
     location = lake_location(store_url, table.name)

@@ -16,6 +16,7 @@ from sluice_lake.schemas import number_array
 from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.meaning import (
     DERIVED_KEYS,
+    LEVEL_CHARACTERS_MAX,
     LEVELS,
     OBSERVED_KEY,
     SEVERITY_KEYS,
@@ -79,9 +80,9 @@ class RecordSource:
         records = np.concatenate([np.arange(start, end) for _, start, end in found])
         sizes = np.array([end - start for _, start, end in found])
         codes = np.repeat(np.arange(len(found), dtype=np.int64), sizes)
-        return records, pa.array([text for text, _, _ in found], pa.string()).take(
-            number_array(codes)
-        )
+        # Only the codes are repeated: a text may be long, and the records of a batch many.
+        texts = pa.array([text for text, _, _ in found], pa.string()).dictionary_encode()
+        return records, texts.take(number_array(codes))
 
 
 def _texts(found: AttributeColumns) -> pa.Array:
@@ -119,7 +120,7 @@ class _First:
         if not free.all():
             records, texts = records[free], _where(texts, free)
         self._place[records] = np.arange(self._size, self._size + len(records))
-        self._parts.append(texts)
+        self._parts.append(texts.dictionary_encode())
         self._size += len(records)
 
     def array(self) -> Any:  # noqa: ANN401 - pyarrow is untyped
@@ -147,7 +148,7 @@ def _first_text(source: RecordSource, field: str) -> pa.Array:
 def _changed(coded: pa.DictionaryArray, change: Callable[[str], str]) -> pa.Array:
     """Return the texts after a change of each distinct one."""
     texts = coded.dictionary
-    changed = pa.array(map(change, texts.to_pylist()), pa.string())
+    changed = pa.array([change(text) or None for text in texts.to_pylist()], pa.string())
     if changed.equals(texts):
         return coded
     return changed.take(coded.indices).dictionary_encode()
@@ -164,7 +165,7 @@ def _severities(columns: LogColumns, source: RecordSource) -> tuple[pa.Array, pa
         free = open_records[stated]
         records, coded = stated[free], _where(texts, free).dictionary_encode()
         distinct = coded.dictionary.to_pylist()
-        known = np.array([severity_of(text, scale) for text in distinct], np.int32)
+        known = np.array([_severity_of(text, scale) for text in distinct], np.int32)
         codes = coded.indices.to_numpy(zero_copy_only=False)
         numbers[records] = known[codes]
         open_records[records] = False
@@ -175,11 +176,20 @@ def _severities(columns: LogColumns, source: RecordSource) -> tuple[pa.Array, pa
     return number_array(numbers, numbers > 0), _levels(numbers, unknown)
 
 
+def _severity_of(text: str, scale: Scale) -> int:
+    """Return the severity of a text; a long one is no level, and is not remembered."""
+    return severity_of(text, scale) if len(text) <= LEVEL_CHARACTERS_MAX else 0
+
+
 def _stated_severities(source: RecordSource) -> Iterator[tuple[Scale, Ints, pa.Array]]:
-    """Yield where severities are stated; an attribute counts more than any resource."""
+    """Yield where severities are stated, key by key.
+
+    Whether a pair is in the attributes or in the resource depends on the other records of a batch,
+    so it decides only between two pairs of one key.
+    """
     present = [one for one in SEVERITY_KEYS if one.name in source.keys]
-    for find in (source.in_attributes, source.in_resources):
-        for key in present:
+    for key in present:
+        for find in (source.in_attributes, source.in_resources):
             found = find(key.name)
             if found is not None and len(found[0]):
                 yield (key.scale, *found)
@@ -208,6 +218,6 @@ def _observed(source: RecordSource) -> pa.Array:
         return pa.nulls(source.count, wanted)
     first = _First(source.count)
     first.add(*found)
-    texts = first.array()
-    is_number = pc.match_substring_regex(texts, "^[0-9]{1,18}$")
+    texts = first.array().cast(pa.string())
+    is_number = pc.match_substring_regex(texts, "^(?:[0-9]{1,18}|[1-8][0-9]{18})$")
     return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(wanted)

@@ -119,7 +119,7 @@ OBSERVED_KEY: Final = "observed_time_unix_nano"
 LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
 """The level of the severity numbers 1 to 4, 5 to 8, and so on."""
 _NUMBERS_A_LEVEL: Final = 4
-_LEVEL_CHARACTERS_MAX: Final = 64
+LEVEL_CHARACTERS_MAX: Final = 64
 
 
 class Scale(StrEnum):
@@ -253,7 +253,7 @@ def level_of(severity: int, text: str = "") -> str:
     """Return the level of a severity number; of an unknown one its text in lower case."""
     if 0 < severity <= _OTEL_MAX:
         return LEVELS[(severity - 1) // _NUMBERS_A_LEVEL]
-    return text.strip()[:_LEVEL_CHARACTERS_MAX].lower()
+    return text.strip()[:LEVEL_CHARACTERS_MAX].lower()
 
 
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")

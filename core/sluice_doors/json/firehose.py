@@ -260,7 +260,7 @@ def _object_row(
 ) -> LogRecord:
     """Return the record of any other JSON object."""
     ts_ns, key, fields = _time(found, _OBJECT, received_ns, tally)
-    rest = {name: value for name, value in found.items() if name != key}
+    rest = {name: value for name, value in found.items() if not key or name != key}
     return event_record(rest, ts_ns=ts_ns, sources=((FIELD, fields), (RESOURCE, pairs)))
 
 

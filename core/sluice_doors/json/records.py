@@ -36,6 +36,8 @@ from sluice_protocol.units import NS_PER_S
 
 DEPTH_MAX: Final = 16
 """Objects deeper than this are JSON text, so that keys have a bounded length."""
+DIVIDED_NAME_MAX: Final = 128
+"""Objects with a longer dotted name are JSON text: their name would be repeated for each key."""
 NOT_OBJECT: Final = "record is not a JSON object"
 BAD_TIME: Final = "time is not RFC 3339 or a Unix time from 1970 to 2262"
 
@@ -83,14 +85,14 @@ class RecordFields:
                 wrong = key
         return wrong, None
 
-    def message_of(self, found: Mapping[str, object]) -> str:
-        """Return the key of the body of an object; empty if it has none."""
+    def message_of(self, found: Mapping[str, object]) -> str | None:
+        """Return the key of the body of an object; None if it has none."""
         if len(self.message) > 1:
             for key in self.message:
                 value = found.get(key)
                 if value and type(value) is str:
                     return key
-        return self.message[0] if self.message[0] in found else ""
+        return self.message[0] if self.message[0] in found else None
 
 
 _NAMED_TIMES: Final = frozenset(TIME_KEYS[:3])
@@ -119,9 +121,10 @@ def record_of(
         if dict in set(map(type, found.values()))
         else {**found}
     )
-    message = flat.pop(fields.message_of(flat), None)
+    body_key = fields.message_of(flat)
+    message = None if body_key is None else flat.pop(body_key)
     body = message if isinstance(message, str) else "" if message is None else json_text(message)
-    key, ts_ns = fields.time_of(flat, fields.received_ns)
+    key, ts_ns = fields.time_of(flat, fields.received_ns or None)
     wrong = flat.pop(key) if key and ts_ns is None else None
     if ts_ns is not None and shows_all(flat[key]):
         del flat[key]
@@ -186,7 +189,8 @@ def _leaves(
     """Yield the values of an object by their dotted key; the message as a whole."""
     for key, value in found.items():
         name = prefix + key
-        if type(value) is dict and value and depth < DEPTH_MAX and name != message:
+        may_divide = depth < DEPTH_MAX and len(name) <= DIVIDED_NAME_MAX and name != message
+        if type(value) is dict and value and may_divide:
             yield from _leaves(value, message, f"{name}.", depth + 1)
         else:
             yield name, value
@@ -284,8 +288,6 @@ class _Built:
         self._fields = fields
         self._tally = tally
         objects: list[_Object] = [one if type(one) is dict else {} for one in values]
-        if any(dict in set(map(type, one.values())) for one in objects):
-            objects = [_flat(one, fields.undivided) for one in objects]
         self._read(objects, known_times)
         for place, value in enumerate(values):
             if repairs or place in self._odd or type(value) is not dict or "" in value:
@@ -300,13 +302,15 @@ class _Built:
         self._bodies: list[object] = []
         self._times: list[int | None] = []
         self._odd: set[int] = set()
-        for place, found in enumerate(objects):
+        for place, one in enumerate(objects):
+            found = _flat(one, self._fields.undivided)
             keys = tuple(found)
             shape = known.get(keys)
             if shape is None:
                 if len(known) == SHAPES_MAX:
                     known.clear()
                 shape = known[keys] = _Shape(keys, self._fields)
+                self._tally.add_sizes(0, sum(map(len, keys)))
             at = None if known_times is None else known_times[place]
             if shape.time:
                 at, shape = self._time(place, found, shape, at)
@@ -324,7 +328,7 @@ class _Built:
         """Return the time of an object, and its shape with or without it as an attribute."""
         usual = shape.time[0]
         if at is None or len(shape.time) > 1:
-            key, at = self._fields.time_of(found, self._fields.received_ns)
+            key, at = self._fields.time_of(found, self._fields.received_ns or None)
             if at is None or key != usual:
                 self._odd.add(place)
         stated = found[usual]
@@ -424,7 +428,8 @@ def event_record(
     """
     nested = dict in set(map(type, found.values()))
     flat = flat_fields(found, _EVENT.undivided) if nested else {**found}
-    message = flat.pop(_EVENT.message_of(flat), None)
+    body_key = _EVENT.message_of(flat)
+    message = None if body_key is None else flat.pop(body_key)
     attributes = {
         key: value if type(value) is str else value_as_text(value) for key, value in flat.items()
     }

@@ -54,7 +54,7 @@ def timed_lines(body: bytes, time: tuple[str, ...], message: tuple[str, ...]) ->
     The body has lines of objects, or one array of objects. Return None where a value is not an
     object, a time is missing or cannot be read, a key is empty, or objects are nested.
     """
-    if time == message:
+    if set(time).intersection(message):
         return None
     fields = RecordFields(time=time, message=message, received_ns=0)
     try:

@@ -55,10 +55,7 @@ def attributes_of(columns: LogColumns) -> list[dict[str, str]]:
     values = [text.decode() for text in found.values.slices()]
     names = [found.names[key] for key in found.keys.tolist()]
     edges = found.offsets.tolist()
-    return [
-        dict(zip(names[a:b], values[a:b], strict=True))
-        for a, b in pairwise(edges)
-    ]
+    return [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(edges)]
 
 
 def test_every_value_of_generated_objects_is_in_their_records() -> None:

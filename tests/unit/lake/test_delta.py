@@ -322,7 +322,7 @@ def test_a_writer_adds_the_columns_that_an_earlier_version_did_not_have(tmp_path
     assert is_extended(read, LOGS)
     assert DeltaTable(path).version() == 0
     for _ in range(2):
-        written = find_table(url, LOGS, for_writing=True)
+        written = find_table(url, LOGS, for_writing=True, extend=True)
         assert written is not None
         assert written.version() == 1
         assert {field.name for field in written.schema().fields} == set(arrow_schema(LOGS).names)
@@ -342,9 +342,9 @@ def test_two_writers_may_add_the_columns_together(
     def other_first(location: TableLocation, *args: object, **more: object) -> None:
         check(location, *args, **more)  # type: ignore[arg-type]
         monkeypatch.setattr(delta, "_check_schema", check)
-        assert find_table(url, LOGS, for_writing=True) is not None
+        assert find_table(url, LOGS, for_writing=True, extend=True) is not None
 
     monkeypatch.setattr(delta, "_check_schema", other_first)
-    written = find_table(url, LOGS, for_writing=True)
+    written = find_table(url, LOGS, for_writing=True, extend=True)
     assert written is not None
     assert (written.version(), DeltaTable(path).version()) == (1, 1)

@@ -56,12 +56,25 @@ def test_each_key_states_a_level_from_attributes_and_resource(key: Any) -> None:
 
 def test_an_earlier_key_and_then_the_attribute_counts() -> None:
     resource = [("service.name", "of the batch"), ("level", "error"), ("app", "app of the batch")]
-    assert derived([{"service": "own", "lvl": "debug"}, {}], resource) == [
-        {"service": "of the batch", "severity": 5, "level": "debug"},
-        {"service": "of the batch", "severity": 17, "level": "error"},
-    ]
-    [found] = derived([{"service.name": "own"}], resource)
-    assert found["service"] == "own"
+    of_batch = {"service": "of the batch", "severity": 17, "level": "error"}
+    assert derived([{"service": "own", "lvl": "debug"}, {}], resource) == [of_batch] * 2
+    [found] = derived([{"service.name": "own", "level": "debug"}], resource)
+    assert (found["service"], found["level"]) == ("own", "debug")
+
+
+@pytest.mark.parametrize("shared", [("level", "info"), ("lvl", "error"), ("app", "shop")])
+def test_it_decides_nothing_which_pairs_a_batch_has_in_common(shared: tuple[str, str]) -> None:
+    pairs = {"level": "info", "lvl": "error", "app": "shop"}
+    own = dict(pair for pair in pairs.items() if pair != shared)
+    assert derived([own], [shared]) == derived([pairs])
+
+
+def test_a_long_text_of_a_batch_is_not_repeated_for_each_record() -> None:
+    columns = logs_from_records([LogRecord(ts_ns=1, body="")] * 10_000)
+    source = RecordSource(columns, [[("service.name", "x" * 40_000)]], [10_000])
+    found = derived_arrays(columns, source)
+    assert found["service"].nbytes < 1_000_000
+    assert found["service"].to_pylist()[-1] == "x" * 40_000
 
 
 def test_an_empty_text_is_not_a_value() -> None:
@@ -126,13 +139,15 @@ def test_ids_are_plain() -> None:
     assert found == {
         "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7",
     }  # fmt: skip
+    assert derived([{"trace_id": " ", "span_id": "----"}]) == [{}]
     [found] = derived([{"logging.googleapis.com/trace": "projects/p/traces/06796866738c859f"}])
     assert found == {"trace_id": "06796866738c859f"}
 
 
 def test_the_time_of_observation_is_a_number() -> None:
-    sent = [{"observed_time_unix_nano": text} for text in ("5", "x", "9" * 30)]
-    assert derived(sent) == [{"observed_ns": 5}, {}, {}]
+    now = 1_764_336_000_000_000_000
+    sent = [{"observed_time_unix_nano": text} for text in ("5", str(now), "x", "9" * 30)]
+    assert derived(sent) == [{"observed_ns": 5}, {"observed_ns": now}, {}, {}]
 
 
 def test_points_have_a_source() -> None:
