@@ -368,8 +368,7 @@ class AgentSettings:
         door_tls_cert: File of the certificate of all doors, PEM; without it they use no TLS.
         door_tls_key: File of its key; default is the certificate's file.
         door_tokens: Clients that may use the doors, `name=<sha256 of the token>`, separated by
-            commas; empty accepts every client, on a loopback address only, except that the door
-            `otlp` alone may be open to other machines.
+            commas; empty accepts every client, on a loopback address only.
         syslog: `udp://HOST:PORT`, `tcp://HOST:PORT` or `tls://HOST:PORT?cert=FILE&key=FILE` on
             which to receive syslog of RFC 5424 and RFC 3164; may be repeated. The files are PEM; a
             missing `key` is in the certificate's file, and with `client_ca=FILE` clients need a

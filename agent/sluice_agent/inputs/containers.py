@@ -94,7 +94,7 @@ def unwrap_docker(line: bytes) -> WrappedLine | None:
     except (*UNREADABLE_JSON, UnicodeEncodeError):
         return None
     ts_ns = read_time(found.time, zone=None)
-    if ts_ns is None or not found.stream:
+    if ts_ns is None or found.stream not in ("stdout", "stderr"):
         return None
     whole = text.removesuffix(b"\n")
     attributes = tuple(found.attrs.items())

@@ -29,6 +29,8 @@ import numpy.typing as npt
 
 from sluice_agent.inputs.columns import Newlines
 
+GROUP_AGE_S: Final = 10.0
+"""A group that still grows is complete after this time."""
 GROUP_LINES_MAX: Final = 1000
 GROUP_BYTES_MAX: Final = 1024 * 1024
 """A longer group becomes several records."""
@@ -221,7 +223,8 @@ class LineGrouping:
     def _after(self, line: bytes, alone: Alone, *, starts: bool | None) -> State | None:
         if starts is None:
             return next_state(self._state, line, alone)
-        return None if starts else State.BODY
+        is_alone = alone is not None and alone.match(line) is not None
+        return None if starts or is_alone or self._state is State.ALONE else State.BODY
 
     def end(self) -> list[Group]:
         """Return what is open as one group, or two, and begin again."""

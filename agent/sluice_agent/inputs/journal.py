@@ -178,8 +178,12 @@ class JournalInput:
                 if not reading.done():
                     reading.cancel()
                 await asyncio.gather(reading, stopping, return_exceptions=True)
+                if not reading.cancelled():
+                    reading.result()
             if stop.is_set() or (self._once and process.returncode == 0):
                 return
+            if self._once:
+                raise BadUsage(f"journalctl failed, exit_code=`{process.returncode}`")
             again_s = AGAIN_S[0] if self._cursor != before else min(2 * again_s, AGAIN_S[1])
             _log.warning("journalctl_ended", exit_code=process.returncode, retry_s=again_s)
             with contextlib.suppress(TimeoutError):
@@ -223,6 +227,8 @@ class JournalInput:
         elif cursor:
             await self._ports.save(_checkpoint(cursor))
         self._cursor = cursor or self._cursor
+        if cursor:
+            self._skip_before_us = 0
 
     def _block(
         self, lines: Sequence[bytes], pieces: Sequence[bytes], now_ns: UnixNs

@@ -1,6 +1,7 @@
 """Read whole lines, in blocks, from followed files and from a pipe."""
 
 import errno
+import math
 import os
 import re
 import select
@@ -26,12 +27,17 @@ from sluice_agent.inputs.formats import (
     ReadRecords,
     RecordReader,
 )
-from sluice_agent.inputs.grouping import GROUP_BYTES_MAX, GROUP_WAIT_S, LINE_WAIT_S
+from sluice_agent.inputs.grouping import (
+    GROUP_AGE_S,
+    GROUP_BYTES_MAX,
+    GROUP_WAIT_S,
+    LINE_WAIT_S,
+)
 from sluice_agent.settings import BLOCK_READ_BYTES_MIN, BlockLimits, Zone
 from sluice_agent.spool.batching import RECORD_COST_BYTES, RecordBlock, cost_bytes
 from sluice_agent.spool.format import FileCheckpoint
 from sluice_protocol.records import NO_ATTRIBUTES
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_protocol.utf8 import character_end
 
 WAIT_S: Final = 0.1
@@ -95,6 +101,7 @@ class FollowedFile:
         self.records = RecordReader()
         self._open_end = -1
         self._open_since_s = 0.0
+        self._opened_s = 0.0
 
     @property
     def record_cost_bytes(self) -> int:
@@ -252,14 +259,20 @@ class FollowedFile:
 
     def take(self, data: bytes) -> None:
         """Move the position behind the bytes at the start of a block."""
-        self._digest.update(data.decode().encode(self._wide) if self._wide else data)
+        if self._wide:  # as in the file: half of a pair was read as U+FFFD
+            data = self.read_at(self.offset, len(data.decode().encode(self._wide)))
+        self._digest.update(data)
         self._open_end = -1
 
     def waits_for_s(self, block: LineBlock, now_s: float) -> float:
         """Return for how long the lines of a block have been the last of the file, seconds."""
         end = self.offset + len(block.data)
+        if self._open_end < 0:
+            self._opened_s = now_s
         if end != self._open_end:
             self._open_end, self._open_since_s = end, now_s
+        if now_s - self._opened_s >= GROUP_AGE_S:  # it still grows
+            return math.inf
         return now_s - self._open_since_s
 
     def _read_text(self, size_bytes: int) -> bytes:
@@ -434,6 +447,7 @@ class PipeInput:
         self._closed = False
         self._is_start = True
         self._idle_s = 0.0
+        self._opened_ns: UnixNs | None = None
 
     def read(self, *, now_ns: UnixNs) -> PipeRead:
         """Return records that were left by the last read, or that arrived within `WAIT_S`."""
@@ -503,7 +517,12 @@ class PipeInput:
         if isinstance(found, OpenRecords) and block.has_more:
             found = read(LineBlock(data=self._rest), complete=self._closed, only_first=True)
         if isinstance(found, OpenRecords):
+            if self._opened_ns is None:
+                self._opened_ns = now_ns
             wait_s = LINE_WAIT_S if found.is_ordinary else GROUP_WAIT_S
-            if self._idle_s >= wait_s or len(self._rest) > _GROUP_READ_BYTES:
+            is_old = now_ns - self._opened_ns >= GROUP_AGE_S * NS_PER_S
+            if self._idle_s >= wait_s or is_old or len(self._rest) > _GROUP_READ_BYTES:
                 found = read(block, complete=True)
+        if isinstance(found, ReadRecords):
+            self._opened_ns = None
         return found

@@ -20,7 +20,7 @@ from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Format, Zone
 from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, Tally, take_texts
-from sluice_doors.json.records import RecordFields, columns_of
+from sluice_doors.json.records import DEPTH_MAX, DIVIDED_NAME_MAX, RecordFields, columns_of
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
 from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
@@ -39,6 +39,14 @@ _VALUE: Final = rb'"(?:[^"\\]++|\\.)*+"|[^\s"=]*+(?=\s|\Z)'
 _PAIR: Final = re.compile(rb"(" + _KEY + rb")(?:=(" + _VALUE + rb"))?(?: +|\Z)", re.DOTALL)
 _PAIRS_START: Final = re.compile(_KEY + rb"=")
 _PAIRS_MIN: Final = 2
+_MEANT: Final = frozenset((*TIME_KEYS, *BODY_KEYS))
+"""Keys of an object with a meaning, which labels of a container do not have."""
+
+
+NAMES_SHARE_MAX: Final = 4
+"""An object whose dotted names are this many times its text stays text, so that the names of all
+objects of a batch fit into a frame.
+"""
 
 
 def read_object(text: bytes) -> dict[str, Any] | None:
@@ -49,28 +57,44 @@ def read_object(text: bytes) -> dict[str, Any] | None:
         found = read_json(text)
     except UNREADABLE_JSON:
         return None
-    return found if type(found) is dict else None
+    if type(found) is not dict or _names_size(found) > NAMES_SHARE_MAX * len(text):
+        return None
+    return found
+
+
+def _names_size(value: Mapping[str, object], before: int = 0, depth: int = 0) -> int:
+    """Return the characters of the dotted names of an object."""
+    size = 0
+    for key, one in value.items():
+        name = before + len(key)
+        if type(one) is dict and one and depth < DEPTH_MAX and name <= DIVIDED_NAME_MAX:
+            size += _names_size(one, name + 1, depth + 1)
+        else:
+            size += name
+    return size
 
 
 def read_pairs(text: bytes) -> dict[str, Any] | None:
     """Return the pairs of a line of logfmt; None unless all of the line is pairs.
 
-    A key without a value is an empty text, and a repeated one gets a number.
+    A key without a value is an empty text, and a repeated one gets a number. A line with more bare
+    words than half of its keys is a sentence.
     """
     text = text.strip()
     if not _PAIRS_START.match(text):
         return None
     found: dict[str, Any] = {}
     after: dict[str, int] = {}
-    at = 0
+    at, bare = 0, 0
     while at < len(text):
         pair = _PAIR.match(text, at)
         if pair is None:
             return None
+        bare += pair[2] is None
         value = _unquoted(pair[2] or b"")
         found[free_name(pair[1].decode(), found, after)] = value
         at = pair.end()
-    return found
+    return found if 2 * bare <= len(found) else None
 
 
 def _unquoted(value: bytes) -> str:
@@ -144,7 +168,7 @@ class RecordColumns:
         if group.line.stream:
             found[STREAM_ATTRIBUTE] = group.line.stream
         for key, value in group.line.attributes:
-            found.setdefault(key, value)
+            found.setdefault(f"docker.{key}" if key in _MEANT else key, value)
         if group.continues:
             found[CONTINUES_ATTRIBUTE] = "true"
         return found
@@ -165,10 +189,12 @@ class RecordColumns:
         return LogColumns(ts=ts, body=body, attributes=attribute_columns(rows))
 
     def _messages(self, groups: Sequence[WrappedGroup]) -> LogColumns:
-        pieces = [SyslogPiece(one.text, self._pairs(one)) for one in groups]
-        reading = SyslogReading(self.arrived_ns, self.zone, needs_priority=False)
-        tally = Tally()
-        return logs_from_rows(syslog_records(pieces, reading, tally), tally)
+        tally, rows = Tally(), []
+        for one in groups:
+            received_ns = one.line.ts_ns or self.arrived_ns
+            reading = SyslogReading(received_ns, self.zone, needs_priority=False)
+            rows += syslog_records([SyslogPiece(one.text, self._pairs(one))], reading, tally)
+        return logs_from_rows(rows, tally)
 
     def _objects(
         self,

@@ -1,5 +1,6 @@
 """What programs write: each format, its recognition, bad input, and UTF-16."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from support.agent_formats import ARRIVED_NS, Reader, cri, docker, read_whole
 
 from sluice_agent.inputs.files import GROUP_WAIT_S, LINE_WAIT_S
 from sluice_agent.inputs.formats import HEAD_LINES, pattern_matches
+from sluice_agent.inputs.grouping import GROUP_AGE_S
 from sluice_agent.inputs.line_readers import LINE_BYTES_MAX
 from sluice_agent.settings import Format, split_format
 from sluice_protocol.errors import BadUsage
@@ -226,3 +228,73 @@ def test_kubernetes_metadata_is_an_attribute_of_each_record(tmp_path: Path) -> N
         "k8s.pod.name": "web-0", "k8s.pod.uid": "0f1e", "k8s.container.name": "nginx",
         "k8s.container.restart_count": "0",
     }  # fmt: skip
+
+
+def test_an_object_whose_dotted_names_are_far_larger_than_it_is_text(log: Path) -> None:
+    """Names of several such lines would not fit into a frame, at each start of the agent again."""
+    found = {"msg": "a", "k" * 100: {str(number): 1 for number in range(4000)}}
+    line = json.dumps(found, separators=(",", ":"))
+    assert read_whole(log, line.encode() + b"\n") == [(ARRIVED_NS, line, 0, {})]
+
+
+def test_half_of_a_pair_of_utf_16_does_not_change_the_identity_of_a_file(log: Path) -> None:
+    half = "\ud800 a\n".encode("utf-16-le", "surrogatepass")
+    log.write_bytes(b"\xff\xfe" + half)
+    reader = Reader(log)
+    for number in range(3):
+        reader.poll(GROUP_WAIT_S)
+        reader.poll(GROUP_WAIT_S)
+        with log.open("ab") as file:
+            file.write(f"{number}\n".encode("utf-16-le"))
+    reader.poll(GROUP_WAIT_S)
+    reader.poll(GROUP_WAIT_S)
+    assert [body for _, body, _, _ in reader.records] == ["\ufffd a", "0", "1", "2"]
+
+
+def test_a_record_that_still_grows_ends_after_some_time(log: Path) -> None:
+    """Programs such as vmstat begin every line with a space."""
+    reader = Reader(log)
+    for number in range(3 * int(GROUP_AGE_S)):
+        with log.open("ab") as file:
+            file.write(f" {number}\n".encode())
+        reader.poll(1.0)
+    assert 2 <= len(reader.records) <= 3
+    assert reader.records[0][1].count("\n") < 2 * GROUP_AGE_S
+
+
+def test_a_pattern_of_text_does_not_join_objects(log: Path) -> None:
+    data = b'{"message":"a"}\n{"message":"b"}\ntext\n 1\n'
+    found = read_whole(log, data, multiline_start="^[0-9]{4}-")
+    assert [body for _, body, _, _ in found] == ["a", "b", "text\n 1"]
+    wrapped = b"".join(cri("stdout", "F", one.decode()) for one in data.splitlines()[:2])
+    found = read_whole(log, wrapped, multiline_start="^[0-9]{4}-")
+    assert [body for _, body, _, _ in found] == ["a", "b"]
+
+
+def test_a_line_of_docker_with_another_stream_is_text(log: Path) -> None:
+    lines = docker("stdout", "F", "a") + docker("other", "F", "b")
+    assert [body for _, body, _, _ in read_whole(log, lines)] == [
+        "a", docker("other", "F", "b").decode().rstrip(),
+    ]  # fmt: skip
+
+
+def test_a_label_of_a_container_is_no_time_or_body(log: Path) -> None:
+    labels = {"time": "2020-01-01T00:00:00Z", "message": "label", "env": "prod"}
+    one = {"log": '{"n":1}\n', "stream": "stdout", "attrs": labels}
+    line = json.dumps(one | {"time": "2026-11-28T10:00:00Z"}, separators=(",", ":"))
+    [(ns, body, _, attributes)] = read_whole(log, line.encode() + b"\n")
+    assert (ns, body) == (NS, "")
+    assert attributes == {
+        "n": "1", "env": "prod", "docker.time": labels["time"], "docker.message": "label",
+        "log.iostream": "stdout",
+    }  # fmt: skip
+
+
+def test_a_message_of_syslog_without_a_time_has_that_of_its_wrapper(log: Path) -> None:
+    [(ns, body, _, _)] = read_whole(log, cri("stdout", "F", "<11>1 - host-1 shop 42 - - paid"))
+    assert (ns, body) == (NS + 1, "paid")
+
+
+@pytest.mark.parametrize("text", ["time=3 then some words", "x=y plain words here time=3"])
+def test_a_sentence_with_a_pair_is_text(log: Path, text: str) -> None:
+    assert read_whole(log, text.encode() + b"\n") == [(ARRIVED_NS, text, 0, {})]

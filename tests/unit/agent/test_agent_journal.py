@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.journalctl import entry, journalctl
 
+from sluice_agent.errors import SpoolBroken
 from sluice_agent.inputs.journal import (
     ENTRY_BYTES_MAX,
     EntryLines,
@@ -137,4 +138,25 @@ def test_a_journalctl_that_ends_is_started_again(
 def test_a_machine_without_journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadUsage, match="cannot run journalctl"):
+        asyncio.run(Run().run(asyncio.Event()))
+
+
+def test_an_entry_that_cannot_be_stored_ends_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journalctl(tmp_path, monkeypatch).write_bytes(entry(1))
+
+    class Full(Run):
+        async def put(self, _: RecordBlock) -> None:
+            raise SpoolBroken("s", "the spool is closed")
+
+    with pytest.raises(SpoolBroken):
+        asyncio.run(Full().run(asyncio.Event()))
+
+
+def test_once_ends_with_the_failure_of_journalctl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journalctl(tmp_path, monkeypatch, fail_after=1).write_bytes(entry(1) + entry(2))
+    with pytest.raises(BadUsage, match="journalctl failed, exit_code="):
         asyncio.run(Run().run(asyncio.Event()))
