@@ -213,7 +213,8 @@ def verify_certificate(
         raise CertificateInvalid(
             place,
             "it is signed by a key that is not trusted; use the key file of the earlier audits, or"
-            f" add its public key to trusted_keys, key_id={signed.key_id}",
+            " add its public key to trusted_keys, or to the list that the key file of a command"
+            f" that only verifies may be, key_id={signed.key_id}",
         )
     inner = encode_record(signed.certificate)
     if not verify_signature(public, signed.signature, _DOMAIN + inner):

@@ -169,7 +169,7 @@ def commit_from_state(
     removals = [remove_action(table, file, data_change=data_change) for file in removed]
     additions = [add_action(table, file, data_change=data_change) for file in added]
     for _ in range(COMMIT_ATTEMPTS_MAX):
-        opened = find_table(store_url, table, for_writing=True)
+        opened = find_table(store_url, table, for_writing=True, extend=True)
         if opened is None or not _has_files(opened, table, removed):
             raise CommitConflict(location.uri, "the files to replace were already replaced")
         properties = CommitProperties(app_transactions=[advance(opened)], max_commit_retries=0)

@@ -173,7 +173,11 @@ def content_of(table: Table) -> str:
     with other ranges may contain other records under one number: an agent that was restored from a
     snapshot sends such batches. They were accepted too, so compaction keeps their records.
     """
-    own = (column for column in table.stored_columns if column.name not in _OF_BATCH)
+    own = (  # added columns follow from the others, and older rows have null in them
+        column
+        for column in table.stored_columns
+        if column.name not in _OF_BATCH and not column.addable
+    )
     parts = [f"'{column.name}', {_compared(column)}" for column in own]
     return f"sha2(to_json(named_struct({', '.join(parts)})), 256)"
 

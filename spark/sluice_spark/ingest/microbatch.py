@@ -112,7 +112,7 @@ def open_snapshot(store_url: str, *, create: bool = True) -> LakeSnapshot:
 
 
 def _open_table(store_url: str, table: Table) -> DeltaTable:
-    found = find_table(store_url, table, for_writing=True)
+    found = find_table(store_url, table, for_writing=True, extend=True)
     if found is None:
         raise TableMissing(lake_location(store_url, table.name).uri, "the table is missing")
     return found
