@@ -65,13 +65,15 @@ class ReconcilerMetrics:
         self.event_messages = counter(
             "sluice_reconciler_event_messages", "messages of the event queue by outcome", "outcome"
         )
-        self.events = counter("sluice_reconciler_events", "object events by kind", "kind")
+        self.events = counter(
+            "sluice_reconciler_events", "object events: accepted, foreign, invalid", "kind"
+        )
         self.lag = gauge(
             "sluice_reconciler_lag_seconds", "age of the batch last indexed or enqueued", "stage"
         )
         self.oldest_pending = gauge(
             "sluice_reconciler_oldest_waiting_seconds",
-            "age of the oldest batch pending at a stage, 0 for none",
+            "age of the oldest batch pending at index, enqueue or ack, 0 for none",
             "stage",
         )
         self.pending = gauge(
@@ -112,21 +114,21 @@ class ReconcilerMetrics:
             "sluice_reconciler_journals_removed", "journal objects removed"
         )
         self.store_requests = counter(
-            "sluice_reconciler_store_requests", "requests to the store", "op"
+            "sluice_reconciler_store_requests", "requests to the store; a list is one page", "op"
         )
         self.index_entries_missing = gauge(
             "sluice_reconciler_index_entries_missing",
-            "wrong or missing index entries of the batches in the last sample",
+            "wrong or missing index entries of the last sample of 100 batches",
             "index",
         )
         self.queue_objects = gauge(
             "sluice_queue_objects",
-            "objects of the registers, the journals and the dead letters",
+            "objects by part: queue, journals, dead_letters",
             "part",
         )
         self.queue_bytes = gauge(
             "sluice_queue_bytes",
-            "bytes of the registers, the journals and the dead letters",
+            "bytes by part: queue, journals, dead_letters",
             "part",
         )
 
@@ -193,7 +195,7 @@ class PendingStages:
         return {stage: tuple(pending) for stage, pending in self._pending.items()}
 
     def oldest_s(self, stage: Stage) -> float:
-        """Return the age of the oldest batch pending at a stage, 0 for none, seconds."""
+        """Return the age of the oldest batch pending at index, enqueue or ack, 0 for none, seconds."""
         since_ns = min(self._pending[stage].values(), default=None)
         return 0.0 if since_ns is None else self._clock.age_s(since_ns)
 
