@@ -195,7 +195,7 @@ class PendingStages:
         return {stage: tuple(pending) for stage, pending in self._pending.items()}
 
     def oldest_s(self, stage: Stage) -> float:
-        """Return the age of the oldest batch pending at index, enqueue or ack, 0 for none, seconds."""
+        """Return the age of the oldest batch pending at a stage, 0 for none, seconds."""
         since_ns = min(self._pending[stage].values(), default=None)
         return 0.0 if since_ns is None else self._clock.age_s(since_ns)
 
