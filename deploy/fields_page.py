@@ -18,31 +18,26 @@ from sluice_protocol.meaning import (
     severity_of,
 )
 
-_SENT_TIMES: Final = {
-    "sluice's agent, files": "the time at the start of the line; else when the line was read",
-    "OTLP": "`time_unix_nano`, else `observed_time_unix_nano`",
-    "JSON, Elasticsearch, JSON in Firehose": "{time}",
-    "Splunk": "`time` next to the event, else inside it: {time}",
-    "Fluent forward": "the time of the entry",
-    "Loki": "the timestamp of the entry",
-    "CloudWatch in Firehose": "`timestamp` of the log event",
-    "Prometheus": "the timestamp of the sample",
-    "syslog": "`TIMESTAMP`",
-}
-"""For each protocol what its time is; `{time}` stands for `TIME_KEYS`."""
-_SENT_BODIES: Final = {
-    "sluice's agent, files": "the line",
-    "OTLP": "`body`",
-    "JSON, Elasticsearch, JSON in Firehose": "{body}",
-    "Splunk": "`event`; if that is an object, inside it: {body}",
-    "Fluent forward": "{body}",
-    "Loki": "the line of the entry",
-    "CloudWatch in Firehose": "`message` of the log event",
-    "Prometheus": "",
-    "syslog": "`MSG`",
-}
-"""For each protocol what its body is; `{body}` stands for `BODY_KEYS`."""
-
+_SENDERS: Final = (
+    (
+        "agent, text of files",
+        "the time at the start of the line; else when it was read",
+        "the line",
+    ),
+    ("OTLP", "`time_unix_nano`, else `observed_time_unix_nano`", "`body`"),
+    ("JSON, logfmt, Elasticsearch, JSON in Firehose", "{time}", "{body}"),
+    (
+        "Splunk",
+        "`time` next to the event, else inside it: {time}",
+        "`event`; if that is an object, inside it: {body}",
+    ),
+    ("Fluent forward", "the time of the entry", "{body}"),
+    ("Loki", "the timestamp of the entry", "the line of the entry"),
+    ("CloudWatch in Firehose", "`timestamp` of the log event", "`message` of the log event"),
+    ("Prometheus", "the timestamp of the sample", ""),
+    ("syslog", "`TIMESTAMP`", "`MSG`"),
+)
+"""Each sender, its time and its body; `{time}` and `{body}` are the lists of keys."""
 _HEAD: Final = """\
 # Fields: what a record means
 
@@ -126,9 +121,9 @@ def _keys(names: tuple[str, ...]) -> str:
 
 
 def _sent() -> Iterator[tuple[str, ...]]:
-    for sender, time in _SENT_TIMES.items():
-        body = _SENT_BODIES[sender].format(body=_keys(BODY_KEYS))
-        yield sender, time.format(time=_keys(TIME_KEYS)), body
+    lists = {"time": _keys(TIME_KEYS), "body": _keys(BODY_KEYS)}
+    for row in _SENDERS:
+        yield tuple(cell.format(**lists) for cell in row)
 
 
 def _derived() -> Iterator[tuple[str, ...]]:

@@ -317,17 +317,18 @@ def _wrong_columns(table: Table, opened: DeltaTable) -> list[str]:
 
 
 def _inexact_columns(table: Table, opened: DeltaTable) -> list[str]:
-    added = {column.name for column in table.addable_columns}
+    """Return what differs; columns that may be added may be missing, and be in any order."""
+    addable = {column.name for column in table.addable_columns}
     have = [(field.name, field.type.to_json()) for field in opened.schema().fields]
-    want = [(field.name, field.type.to_json()) for field in delta_schema(table).fields]
-    missing = {name for name, _ in want if name in added} - {name for name, _ in have}
-    want = [one for one in want if one[0] not in missing]
-    if sorted(have) == sorted(want) and [one for one in have if one[0] not in added] == [
-        one for one in want if one[0] not in added
-    ]:
-        return []
-    different = sorted({name for name, _ in set(have) ^ set(want)})
-    return [f"see columns {', '.join(different)}" if different else "see the order of its columns"]
+    want = [
+        (field.name, field.type.to_json())
+        for field in delta_schema(table).fields
+        if field.name not in addable or field.name in dict(have)
+    ]
+    if different := sorted({name for name, _ in set(have) ^ set(want)}):
+        return [f"see columns {', '.join(different)}"]
+    orders = ([name for name, _ in ones if name not in addable] for ones in (have, want))
+    return [] if next(orders) == next(orders) else ["see the order of its columns"]
 
 
 def _type_name(kind: Any) -> str:  # noqa: ANN401 - a type of delta-rs, which is untyped here

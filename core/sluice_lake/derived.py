@@ -12,12 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_lake.schemas import number_array
-from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
+from sluice_lake.schemas import number_array, text_array
+from sluice_protocol.columns import LogColumns, SignalColumns
 from sluice_protocol.meaning import (
     DERIVED_KEYS,
     LEVEL_CHARACTERS_MAX,
     LEVELS,
+    NUMBERS_A_LEVEL,
     OBSERVED_KEY,
     SEVERITY_KEYS,
     Scale,
@@ -65,7 +66,7 @@ class RecordSource:
         sizes = np.diff(found.offsets)
         if self._records is None:
             self._records = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
-            self._values = _texts(found)
+            self._values = text_array(found.values, pa.string())
         texts = found.values.offsets
         pairs = pairs[texts[pairs] < texts[pairs + 1]]
         return self._records[pairs], self._values.take(number_array(pairs))
@@ -83,12 +84,6 @@ class RecordSource:
         # Only the codes are repeated: a text may be long, and the records of a batch many.
         texts = pa.array([text for text, _, _ in found], pa.string()).dictionary_encode()
         return records, texts.take(number_array(codes))
-
-
-def _texts(found: AttributeColumns) -> pa.Array:
-    offsets = np.ascontiguousarray(found.values.offsets, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(found.values.data)]
-    return pa.Array.from_buffers(pa.string(), len(offsets) - 1, buffers)
 
 
 def derived_arrays(columns: SignalColumns, source: RecordSource) -> dict[str, pa.Array]:
@@ -124,24 +119,28 @@ class _First:
         self._size += len(records)
 
     def array(self) -> Any:  # noqa: ANN401 - pyarrow is untyped
-        """Return the text of each record; None if none has one."""
+        """Return the text of each record as a dictionary; None if none has one."""
         if not self._size:
             return None
         places = number_array(self._place, self._place >= 0)
         return pa.concat_arrays(self._parts).take(places)
 
 
-def _first_text(source: RecordSource, field: str) -> pa.Array:
+def _first_of(source: RecordSource, keys: Sequence[str]) -> Any:  # noqa: ANN401 - as above
+    """Return for each record its first text under some keys; None if no record has one."""
     first = _First(source.count)
-    for key in DERIVED_KEYS[field]:
+    for key in keys:
         if key in source.keys:
             for found in (source.in_attributes(key), source.in_resources(key)):
                 if found is not None:
                     first.add(*found)
-    texts = first.array()
-    if texts is None:
+    return first.array()
+
+
+def _first_text(source: RecordSource, field: str) -> pa.Array:
+    coded = _first_of(source, DERIVED_KEYS[field])
+    if coded is None:
         return pa.nulls(source.count, _DICTIONARY)
-    coded = texts.dictionary_encode()
     return _changed(coded, lambda text: plain_id(field, text)) if field in _IDS else coded
 
 
@@ -196,7 +195,7 @@ def _stated_severities(source: RecordSource) -> Iterator[tuple[Scale, Ints, pa.A
 
 
 def _levels(numbers: npt.NDArray[np.int32], unknown: list[tuple[Ints, pa.Array]]) -> pa.Array:
-    codes = (numbers - 1) // 4
+    codes = (numbers - 1) // NUMBERS_A_LEVEL
     plain = pa.DictionaryArray.from_arrays(
         number_array(codes, numbers > 0), pa.array(LEVELS, pa.string())
     )
@@ -205,19 +204,16 @@ def _levels(numbers: npt.NDArray[np.int32], unknown: list[tuple[Ints, pa.Array]]
     first = _First(len(numbers))
     known = np.flatnonzero(numbers)
     if len(known):
-        first.add(known, plain.cast(pa.string()).take(number_array(known)))
+        first.add(known, plain.take(number_array(known)))
     for found in unknown:
         first.add(*found)
-    return first.array().dictionary_encode()
+    return first.array()
 
 
 def _observed(source: RecordSource) -> pa.Array:
-    wanted = pa.int64()
-    found = source.in_attributes(OBSERVED_KEY)
-    if found is None:
-        return pa.nulls(source.count, wanted)
-    first = _First(source.count)
-    first.add(*found)
-    texts = first.array().cast(pa.string())
+    texts = _first_of(source, (OBSERVED_KEY,))
+    if texts is None:
+        return pa.nulls(source.count, pa.int64())
+    texts = texts.cast(pa.string())
     is_number = pc.match_substring_regex(texts, "^(?:[0-9]{1,18}|[1-8][0-9]{18})$")
-    return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(wanted)
+    return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(pa.int64())

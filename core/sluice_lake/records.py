@@ -10,9 +10,8 @@ alone to find the bad one and the reason.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -22,13 +21,13 @@ import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
 from sluice_lake.derived import RecordSource, derived_arrays
-from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array
+from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array, text_array
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, ColumnValues, NameColumn, SignalColumns, TextColumn
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
+from sluice_protocol.fields import Field, Kind
 from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
 from sluice_protocol.joined_frames import join_columns_of
 from sluice_protocol.manifests import AcceptedManifest
@@ -60,9 +59,7 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
-    columns = [batch.frame.columns for batch in batches]
-    names = _Names(KINDS[kind], columns, plain=plain)
-    tails = zip(*(_tail(batch, names, plain=plain) for batch in batches), strict=True)
+    tails = zip(*(_tail(batch, plain=plain) for batch in batches), strict=True)
     chunks = [*_head(batches, counts, plain=plain), *map(list, tails)]
     # One dictionary for all: at a second one, a Parquet writer stops dictionary encoding.
     arrays = [pa.chunked_array(chunk).unify_dictionaries() for chunk in chunks]
@@ -79,7 +76,7 @@ def payload_arrays(
     `resources` and `counts` are those of the batches whose records follow each other.
     """
     count = sum(counts)
-    own = _kind_arrays(columns, count, _Names(columns.kind, [columns], plain=True))
+    own = _kind_arrays(columns, count, plain=True)
     found = _with_derived(columns, own, resources, counts, plain=True)
     names = [field.name for field in columns.kind.read_fields]
     attributes = _attributes(columns, count, plain=True)
@@ -105,13 +102,6 @@ def _with_derived(
 
 def _plain(array: pa.Array) -> pa.Array:
     return array.cast(pa.string()) if pa.types.is_dictionary(array.type) else array
-
-
-def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:
-    """Wrap a text or bytes column as an Arrow array over the same memory."""
-    offsets = np.ascontiguousarray(column.offsets, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(column.data)]
-    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
 def _repeated(values: Sequence[str], codes: npt.NDArray[np.int32], *, plain: bool) -> pa.Array:
@@ -156,53 +146,28 @@ def _truncated_times(ts_ns: Ints | None, count: int) -> pa.Array:
     return number_array(np.floor_divide(ts_ns, _NS_PER_US)).view(_TIMESTAMP)
 
 
-class _Names:
-    """For each field of names one dictionary over several batches.
-
-    A Parquet writer that meets a second dictionary in a row group stops dictionary encoding.
-    """
-
-    def __init__(self, kind: RecordKind, columns: Sequence[Columns], *, plain: bool) -> None:
-        self._codes = {
-            field.name: _codes_of([getattr(each, field.name).names for each in columns])
-            for field in kind.own_fields
-            if field.type is FieldType.NAME
-        }
-        self._plain = plain
-
-    def encode(self, field: Field, column: NameColumn) -> pa.Array:
-        codes = self._codes[field.name]
-        shared = np.array([codes[name] for name in column.names], dtype=np.int32)
-        return _repeated(list(codes), shared[column.indexes], plain=self._plain)
-
-
-def _codes_of(names: Iterable[tuple[str, ...]]) -> dict[str, int]:
-    distinct = dict.fromkeys(chain.from_iterable(names))
-    return {name: code for code, name in enumerate(distinct)}
-
-
-def _kind_arrays(columns: Columns, count: int, names: _Names) -> Chunks:
+def _kind_arrays(columns: Columns, count: int, *, plain: bool) -> Chunks:
     return [
-        _field_array(field, getattr(columns, field.name), count, names)
+        _field_array(field, getattr(columns, field.name), count, plain=plain)
         for field in columns.kind.own_fields
     ]
 
 
-def _field_array(field: Field, values: ColumnValues | None, count: int, names: _Names) -> pa.Array:
+def _field_array(field: Field, values: ColumnValues | None, count: int, *, plain: bool) -> pa.Array:
     match values:
         case None:
             return pa.nulls(count, ARROW[FIELD_TYPES[field.type]])
         case NameColumn():
-            return names.encode(field, values)
+            return _repeated(values.names, values.indexes.astype(np.int32), plain=plain)
         case TextColumn():
             return text_array(values, ARROW[FIELD_TYPES[field.type]])
         case _:
             return number_array(values.astype(np.int32) if values.dtype == np.uint8 else values)
 
 
-def _tail(batch: DecodedBatch, names: _Names, *, plain: bool) -> Chunks:
+def _tail(batch: DecodedBatch, *, plain: bool) -> Chunks:
     columns, count = batch.frame.columns, batch.frame.envelope.count
-    own = _kind_arrays(columns, count, names)
+    own = _kind_arrays(columns, count, plain=plain)
     resource = batch.frame.envelope.shown_resource
     return [
         *_with_derived(columns, own, [resource], [count], plain=plain),

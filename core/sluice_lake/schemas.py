@@ -1,4 +1,4 @@
-"""Arrow and Delta schemas of the lake's tables, derived from `sluice_lake.tables`."""
+"""Arrow and Delta schemas of the lake's tables, and arrays over memory that exists."""
 
 import json
 from typing import Final
@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.tables import ColumnType, Table
+from sluice_protocol.columns import TextColumn
 
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 
@@ -69,6 +70,13 @@ def number_array(
     bits = None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))
     buffers = [bits, pa.py_buffer(dense)]
     return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
+
+
+def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:
+    """Wrap a text or bytes column as an Arrow array over the same memory."""
+    offsets = np.ascontiguousarray(column.offsets, dtype=np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(column.data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
 def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:

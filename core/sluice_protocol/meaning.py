@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final
 
 RULE: Final = 1
-"""Number of the rule; tables state the one that their rows were written with."""
+"""Number of the rule, which golden results of records pin."""
 TIME_KEYS: Final = ("@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp")
 """Keys of the time of an object, the first that is present."""
 BODY_KEYS: Final = (
@@ -118,7 +118,7 @@ OBSERVED_KEY: Final = "observed_time_unix_nano"
 
 LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
 """The level of the severity numbers 1 to 4, 5 to 8, and so on."""
-_NUMBERS_A_LEVEL: Final = 4
+NUMBERS_A_LEVEL: Final = 4
 LEVEL_CHARACTERS_MAX: Final = 64
 
 
@@ -252,7 +252,7 @@ def _at(numbers: tuple[int, ...], place: int) -> int:
 def level_of(severity: int, text: str = "") -> str:
     """Return the level of a severity number; of an unknown one its text in lower case."""
     if 0 < severity <= _OTEL_MAX:
-        return LEVELS[(severity - 1) // _NUMBERS_A_LEVEL]
+        return LEVELS[(severity - 1) // NUMBERS_A_LEVEL]
     return text.strip()[:LEVEL_CHARACTERS_MAX].lower()
 
 

@@ -20,7 +20,7 @@ from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Format, Zone
 from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, Tally, take_texts
-from sluice_doors.json.records import DEPTH_MAX, DIVIDED_NAME_MAX, RecordFields, columns_of
+from sluice_doors.json.records import RecordFields, columns_of, names_size
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
 from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
@@ -57,21 +57,9 @@ def read_object(text: bytes) -> dict[str, Any] | None:
         found = read_json(text)
     except UNREADABLE_JSON:
         return None
-    if type(found) is not dict or _names_size(found) > NAMES_SHARE_MAX * len(text):
+    if type(found) is not dict or names_size(found) > NAMES_SHARE_MAX * len(text):
         return None
     return found
-
-
-def _names_size(value: Mapping[str, object], before: int = 0, depth: int = 0) -> int:
-    """Return the characters of the dotted names of an object."""
-    size = 0
-    for key, one in value.items():
-        name = before + len(key)
-        if type(one) is dict and one and depth < DEPTH_MAX and name <= DIVIDED_NAME_MAX:
-            size += _names_size(one, name + 1, depth + 1)
-        else:
-            size += name
-    return size
 
 
 def read_pairs(text: bytes) -> dict[str, Any] | None:

@@ -116,11 +116,7 @@ def record_of(
     the caller counts sizes.
     """
     # A shallow copy: the fields with a meaning are removed from it.
-    flat = (
-        flat_fields(found, fields.undivided)
-        if dict in set(map(type, found.values()))
-        else {**found}
-    )
+    flat = {**flat_fields(found, fields.undivided)}
     body_key = fields.message_of(flat)
     message = None if body_key is None else flat.pop(body_key)
     body = message if isinstance(message, str) else "" if message is None else json_text(message)
@@ -174,13 +170,23 @@ def parse_time(value: object, received_ns: int | None = None) -> int | None:
             return None
 
 
-def flat_fields(found: Mapping[str, object], message: str) -> dict[str, object]:
-    """Return the values of an object by dotted key; the value of `message` is not divided."""
+def flat_fields(found: Mapping[str, Any], message: str) -> Mapping[str, Any]:
+    """Return the values of an object by dotted key; the value of `message` is not divided.
+
+    An object without objects inside is returned itself.
+    """
+    if dict not in set(map(type, found.values())):
+        return found
     flat: dict[str, object] = {}
     after: dict[str, int] = {}
     for key, value in _leaves(found, message):
         flat[free_name(key, flat, after)] = value
     return flat
+
+
+def names_size(found: Mapping[str, object]) -> int:
+    """Return the characters of the dotted keys of an object."""
+    return sum(len(name) for name, _ in _leaves(found, ""))
 
 
 def _leaves(
@@ -200,7 +206,7 @@ _FEW_OBJECTS: Final = 64
 SHAPES_MAX: Final = 1_024
 """Sets of keys that are remembered."""
 
-_Object = dict[str, Any]
+_Object = Mapping[str, Any]
 
 
 _NO_FIELDS: Final = RecordFields(time=(), message=(), received_ns=0)
@@ -303,7 +309,7 @@ class _Built:
         self._times: list[int | None] = []
         self._odd: set[int] = set()
         for place, one in enumerate(objects):
-            found = _flat(one, self._fields.undivided)
+            found = flat_fields(one, self._fields.undivided)
             keys = tuple(found)
             shape = known.get(keys)
             if shape is None:
@@ -410,11 +416,6 @@ def _attribute_columns(shapes: Sequence[_Shape], values: list[str]) -> Attribute
     )
 
 
-def _flat(found: _Object, message: str) -> _Object:
-    nested = dict in set(map(type, found.values()))
-    return flat_fields(found, message) if nested else found
-
-
 _EVENT: Final = RecordFields(received_ns=0)
 
 
@@ -426,8 +427,7 @@ def event_record(
     `sources` are what the protocol states next to the object: pairs of names and texts, and the
     prefix of those names that the object has too.
     """
-    nested = dict in set(map(type, found.values()))
-    flat = flat_fields(found, _EVENT.undivided) if nested else {**found}
+    flat = {**flat_fields(found, _EVENT.undivided)}
     body_key = _EVENT.message_of(flat)
     message = None if body_key is None else flat.pop(body_key)
     attributes = {

@@ -3,13 +3,13 @@
 import json
 import random
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any
 
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
+from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.units import NS_PER_S
 
 RECEIVED = 1_790_000_000_000_000_000
@@ -49,15 +49,6 @@ def text_of(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
-def attributes_of(columns: LogColumns) -> list[dict[str, str]]:
-    found = columns.attributes
-    assert found is not None
-    values = [text.decode() for text in found.values.slices()]
-    names = [found.names[key] for key in found.keys.tolist()]
-    edges = found.offsets.tolist()
-    return [dict(zip(names[a:b], values[a:b], strict=True)) for a, b in pairwise(edges)]
-
-
 def test_every_value_of_generated_objects_is_in_their_records() -> None:
     draw = random.Random(SEED)
     print(f"seed {SEED}")
@@ -69,7 +60,9 @@ def test_every_value_of_generated_objects_is_in_their_records() -> None:
     assert (decoded.timed, decoded.unreadable) == (True, 0)
     assert columns.ts.tolist() == [ns for _, ns, _, _ in sent]
     assert columns.body.slices() == [found[key].encode() for found, _, _, key in sent]
-    for (found, _, time_key, body_key), shown in zip(sent, attributes_of(columns), strict=True):
+    for (found, _, time_key, body_key), shown in zip(
+        sent, attribute_rows(columns.attributes, COUNT), strict=True
+    ):
         rest = {key: text_of(value) for key, value in found.items() if key != body_key}
         if not str(rest[time_key]).endswith("+01:00"):
             del rest[time_key]

@@ -13,6 +13,7 @@ from sluice_doors.json.records import DIVIDED_NAME_MAX, RecordFields
 from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
+from sluice_protocol.ndjson import attribute_rows
 
 RECEIVED = 1_790_000_000_000_000_000
 NS = 1_764_336_000 * 10**9
@@ -21,11 +22,8 @@ NS = 1_764_336_000 * 10**9
 def parts(found: DecodedRecords | LogColumns) -> tuple[int, str, dict[str, str]]:
     columns = found.columns if isinstance(found, DecodedRecords) else found
     assert isinstance(columns, LogColumns)
-    pairs = columns.attributes
-    values = [] if pairs is None else [text.decode() for text in pairs.values.slices()]
-    names = [] if pairs is None else [pairs.names[key] for key in pairs.keys.tolist()]
-    body = columns.body.data.decode()
-    return int(columns.ts[0]), body, dict(zip(names, values, strict=True))
+    [attributes] = attribute_rows(columns.attributes, 1)
+    return int(columns.ts[0]), columns.body.data.decode(), attributes
 
 
 def firehose(found: dict[str, Any]) -> DecodedRecords:

@@ -169,7 +169,7 @@ async def test_callers_during_a_swap_share_the_next_one() -> None:
 
 async def test_producer_stops_if_its_register_is_missing_new_or_an_old_copy() -> None:
     key = Lane(queue="spark", lane=0).key
-    for replaced in ("gone", "begun anew", "old copy"):
+    for replaced in ("gone", "begun again", "old copy"):
         store, runtime = sim()
         appender = await put(store, runtime, 0)
         old = store.held[key].body
@@ -178,7 +178,7 @@ async def test_producer_stops_if_its_register_is_missing_new_or_an_old_copy() ->
         )
         await appender.append([draft])
         del store.held[key]
-        if replaced == "begun anew":
+        if replaced == "begun again":
             await Consumer.open(store, queue="spark", lane=0, runtime=runtime)
         if replaced == "old copy":
             await store.create(key, old)
