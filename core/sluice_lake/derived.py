@@ -1,11 +1,11 @@
 """The derived fields of records, over whole columns (`sluice_protocol.meaning` has the rule).
 
-Arrow searches the pairs of the records: per record nothing is done in Python, per distinct level
-one call.
+A text is a code into a few distinct ones: those of a resource are never repeated for each record,
+and only distinct levels and ids are visited in Python.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_lake.schemas import number_array, text_array
-from sluice_protocol.columns import LogColumns, SignalColumns
+from sluice_protocol.column_slices import join_attributes
+from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
+from sluice_protocol.fields import Field, FieldType
 from sluice_protocol.meaning import (
     DERIVED_KEYS,
     LEVEL_CHARACTERS_MAX,
@@ -21,83 +23,115 @@ from sluice_protocol.meaning import (
     NUMBERS_A_LEVEL,
     OBSERVED_KEY,
     SEVERITY_KEYS,
-    Scale,
     level_of,
     plain_id,
     severity_of,
 )
 
 Ints = npt.NDArray[np.int64]
+Codes = npt.NDArray[np.int32]
 Pairs = Sequence[tuple[str, str]]
 _IDS: Final = ("trace_id", "span_id")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 
 
-def _where(texts: pa.Array, wanted: npt.NDArray[np.bool_]) -> pa.Array:
-    return texts.take(number_array(np.flatnonzero(wanted)))
+class Stated(NamedTuple):
+    """The texts that records have under one key: `texts[codes[i]]` is that of `records[i]`.
+
+    Texts of a key whose values are usually distinct may be repeated.
+    """
+
+    records: Ints
+    codes: Codes
+    texts: pa.Array
+
+    def only(self, wanted: npt.NDArray[np.bool_]) -> "Stated":
+        """Return the wanted ones."""
+        if wanted.all():
+            return self
+        return Stated(self.records[wanted], self.codes[wanted], self.texts)
 
 
-class RecordSource:
+class _Source:
     """Where the values of derived fields are: attributes of records, resources of their batches."""
 
     def __init__(
-        self, columns: SignalColumns, resources: Sequence[Pairs], counts: Sequence[int]
+        self,
+        attributes: AttributeColumns | None,
+        resources: Sequence[Pairs],
+        counts: Sequence[int],
     ) -> None:
-        """`resources` and `counts` are those of the batches whose records follow each other."""
         self.count = int(sum(counts))
-        found = columns.attributes
-        self._attributes = found
+        self._attributes = found = attributes
         self._places = {} if found is None else {name: at for at, name in enumerate(found.names)}
-        self._resources: list[tuple[Mapping[str, str], int, int]] = []
-        end = 0
-        for pairs, count in zip(resources, counts, strict=True):
-            self._resources.append((dict(pairs), end, end + count))
-            end += count
-        self.keys = self._places.keys() | {key for pairs, _, _ in self._resources for key in pairs}
+        distinct = dict.fromkeys(map(tuple, resources))
+        self._resources: list[Mapping[str, str]] = [dict(pairs) for pairs in distinct]
+        codes = {pairs: code for code, pairs in enumerate(distinct)}
+        of_batch = np.array([codes[tuple(pairs)] for pairs in resources], np.int32)
+        self._resource_codes = np.repeat(of_batch, counts)
+        self.keys = self._places.keys() | set().union(*self._resources)
         self._records: Ints | None = None
         self._values: Any = None
 
-    def in_attributes(self, key: str) -> tuple[Ints, pa.Array] | None:
-        """Return the records with a text under a key, and the texts."""
+    def in_attributes(self, key: str, *, distinct: bool = True) -> Stated | None:
+        """Return the texts of records under a key."""
         found, place = self._attributes, self._places.get(key)
         if found is None or place is None:
             return None
-        pairs = np.flatnonzero(found.keys == place)
-        sizes = np.diff(found.offsets)
         if self._records is None:
+            sizes = np.diff(found.offsets)
             self._records = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)
             self._values = text_array(found.values, pa.string())
-        texts = found.values.offsets
-        pairs = pairs[texts[pairs] < texts[pairs + 1]]
-        return self._records[pairs], self._values.take(number_array(pairs))
+        edges = found.values.offsets
+        pairs = np.flatnonzero((found.keys == place) & (edges[:-1] < edges[1:]))
+        texts = self._values.take(number_array(pairs))
+        if not distinct:
+            return Stated(self._records[pairs], np.arange(len(pairs), dtype=np.int32), texts)
+        coded = texts.dictionary_encode()
+        codes = coded.indices.to_numpy(zero_copy_only=False)
+        return Stated(self._records[pairs], codes, coded.dictionary)
 
-    def in_resources(self, key: str) -> tuple[Ints, pa.Array] | None:
-        """Return the records whose batch has a text under a key, and the texts."""
-        found = [
-            (pairs[key], start, end) for pairs, start, end in self._resources if pairs.get(key)
-        ]
-        if not found:
+    def in_resources(self, key: str) -> Stated | None:
+        """Return the texts that the batches of records have under a key."""
+        found = [pairs.get(key) for pairs in self._resources]
+        if not any(found):
             return None
-        records = np.concatenate([np.arange(start, end) for _, start, end in found])
-        sizes = np.array([end - start for _, start, end in found])
-        codes = np.repeat(np.arange(len(found), dtype=np.int64), sizes)
-        # Only the codes are repeated: a text may be long, and the records of a batch many.
-        texts = pa.array([text for text, _, _ in found], pa.string()).dictionary_encode()
-        return records, texts.take(number_array(codes))
+        every = Stated(
+            np.arange(self.count, dtype=np.int64),
+            self._resource_codes,
+            pa.array(found, pa.string()),
+        )
+        return every.only(np.array([bool(text) for text in found])[self._resource_codes])
+
+    def stated(self, key: str, *, distinct: bool = True) -> Iterator[Stated]:
+        """Yield what the attributes state under a key, and then the resources."""
+        if key in self.keys:
+            for found in (self.in_attributes(key, distinct=distinct), self.in_resources(key)):
+                if found is not None and len(found.records):
+                    yield found
 
 
-def derived_arrays(columns: SignalColumns, source: RecordSource) -> dict[str, pa.Array]:
+def derived_arrays(
+    parts: Sequence[SignalColumns], resources: Sequence[Pairs], counts: Sequence[int]
+) -> dict[str, pa.Array]:
     """Return the derived fields of records by name, and of logs their severity.
 
-    Texts are dictionaries.
+    `parts` are the columns of the records, and `resources` and `counts` those of their batches, in
+    the same order. Names are dictionaries.
     """
+    attributes = join_attributes([(one.attributes, len(one)) for one in parts])
+    source = _Source(attributes, resources, counts)
     found = {
-        field.name: _first_text(source, field.name)
-        for field in columns.kind.derived
+        field.name: _field(source, field)
+        for field in parts[0].kind.derived
         if field.name in DERIVED_KEYS
     }
-    if isinstance(columns, LogColumns):
-        found["severity"], found["level"] = _severities(columns, source)
+    if logs := [one for one in parts if isinstance(one, LogColumns)]:
+        sent = [
+            np.zeros(len(one), np.uint8) if one.severity is None else one.severity for one in logs
+        ]
+        numbers = np.concatenate(sent).astype(np.int32)
+        found["severity"], found["level"] = _severities(numbers, source)
         found["observed_ns"] = _observed(source)
     return found
 
@@ -106,114 +140,102 @@ class _First:
     """For each record the first of the texts that are added for it."""
 
     def __init__(self, count: int) -> None:
-        self._place = np.full(count, -1, np.int64)
-        self._parts: list[pa.Array] = []
+        self._codes = np.full(count, -1, np.int32)
+        self._texts: list[pa.Array] = []
         self._size = 0
+        self.left = count
 
-    def add(self, records: Ints, texts: pa.Array) -> None:
-        free = self._place[records] < 0
-        if not free.all():
-            records, texts = records[free], _where(texts, free)
-        self._place[records] = np.arange(self._size, self._size + len(records))
-        self._parts.append(texts.dictionary_encode())
-        self._size += len(records)
+    def add(self, found: Stated) -> None:
+        found = found.only(self._codes[found.records] < 0)
+        self._codes[found.records] = found.codes + self._size
+        self._texts.append(found.texts)
+        self._size += len(found.texts)
+        self.left -= len(found.records)
 
-    def array(self) -> Any:  # noqa: ANN401 - pyarrow is untyped
-        """Return the text of each record as a dictionary; None if none has one."""
+    def names(self) -> pa.DictionaryArray:
+        """Return the text of each record as a dictionary."""
         if not self._size:
-            return None
-        places = number_array(self._place, self._place >= 0)
-        return pa.concat_arrays(self._parts).take(places)
+            return pa.nulls(len(self._codes), _DICTIONARY)
+        codes, texts = number_array(self._codes, self._codes >= 0), pa.concat_arrays(self._texts)
+        if len(self._texts) > 1:  # a writer of Parquet relies on distinct texts
+            unique = texts.dictionary_encode()
+            codes, texts = unique.indices.take(codes), unique.dictionary
+        return pa.DictionaryArray.from_arrays(codes, texts)
+
+    def texts(self) -> pa.Array:
+        """Return the text of each record."""
+        if not self._size:
+            return pa.nulls(len(self._codes), pa.string())
+        return pa.concat_arrays(self._texts).take(number_array(self._codes, self._codes >= 0))
 
 
-def _first_of(source: RecordSource, keys: Sequence[str]) -> Any:  # noqa: ANN401 - as above
-    """Return for each record its first text under some keys; None if no record has one."""
+def _first_of(source: _Source, keys: Sequence[str], *, distinct: bool) -> _First:
+    """Return for each record its first text under some keys."""
     first = _First(source.count)
     for key in keys:
-        if key in source.keys:
-            for found in (source.in_attributes(key), source.in_resources(key)):
-                if found is not None:
-                    first.add(*found)
-    return first.array()
+        for found in source.stated(key, distinct=distinct):
+            first.add(found)
+        if not first.left:
+            break
+    return first
 
 
-def _first_text(source: RecordSource, field: str) -> pa.Array:
-    coded = _first_of(source, DERIVED_KEYS[field])
-    if coded is None:
-        return pa.nulls(source.count, _DICTIONARY)
-    return _changed(coded, lambda text: plain_id(field, text)) if field in _IDS else coded
+def _field(source: _Source, field: Field) -> pa.Array:
+    is_name = field.type is FieldType.NAME
+    first = _first_of(source, DERIVED_KEYS[field.name], distinct=is_name)
+    if is_name:
+        return first.names()
+    texts = first.texts()
+    return _plain_ids(texts, field.name) if field.name in _IDS else texts
 
 
-def _changed(coded: pa.DictionaryArray, change: Callable[[str], str]) -> pa.Array:
-    """Return the texts after a change of each distinct one."""
-    texts = coded.dictionary
-    changed = pa.array([change(text) or None for text in texts.to_pylist()], pa.string())
-    if changed.equals(texts):
-        return coded
-    return changed.take(coded.indices).dictionary_encode()
+def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
+    if pc.all(pc.ascii_is_alnum(texts)).as_py() is not False:  # only the case can change
+        return pc.ascii_lower(texts)
+    plain = [None if one is None else plain_id(field, one) or None for one in texts.to_pylist()]
+    return pa.array(plain, pa.string())
 
 
-def _severities(columns: LogColumns, source: RecordSource) -> tuple[pa.Array, pa.Array]:
-    """Return the severity number of each record, null if it is not known, and its level."""
-    numbers = np.zeros(source.count, np.int32)
-    if columns.severity is not None:
-        numbers += columns.severity
-    unknown: list[tuple[Ints, pa.Array]] = []
-    open_records = numbers == 0
-    for scale, stated, texts in _stated_severities(source):
-        free = open_records[stated]
-        records, coded = stated[free], _where(texts, free).dictionary_encode()
-        distinct = coded.dictionary.to_pylist()
-        known = np.array([_severity_of(text, scale) for text in distinct], np.int32)
-        codes = coded.indices.to_numpy(zero_copy_only=False)
-        numbers[records] = known[codes]
-        open_records[records] = False
-        others = known[codes] == 0
-        if others.any():
-            levels = pa.array([level_of(0, text) or None for text in distinct], pa.string())
-            unknown.append((records[others], levels.take(number_array(codes[others]))))
+def _severities(numbers: Codes, source: _Source) -> tuple[pa.Array, pa.Array]:
+    """Return the severity of each record, null if it is not known, and its level.
+
+    `numbers` are what the frames state, 0 for nothing.
+    """
+    unknown = _First(source.count)
+    is_open = numbers == 0
+    for key in SEVERITY_KEYS:
+        for stated in source.stated(key.name):
+            found = stated.only(is_open[stated.records])
+            texts = found.texts.to_pylist()
+            known = np.array(  # a long text is no level, and must not be remembered
+                [
+                    severity_of(text, key.scale)
+                    if text and len(text) <= LEVEL_CHARACTERS_MAX
+                    else 0
+                    for text in texts
+                ],
+                np.int32,
+            )
+            numbers[found.records] = known[found.codes]
+            is_open[found.records] = False
+            odd = found.only(known[found.codes] == 0)
+            if len(odd.records):
+                levels = [level_of(0, text or "") or None for text in texts]
+                unknown.add(Stated(odd.records, odd.codes, pa.array(levels, pa.string())))
     return number_array(numbers, numbers > 0), _levels(numbers, unknown)
 
 
-def _severity_of(text: str, scale: Scale) -> int:
-    """Return the severity of a text; a long one is no level, and is not remembered."""
-    return severity_of(text, scale) if len(text) <= LEVEL_CHARACTERS_MAX else 0
-
-
-def _stated_severities(source: RecordSource) -> Iterator[tuple[Scale, Ints, pa.Array]]:
-    """Yield where severities are stated, key by key.
-
-    Whether a pair is in the attributes or in the resource depends on the other records of a batch,
-    so it decides only between two pairs of one key.
-    """
-    present = [one for one in SEVERITY_KEYS if one.name in source.keys]
-    for key in present:
-        for find in (source.in_attributes, source.in_resources):
-            found = find(key.name)
-            if found is not None and len(found[0]):
-                yield (key.scale, *found)
-
-
-def _levels(numbers: npt.NDArray[np.int32], unknown: list[tuple[Ints, pa.Array]]) -> pa.Array:
-    codes = (numbers - 1) // NUMBERS_A_LEVEL
-    plain = pa.DictionaryArray.from_arrays(
-        number_array(codes, numbers > 0), pa.array(LEVELS, pa.string())
-    )
-    if not unknown:
-        return plain
-    first = _First(len(numbers))
+def _levels(numbers: Codes, unknown: _First) -> pa.Array:
+    """Return the level of each number, and of records without one what was sent."""
     known = np.flatnonzero(numbers)
-    if len(known):
-        first.add(known, plain.take(number_array(known)))
-    for found in unknown:
-        first.add(*found)
-    return first.array()
+    codes = (numbers[known] - 1) // NUMBERS_A_LEVEL
+    unknown.add(Stated(known, codes, pa.array(LEVELS, pa.string())))
+    return unknown.names()
 
 
-def _observed(source: RecordSource) -> pa.Array:
-    texts = _first_of(source, (OBSERVED_KEY,))
-    if texts is None:
-        return pa.nulls(source.count, pa.int64())
-    texts = texts.cast(pa.string())
+def _observed(source: _Source) -> pa.Array:
+    texts = _first_of(source, (OBSERVED_KEY,), distinct=False).texts()
+    if texts.null_count == len(texts):
+        return texts.cast(pa.int64())
     is_number = pc.match_substring_regex(texts, "^(?:[0-9]{1,18}|[1-8][0-9]{18})$")
     return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(pa.int64())

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
-from sluice_lake.derived import RecordSource, derived_arrays
+from sluice_lake.derived import derived_arrays
 from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array, text_array
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
@@ -59,13 +59,24 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
-    tails = zip(*(_tail(batch, plain=plain) for batch in batches), strict=True)
-    chunks = [*_head(batches, counts, plain=plain), *map(list, tails)]
-    # One dictionary for all: at a second one, a Parquet writer stops dictionary encoding.
-    arrays = [pa.chunked_array(chunk).unify_dictionaries() for chunk in chunks]
+    columns = [batch.frame.columns for batch in batches]
+    resources = [batch.frame.envelope.shown_resource for batch in batches]
+    sizes = counts.tolist()
+    chunks = [
+        *_head(batches, counts, plain=plain),
+        *_fields(columns, sizes, resources, sizes, plain=plain),
+        [_attributes(one, count, plain=plain) for one, count in zip(columns, sizes, strict=True)],
+        [_resource(batch.frame, plain=plain) for batch in batches],
+    ]
+    arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
     if plain:
         return pa.Table.from_arrays(arrays, schema=arrow_schema(table, partition=False))
     return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
+
+
+def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Give all chunks one dictionary: at a second one, a Parquet writer stops encoding with it."""
+    return array.unify_dictionaries() if pa.types.is_dictionary(array.type) else array
 
 
 def payload_arrays(
@@ -76,28 +87,37 @@ def payload_arrays(
     `resources` and `counts` are those of the batches whose records follow each other.
     """
     count = sum(counts)
-    own = _kind_arrays(columns, count, plain=True)
-    found = _with_derived(columns, own, resources, counts, plain=True)
+    found = _fields([columns], [count], resources, counts, plain=True)
+    arrays = [array for [array] in found]
     names = [field.name for field in columns.kind.read_fields]
     attributes = _attributes(columns, count, plain=True)
-    return dict(zip(names, found, strict=True)) | {"attributes": attributes}
+    return dict(zip(names, arrays, strict=True)) | {"attributes": attributes}
 
 
-def _with_derived(
-    columns: Columns,
-    own: Chunks,
+def _fields(
+    parts: Sequence[Columns],
+    sizes: Sequence[int],
     resources: Sequence[Pairs],
     counts: Sequence[int],
     *,
     plain: bool,
-) -> Chunks:
-    """Return the arrays of all fields of records that were read, from those of their own fields."""
-    kind = columns.kind
-    found = dict(zip([field.name for field in kind.own_fields], own, strict=True))
-    if isinstance(columns, SignalColumns):
-        found |= derived_arrays(columns, RecordSource(columns, resources, counts))
-    arrays = [found[field.name] for field in kind.read_fields]
-    return [_plain(array) for array in arrays] if plain else arrays
+) -> list[Chunks]:
+    """Return the arrays of each field of records that were read; derived ones are one array.
+
+    `sizes` are those of the parts, `resources` and `counts` those of the batches.
+    """
+    kind = parts[0].kind
+    found = {
+        field.name: [
+            _field_array(field, getattr(one, field.name), size, plain=plain)
+            for one, size in zip(parts, sizes, strict=True)
+        ]
+        for field in kind.own_fields
+    }
+    if signals := [one for one in parts if isinstance(one, SignalColumns)]:
+        derived = derived_arrays(signals, resources, counts)
+        found |= {name: [_plain(one) if plain else one] for name, one in derived.items()}
+    return [found[field.name] for field in kind.read_fields]
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -146,13 +166,6 @@ def _truncated_times(ts_ns: Ints | None, count: int) -> pa.Array:
     return number_array(np.floor_divide(ts_ns, _NS_PER_US)).view(_TIMESTAMP)
 
 
-def _kind_arrays(columns: Columns, count: int, *, plain: bool) -> Chunks:
-    return [
-        _field_array(field, getattr(columns, field.name), count, plain=plain)
-        for field in columns.kind.own_fields
-    ]
-
-
 def _field_array(field: Field, values: ColumnValues | None, count: int, *, plain: bool) -> pa.Array:
     match values:
         case None:
@@ -163,17 +176,6 @@ def _field_array(field: Field, values: ColumnValues | None, count: int, *, plain
             return text_array(values, ARROW[FIELD_TYPES[field.type]])
         case _:
             return number_array(values.astype(np.int32) if values.dtype == np.uint8 else values)
-
-
-def _tail(batch: DecodedBatch, *, plain: bool) -> Chunks:
-    columns, count = batch.frame.columns, batch.frame.envelope.count
-    own = _kind_arrays(columns, count, plain=plain)
-    resource = batch.frame.envelope.shown_resource
-    return [
-        *_with_derived(columns, own, [resource], [count], plain=plain),
-        _attributes(columns, count, plain=plain),
-        _resource(batch.frame, plain=plain),
-    ]
 
 
 def _head(batches: Sequence[DecodedBatch], counts: Ints, *, plain: bool) -> list[Chunks]:

@@ -92,7 +92,7 @@ def join_columns(parts: Sequence[_Signal]) -> _Signal:
         field.name: _join([getattr(one, field.name) for one in parts], counts)
         for field in parts[0].kind.fields
     }
-    values["attributes"] = _join_attributes([(one.attributes, len(one)) for one in parts])
+    values["attributes"] = join_attributes([(one.attributes, len(one)) for one in parts])
     return replace(parts[0], **values)
 
 
@@ -174,9 +174,10 @@ def _join_names(parts: Sequence[tuple[tuple[str, ...], U32]]) -> tuple[tuple[str
     return tuple(places), np.concatenate(pieces)
 
 
-def _join_attributes(
+def join_attributes(
     parts: Sequence[tuple[AttributeColumns | None, int]],
 ) -> AttributeColumns | None:
+    """Return the attributes of all parts, each with its number of records; None without any."""
     if not any(one is not None for one, _ in parts):
         return None
     known = [one for one, _ in parts if one is not None]

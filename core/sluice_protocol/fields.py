@@ -116,10 +116,12 @@ class RecordKind:
         return tuple(sorted(found, key=lambda one: one.type))
 
 
-def _derived(name: str, meaning: str, *, is_skippable: bool = False) -> Field:
+def _derived(
+    name: str, meaning: str, *, kind: FieldType = FieldType.NAME, is_skippable: bool = False
+) -> Field:
     return Field(
         name=name,
-        type=FieldType.NAME,
+        type=kind,
         meaning=meaning,
         is_optional=True,
         is_skippable=is_skippable,
@@ -139,10 +141,10 @@ LOGS: Final = RecordKind(
     derived=(
         _derived("level", "trace, debug, info, warn, error, fatal, or as it was sent"),
         *_SENDER,
-        _derived("trace_id", "id of the trace, lower-case hexadecimal"),
-        _derived("span_id", "id of the span, lower-case hexadecimal"),
+        _derived("trace_id", "id of the trace, lower-case hexadecimal", kind=FieldType.TEXT),
+        _derived("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
         _derived("file", "path of the file that it was read from"),
-        _derived("request", "id of the request that it is about"),
+        _derived("request", "id of the request that it is about", kind=FieldType.TEXT),
         Field(
             name="observed_ns",
             type=FieldType.TIME,

@@ -19,7 +19,7 @@ from sluice_protocol.fields import KINDS, FieldType
 _PLAIN_TYPES: Final = frozenset({FieldType.FLOAT, FieldType.TEXT, FieldType.OPAQUE})
 PLAIN_COLUMNS: Final = frozenset(
     {"seq", "ts_ns", "ts", "attributes.key_value.value"}
-    | {one.name for kind in KINDS.values() for one in kind.own_fields if one.type in _PLAIN_TYPES}
+    | {one.name for kind in KINDS.values() for one in kind.read_fields if one.type in _PLAIN_TYPES}
 )
 """Columns with few repeated values, for which building a dictionary is wasted work."""
 DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})

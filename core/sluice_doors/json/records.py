@@ -210,26 +210,32 @@ _Object = Mapping[str, Any]
 
 
 _NO_FIELDS: Final = RecordFields(time=(), message=(), received_ns=0)
+_NO_KEY: Final[Any] = None
+"""A key that no object has."""
 
 
 class _Shape:
     """What objects with the same keys in the same order have in common.
 
     Attributes:
-        time: The keys of a time that they have; the first is the usual one.
-        message: Likewise of the body.
+        when: The key of the time; a key that no object has if there is none.
+        body: Likewise of the body.
+        is_unsure: Whether only the values show if `when` is the time.
         names: The keys of the attributes, sorted.
         values: Gets the values of these from an object.
-        timed: The shape of those objects whose time is an attribute too.
     """
 
-    __slots__ = ("message", "names", "time", "timed", "values")
+    __slots__ = ("_timed", "body", "is_unsure", "names", "values", "when")
 
     def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
-        self.time = [key for key in fields.time if key in keys]
-        self.message = [key for key in fields.message if key in keys]
-        self.timed: _Shape | None = None
-        self.set_names(set(keys).difference(self.time[:1], self.message[:1]))
+        times = [key for key in fields.time if key in keys]
+        bodies = [key for key in fields.message if key in keys]
+        self.when = times[0] if times else _NO_KEY
+        self.body = bodies[0] if bodies else _NO_KEY
+        named = len(fields.time) == 1 or self.when in _NAMED_TIMES
+        self.is_unsure = len(times) > 1 or (bool(times) and not named)
+        self._timed: _Shape | None = None
+        self.set_names(set(keys) - {self.when, self.body})
 
     def set_names(self, names: Iterable[str]) -> None:
         """Choose the attributes."""
@@ -238,16 +244,15 @@ class _Shape:
 
     def with_time(self) -> "_Shape":
         """Return the shape of the objects whose time is an attribute too."""
-        if self.timed is None:
-            self.timed = copy(self)
-            self.timed.set_names([*self.names, self.time[0]])
-        return self.timed
+        if self._timed is None:
+            self._timed = copy(self)
+            self._timed.set_names([*self.names, self.when])
+        return self._timed
 
-    def is_odd(self, body: object) -> bool:
+    def is_odd(self, found: _Object) -> bool:
         """Return whether the body of an object is elsewhere, or is not a text."""
-        if not self.message:
-            return False
-        return type(body) is not str or not body or self.message[0] in self.time
+        body = found.get(self.body, "-")
+        return type(body) is not str or not body or self.body == self.when != _NO_KEY
 
 
 def _getter(names: Sequence[str]) -> Callable[[_Object], tuple[object, ...]]:
@@ -302,14 +307,36 @@ class _Built:
 
     def _read(self, objects: Sequence[_Object], known_times: Sequence[int] | None) -> None:
         """Read time, body and attributes of each object, and which objects are odd."""
+        self._read_attributes(objects)
+        if dict in set(map(type, chain.from_iterable(self._parts))):
+            objects = [flat_fields(one, self._fields.undivided) for one in objects]
+            self._read_attributes(objects)
+        rows = list(zip(objects, self._shapes, strict=True))
+        self._bodies = [one.get(shape.body, "") for one, shape in rows]
+        self._odd: set[int] = set()
+        if set(map(type, self._bodies)) != {str} or "" in self._bodies:
+            self._odd.update(at for at, (one, shape) in enumerate(rows) if shape.is_odd(one))
+        stated = [one.get(shape.when) for one, shape in rows]
+        received_ns = self._fields.received_ns or None
+        self._times: list[int | None] = (
+            [None if one is None else parse_time(one, received_ns) for one in stated]
+            if known_times is None
+            else list(known_times)
+        )
+        found = enumerate(zip(self._shapes, stated, self._times, strict=True))
+        for at in [
+            at
+            for at, (shape, value, ts_ns) in found
+            if shape.is_unsure or (value is not None and (ts_ns is None or not shows_all(value)))
+        ]:
+            self._check_time(at, objects[at])
+
+    def _read_attributes(self, objects: Sequence[_Object]) -> None:
+        """Read the shape of each object, and the values of its attributes in their order."""
         known: dict[tuple[str, ...], _Shape] = {}
         self._shapes: list[_Shape] = []
         self._parts: list[tuple[object, ...]] = []
-        self._bodies: list[object] = []
-        self._times: list[int | None] = []
-        self._odd: set[int] = set()
-        for place, one in enumerate(objects):
-            found = flat_fields(one, self._fields.undivided)
+        for found in objects:
             keys = tuple(found)
             shape = known.get(keys)
             if shape is None:
@@ -317,28 +344,20 @@ class _Built:
                     known.clear()
                 shape = known[keys] = _Shape(keys, self._fields)
                 self._tally.add_sizes(0, sum(map(len, keys)))
-            at = None if known_times is None else known_times[place]
-            if shape.time:
-                at, shape = self._time(place, found, shape, at)
-            body = found[shape.message[0]] if shape.message else ""
-            if shape.is_odd(body):
-                self._odd.add(place)
-            self._times.append(at)
-            self._bodies.append(body)
             self._shapes.append(shape)
             self._parts.append(shape.values(found))
 
-    def _time(
-        self, place: int, found: _Object, shape: _Shape, at: int | None
-    ) -> tuple[int | None, _Shape]:
-        """Return the time of an object, and its shape with or without it as an attribute."""
-        usual = shape.time[0]
-        if at is None or len(shape.time) > 1:
-            key, at = self._fields.time_of(found, self._fields.received_ns or None)
-            if at is None or key != usual:
-                self._odd.add(place)
-        stated = found[usual]
-        return at, shape if type(stated) is not str or shows_all(stated) else shape.with_time()
+    def _check_time(self, place: int, found: _Object) -> None:
+        """Note an object whose time is elsewhere or cannot be read, or is an attribute too."""
+        shape = self._shapes[place]
+        key = shape.when
+        if shape.is_unsure:
+            key, self._times[place] = self._fields.time_of(found, self._fields.received_ns or None)
+        if self._times[place] is None or key != shape.when:
+            self._odd.add(place)
+        elif not shows_all(found[key]):
+            shape = self._shapes[place] = shape.with_time()
+            self._parts[place] = shape.values(found)
 
     def _replace(self, place: int, value: object, *, repairs: bool) -> None:
         """Put the record of an object with an error in its place."""

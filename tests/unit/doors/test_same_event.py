@@ -19,7 +19,7 @@ from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_doors.loki.push import decode_loki
 from sluice_doors.otlp.http import decode_otlp_logs
 from sluice_doors.syslog import SyslogPiece, decode_syslog
-from sluice_lake.derived import RecordSource, derived_arrays
+from sluice_lake.derived import derived_arrays
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.units import UnixNs
@@ -146,7 +146,7 @@ def answers(decoded: tuple[DecodedRecords, ...]) -> dict[str, Any]:
     [one] = decoded
     columns = one.columns
     assert isinstance(columns, LogColumns)
-    found = derived_arrays(columns, RecordSource(columns, [one.resource], [1]))
+    found = derived_arrays([columns], [one.resource], [1])
     values = {name: array.to_pylist()[0] for name, array in found.items()}
     names = columns.attributes.names if columns.attributes is not None else ()
     return {

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sluice_lake.derived import RecordSource, derived_arrays
+from sluice_lake.derived import derived_arrays
 from sluice_protocol.meaning import DERIVED_KEYS, RULE, SEVERITY_KEYS, Scale, level_of, severity_of
 from sluice_protocol.meaning import LEVELS as LEVEL_NAMES
 from sluice_protocol.records import (
@@ -30,8 +30,8 @@ def derived(
         ]
     )
     counts = [1] * len(records) if len(resources) > 1 else [len(records)]
-    source = RecordSource(columns, list(resources) or [[]], counts)
-    found = {name: array.to_pylist() for name, array in derived_arrays(columns, source).items()}
+    arrays = derived_arrays([columns], list(resources) or [[]], counts)
+    found = {name: array.to_pylist() for name, array in arrays.items()}
     return [
         {name: values[at] for name, values in found.items() if values[at] is not None}
         for at in range(len(records))
@@ -71,8 +71,7 @@ def test_it_decides_nothing_which_pairs_a_batch_has_in_common(shared: tuple[str,
 
 def test_a_long_text_of_a_batch_is_not_repeated_for_each_record() -> None:
     columns = logs_from_records([LogRecord(ts_ns=1, body="")] * 10_000)
-    source = RecordSource(columns, [[("service.name", "x" * 40_000)]], [10_000])
-    found = derived_arrays(columns, source)
+    found = derived_arrays([columns], [[("service.name", "x" * 40_000)]], [10_000])
     assert found["service"].nbytes < 1_000_000
     assert found["service"].to_pylist()[-1] == "x" * 40_000
 
@@ -154,8 +153,8 @@ def test_points_have_a_source() -> None:
     columns = metrics_from_records(
         [MetricPoint(ts_ns=1, name="m", value=1.0, attributes={"instance": "i"})]
     )
-    source = RecordSource(columns, [[("job", "node"), ("host", "h")]], [1])
-    found = {name: array.to_pylist() for name, array in derived_arrays(columns, source).items()}
+    arrays = derived_arrays([columns], [[("job", "node"), ("host", "h")]], [1])
+    found = {name: array.to_pylist() for name, array in arrays.items()}
     assert found == {"service": ["node"], "host": ["h"], "instance": ["i"]}
 
 
