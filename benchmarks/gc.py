@@ -47,7 +47,7 @@ from sluice_gc.task_engine import (
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.session import SessionSettings, open_session
-from sluice_store import open_store
+from sluice_store import StoreMode, open_store
 from sluice_store.retry import Backoff
 from sluice_web.process_limits import trim_heaps
 
@@ -164,7 +164,7 @@ async def _make(folder: Path, blobs: int) -> Evidence:
     eligible: Files = []
     all_blobs: Files = []
     joined_cpu_s = 0.0
-    async with open_store(f"file://{folder}/store") as store:
+    async with open_store(f"file://{folder}/store", StoreMode.CREATE) as store:
         put = partial(put_table, store, "audit/", backoff=Backoff.seeded_by(SystemClock()))
         for shard in split_shards(SHARDS):
             digests = _digests(rng, shard, blobs // SHARDS)
