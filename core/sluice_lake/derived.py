@@ -156,11 +156,10 @@ class _First:
         """Return the text of each record as a dictionary."""
         if not self._size:
             return pa.nulls(len(self._codes), _DICTIONARY)
-        codes, texts = number_array(self._codes, self._codes >= 0), pa.concat_arrays(self._texts)
-        if len(self._texts) > 1:  # a writer of Parquet relies on distinct texts
-            unique = texts.dictionary_encode()
-            codes, texts = unique.indices.take(codes), unique.dictionary
-        return pa.DictionaryArray.from_arrays(codes, texts)
+        codes = number_array(self._codes, self._codes >= 0)
+        # A writer of Parquet relies on distinct texts, and refuses a null among them.
+        unique = pa.concat_arrays(self._texts).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(unique.indices.take(codes), unique.dictionary)
 
     def texts(self) -> pa.Array:
         """Return the text of each record."""
