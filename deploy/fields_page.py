@@ -74,7 +74,8 @@ _DERIVED: Final = """
 ## Derived fields
 
 The first key with a text counts, in the attributes of the record and then in the resource of its
-batch. Ids of traces and spans are shown in lower case without dashes.
+batch. Ids of traces and spans are shown in lower case without dashes. As an id of a trace, a span
+or a request, a text of more than 128 bytes does not count.
 
 """
 _LEVELS: Final = """

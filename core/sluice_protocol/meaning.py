@@ -114,6 +114,8 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """For each text field the keys that feed it: the first with a text counts, in the attributes of the
 record and then in the resource of its batch.
 """
+ID_BYTES_MAX: Final = 128
+"""A longer text is no id of a trace, a span or a request: it would be repeated for each record."""
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
 LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")

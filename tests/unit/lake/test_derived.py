@@ -76,6 +76,19 @@ def test_a_long_text_of_a_batch_is_not_repeated_for_each_record() -> None:
     assert found["service"].to_pylist()[-1] == "x" * 40_000
 
 
+@pytest.mark.parametrize("key", ["trace_id", "span_id", "request_id"])
+def test_a_long_id_does_not_count(key: str) -> None:
+    """A resource of 60 KB and 100,000 records would be 6 GB of ids."""
+    columns = logs_from_records([LogRecord(ts_ns=1, body="")] * 10_000)
+    found = derived_arrays([columns], [[(key, "x" * 60_000)]], [10_000])
+    assert sum(array.nbytes for array in found.values()) < 1_000_000
+    long = [{key: "x" * 129}, {key: "x" * 128}, {key: "é" * 65}]
+    assert [len(one) for one in derived(long)] == [0, 1, 0]
+    both = {"trace_id": "x" * 129, "traceid": "a", "span_id": "x" * 129, "spanid": "a"}
+    [one] = derived([{**both, "request_id": "x" * 129, "requestId": "a"}])
+    assert one == {"trace_id": "a", "span_id": "a", "request": "a"}
+
+
 def test_an_empty_text_is_not_a_value() -> None:
     [found] = derived([{"service.name": "", "app": "shop", "level": ""}], [("level", "info")])
     assert (found["service"], found["level"]) == ("shop", "info")
