@@ -74,7 +74,8 @@ _DERIVED: Final = """
 ## Derived fields
 
 The first key with a text counts, in the attributes of the record and then in the resource of its
-batch. Ids of traces and spans are shown in lower case without dashes.
+batch. Ids of traces and spans are shown in lower case without dashes. As an id of a trace, a span
+or a request, a text of more than 128 bytes does not count.
 
 """
 _LEVELS: Final = """
@@ -87,7 +88,8 @@ lower case, and its severity is empty.
 
 """
 _NUMBERS: Final = """
-Names count in any case, in brackets, and with a number behind them (`ERROR2`, `WARN+1`):
+Names count in any case, in brackets, in the colors of a terminal, and with a number behind them
+(`ERROR2`, `WARN+1`):
 
 """
 _SCALES: Final = """
@@ -107,7 +109,7 @@ def render_fields() -> str:
     parts += [_TIMES, _DERIVED, markdown_table(("field", "keys", "kinds"), _derived())]
     parts += [_LEVELS, markdown_table(("key", "numbers", "sent by"), _severity_keys())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
-    parts += [_SCALES, markdown_table(("scale", "numbers, from trace to fatal"), _scales())]
+    parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
     return "".join(parts)
 
 
@@ -144,7 +146,11 @@ def _names() -> Iterator[tuple[str, ...]]:
 
 
 _NUMBERS_SHOWN: Final = {
-    Scale.LOGGER: (10, 20, 30, 40, 50, 60),
+    Scale.LOGGER: (
+        *(10, 20, 30, 40, 50, 60),
+        *(100, 200, 250, 300, 400, 550, 500, 600),
+        *(7, 6, 5, 4, 3, 2, 1, 0),
+    ),
     Scale.SYSLOG: (7, 6, 5, 4, 3, 2, 1, 0),
     Scale.OTEL: (1, 5, 9, 13, 17, 21),
     Scale.PYTHON: (5, 10, 20, 30, 40, 50),

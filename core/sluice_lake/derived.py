@@ -4,7 +4,7 @@ A text is a code into a few distinct ones: those of a resource are never repeate
 and only distinct levels and ids are visited in Python.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.fields import Field, FieldType
 from sluice_protocol.meaning import (
     DERIVED_KEYS,
+    ID_BYTES_MAX,
     LEVEL_CHARACTERS_MAX,
     LEVELS,
     NUMBERS_A_LEVEL,
@@ -156,28 +157,37 @@ class _First:
         """Return the text of each record as a dictionary."""
         if not self._size:
             return pa.nulls(len(self._codes), _DICTIONARY)
-        codes, texts = number_array(self._codes, self._codes >= 0), pa.concat_arrays(self._texts)
-        if len(self._texts) > 1:  # a writer of Parquet relies on distinct texts
-            unique = texts.dictionary_encode()
-            codes, texts = unique.indices.take(codes), unique.dictionary
-        return pa.DictionaryArray.from_arrays(codes, texts)
+        codes = number_array(self._codes, self._codes >= 0)
+        # A writer of Parquet relies on distinct texts, and refuses a null among them.
+        unique = pa.concat_arrays(self._texts).dictionary_encode()
+        return pa.DictionaryArray.from_arrays(unique.indices.take(codes), unique.dictionary)
 
-    def texts(self) -> pa.Array:
-        """Return the text of each record."""
+    def texts(self, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
+        """Return the text of each record after a change."""
         if not self._size:
             return pa.nulls(len(self._codes), pa.string())
-        return pa.concat_arrays(self._texts).take(number_array(self._codes, self._codes >= 0))
+        texts = change(pa.concat_arrays(self._texts))
+        return texts.take(number_array(self._codes, self._codes >= 0))
 
 
 def _first_of(source: _Source, keys: Sequence[str], *, distinct: bool) -> _First:
-    """Return for each record its first text under some keys."""
+    """Return for each record its first text under some keys.
+
+    Unless they are `distinct`, a text of a resource will be repeated for each record, so a long one
+    does not count.
+    """
     first = _First(source.count)
     for key in keys:
         for found in source.stated(key, distinct=distinct):
-            first.add(found)
+            first.add(found if distinct else _short(found))
         if not first.left:
             break
     return first
+
+
+def _short(found: Stated) -> Stated:
+    sizes = pc.fill_null(pc.binary_length(found.texts), 0).to_numpy(zero_copy_only=False)
+    return found.only((sizes <= ID_BYTES_MAX)[found.codes])
 
 
 def _field(source: _Source, field: Field) -> pa.Array:
@@ -185,8 +195,9 @@ def _field(source: _Source, field: Field) -> pa.Array:
     first = _first_of(source, DERIVED_KEYS[field.name], distinct=is_name)
     if is_name:
         return first.names()
-    texts = first.texts()
-    return _plain_ids(texts, field.name) if field.name in _IDS else texts
+    if field.name in _IDS:
+        return first.texts(lambda texts: _plain_ids(texts, field.name))
+    return first.texts(lambda texts: texts)
 
 
 def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
@@ -234,8 +245,10 @@ def _levels(numbers: Codes, unknown: _First) -> pa.Array:
 
 
 def _observed(source: _Source) -> pa.Array:
-    texts = _first_of(source, (OBSERVED_KEY,), distinct=False).texts()
-    if texts.null_count == len(texts):
-        return texts.cast(pa.int64())
+    first = _first_of(source, (OBSERVED_KEY,), distinct=False)
+    return first.texts(_only_numbers).cast(pa.int64())
+
+
+def _only_numbers(texts: pa.Array) -> pa.Array:
     is_number = pc.match_substring_regex(texts, "^(?:[0-9]{1,18}|[1-8][0-9]{18})$")
-    return pc.if_else(is_number, texts, pa.scalar(None, pa.string())).cast(pa.int64())
+    return pc.if_else(is_number, texts, pa.scalar(None, pa.string()))

@@ -75,8 +75,12 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
 
 
 def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Give all chunks one dictionary: at a second one, a Parquet writer stops encoding with it."""
-    return array.unify_dictionaries() if pa.types.is_dictionary(array.type) else array
+    """Give all chunks one dictionary: at a second one, a Parquet writer stops encoding with it.
+
+    The keys and values of maps have dictionaries too.
+    """
+    has_one = pa.types.is_dictionary(array.type) or pa.types.is_map(array.type)
+    return array.unify_dictionaries() if has_one else array
 
 
 def payload_arrays(

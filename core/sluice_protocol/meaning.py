@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Final
+from unicodedata import normalize
 
 RULE: Final = 1
 """Number of the rule, which golden results of records pin."""
@@ -114,6 +115,8 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
 """For each text field the keys that feed it: the first with a text counts, in the attributes of the
 record and then in the resource of its batch.
 """
+ID_BYTES_MAX: Final = 128
+"""A longer text is no id of a trace, a span or a request: it would be repeated for each record."""
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
 LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
@@ -126,7 +129,9 @@ class Scale(StrEnum):
     """How the number under a key states a severity; texts mean the same under each."""
 
     LOGGER = "logger"
-    """Tens as pino and bunyan write them (10 trace to 60 fatal), 0 to 7 as syslog and GELF."""
+    """Tens as pino and bunyan write them (10 trace to 60 fatal), hundreds as Monolog (100 debug to
+    600 emergency), 0 to 7 as syslog and GELF.
+    """
     SYSLOG = "syslog"
     """0 emergency to 7 debug."""
     OTEL = "OpenTelemetry"
@@ -153,11 +158,14 @@ SEVERITY_KEYS: Final = (
     SeverityKey("log.level", Scale.LOGGER, "Elastic Common Schema"),
     SeverityKey("severity", Scale.MIXED, "Google Cloud, rsyslog"),
     SeverityKey("levelname", Scale.LOGGER, "Python's logging"),
+    SeverityKey("level_name", Scale.LOGGER, "Monolog"),
+    SeverityKey("error_severity", Scale.LOGGER, "PostgreSQL"),
     SeverityKey("loglevel", Scale.LOGGER, "JSON layouts of Java"),
     SeverityKey("log_level", Scale.LOGGER, "many"),
     SeverityKey("logLevel", Scale.LOGGER, "many"),
     SeverityKey("LogLevel", Scale.LOGGER, ".NET"),
     SeverityKey("Level", Scale.LOGGER, "Serilog, NLog, zerolog with other names"),
+    SeverityKey("Severity", Scale.MIXED, "NXLog"),
     SeverityKey("@l", Scale.LOGGER, "Serilog's compact form"),
     SeverityKey("@level", Scale.LOGGER, "Terraform and other users of hclog"),
     SeverityKey("lvl", Scale.LOGGER, "log15, logfmt"),
@@ -173,29 +181,37 @@ SEVERITY_KEYS: Final = (
 )
 
 NAMES: Final = {
-    1: "trace trc t verbose verb v finest silly all",
-    5: "debug dbg d finer debugging",
+    1: "trace trac trce trc t verbose verb vrb v finest silly all",
+    5: "debug debu dbug dbg d finer debugging отладка 디버그 调试",
     6: "fine",
     7: "config konfig konfiguration",
     9: "info inf i information informational informative infos log default normal statement"
-    " infomation informazione información informação информация 信息 資訊 情報 정보 bilgi",
-    10: "notice note n hinweis",
-    13: "warn warning wrn w warnings warnung avertissement attention advertencia avviso aviso"
-    " waarschuwing ostrzeżenie varning advarsel varoitus предупреждение 警告 경고 uyarı",  # noqa: RUF001 - Turkish
+    " success http system infomation informationen informacja informacje informatie informazione"
+    " informazioni información informação informações информация сообщение сведения інформація"
+    " 信息 日志 資訊 日誌 情報 정보 로그 bilgi logg dziennik",
+    10: "notice note n hinweis notifica nota notis uwaga замечание повідомлення 注意 알림",
+    13: "warn warning wrn w warnings warnung avertissement attention advertencia avviso attenzione"
+    " avvertenza aviso waarschuwing ostrzeżenie varning advarsel varoitus varování предупреждение"
+    " попередження 警告 경고 uyari",
     17: "error err e eror erro failure fail failed fehler erreur errore fout błąd fel feil virhe"
-    " ошибка エラー 错误 錯誤 오류 hata exception severe schwerwiegend grave 严重 嚴重 重大",
+    " chyba ошибка помилка エラー 错误 錯誤 오류 hata exception severe schwerwiegend grave 严重"
+    " 嚴重 重大",
     18: "crit dpanic",
     19: "alert a",
-    21: "fatal ftl f critical emerg emergency panic kritisch critique crítico critico critica"
-    " krytyczny критическая критический фатальная 致命 致命的 심각 kritik",
+    21: "fatal fatl fata ftl f critical emerg emergency panic pani pnc assert kritisch critique"
+    " crítico critico critica kritiek krytyczny критическая критический фатальная фатально важно"
+    " panik panika panico pânico паника паніка fatale fatalt katastrofalny 致命 致命的 致命错误"
+    " 致命錯誤 치명적오류 심각 kritik ölümcül",
 }
 """Lower-case words for each number: English ones and abbreviations of loggers, and the languages in
-which Java, PostgreSQL and Windows write levels.
+which Java, PostgreSQL and Windows write levels. Both letters `i` of Turkish are the English one.
 """
 _NUMBER_OF: Final = {word: number for number, words in NAMES.items() for word in words.split()}
 SYSLOG: Final = (21, 19, 18, 17, 13, 10, 9, 5)
-_TENS: Final = (1, 5, 9, 13, 17, 21)
+_TENS: Final = {10: 1, 20: 5, 30: 9, 40: 13, 50: 17, 60: 21}
 """Severity of 10, 20, … of pino, bunyan and log4js."""
+_MONOLOG: Final = {100: 5, 200: 9, 250: 10, 300: 13, 400: 17, 500: 21, 550: 19, 600: 21}
+"""Numbers of Monolog, which are greater than those of all other loggers."""
 _LOGBACK: Final = 1_000
 """Logback's numbers are those of Python times this: 10000 debug to 40000 error."""
 _PYTHON: Final = (1, 5, 9, 13, 17, 21)
@@ -203,8 +219,14 @@ _OTEL_MAX: Final = 24
 _DIGITS_MAX: Final = 5
 """Levels of Java are up to five digits (`level_value` 40000 is an error)."""
 _BRACKETS: Final = "[](){}<>\"':|=*-#. \t"
-_SUFFIX: Final = re.compile(r"([^\W\d_]+)(?:([1-4])|[+-][0-9]{1,3})")
-"""`ERROR3` of OpenTelemetry; `ERROR+2` of Go's slog, which is a level between two names."""
+_SUFFIX: Final = re.compile(r"([^\W\d_]+)(?:([1-4])|[5-8]|[+-][0-9]{1,3})")
+"""`ERROR3` of OpenTelemetry; `TRACE7` of Apache; `ERROR+2` of Go's slog, which is a level between
+two names.
+"""
+_COLOR: Final = re.compile(r"\x1b\[[0-9;]{0,16}m")
+"""Escape sequences of terminals, with which some loggers color a level."""
+_DOT_ABOVE: Final = "\u0307"
+"""What the lower case of `İ` has behind its `i`."""
 
 
 @lru_cache(maxsize=4_096)
@@ -213,7 +235,11 @@ def severity_of(text: str, scale: Scale = Scale.LOGGER) -> int:
 
     Names count in any case and inside brackets, numbers by the scale of their key.
     """
+    text = _COLOR.sub("", text)
     plain = text.strip(_BRACKETS).lower()
+    if not plain.isascii():
+        composed = normalize("NFC", plain.replace(f"i{_DOT_ABOVE}", "i"))
+        plain = composed.replace("ı", "i")  # noqa: RUF001 - Turkish
     if plain.isascii() and plain.isdigit():
         sign = -1 if text.strip().startswith("-") else 1
         return _of_number(sign * int(plain), scale) if len(plain) <= _DIGITS_MAX else 0
@@ -228,7 +254,6 @@ def severity_of(text: str, scale: Scale = Scale.LOGGER) -> int:
 
 
 def _of_number(number: int, scale: Scale) -> int:
-    tens, rest = divmod(number, 10)
     match scale:
         case Scale.SYSLOG:
             return _at(SYSLOG, number)
@@ -239,10 +264,10 @@ def _of_number(number: int, scale: Scale) -> int:
             return _at(_PYTHON, size // 10) if size > 0 else 0
         case Scale.MIXED if len(SYSLOG) <= number <= _OTEL_MAX:
             return number
-        case _ if rest == 0 and tens > 0:
-            return _at(_TENS, tens - 1)
-        case _:
-            return _at(SYSLOG, number)
+        case Scale.LOGGER:
+            return _TENS.get(number) or _MONOLOG.get(number) or _at(SYSLOG, number)
+        case Scale.MIXED:
+            return _TENS.get(number) or _at(SYSLOG, number)
 
 
 def _at(numbers: tuple[int, ...], place: int) -> int:

@@ -208,6 +208,10 @@ class JournalInput:
         finally:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
+            # A pipe that is full is not watched, and asyncio waits for its end.
+            assert process.stdout is not None  # noqa: S101 - it is a pipe
+            while await process.stdout.read(_READ_BYTES):
+                pass
             await process.wait()
 
     async def _read(self, process: Process) -> None:

@@ -221,11 +221,12 @@ class _Shape:
         when: The key of the time; a key that no object has if there is none.
         body: Likewise of the body.
         is_unsure: Whether only the values show if `when` is the time.
+        others: Further keys that may have the time.
         names: The keys of the attributes, sorted.
         values: Gets the values of these from an object.
     """
 
-    __slots__ = ("_timed", "body", "is_unsure", "names", "values", "when")
+    __slots__ = ("_timed", "body", "is_unsure", "names", "others", "values", "when")
 
     def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
         times = [key for key in fields.time if key in keys]
@@ -234,6 +235,7 @@ class _Shape:
         self.body = bodies[0] if bodies else _NO_KEY
         named = len(fields.time) == 1 or self.when in _NAMED_TIMES
         self.is_unsure = len(times) > 1 or (bool(times) and not named)
+        self.others = times[1:]
         self._timed: _Shape | None = None
         self.set_names(set(keys) - {self.when, self.body})
 
@@ -353,7 +355,8 @@ class _Built:
         key = shape.when
         if shape.is_unsure:
             key, self._times[place] = self._fields.time_of(found, self._fields.received_ns or None)
-        if self._times[place] is None or key != shape.when:
+        has_null = None in map(found.get, shape.others)  # null is no time, and no attribute
+        if self._times[place] is None or key != shape.when or has_null:
             self._odd.add(place)
         elif not shows_all(found[key]):
             shape = self._shapes[place] = shape.with_time()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,33 @@ def test_an_entry_that_cannot_be_stored_ends_the_input(
 
     with pytest.raises(SpoolBroken):
         asyncio.run(Full().run(asyncio.Event()))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_backlog_delays_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The pipe of `journalctl` is full when the agent stops, or its spool cannot be written."""
+    journalctl(tmp_path, monkeypatch).write_bytes(b"".join(map(entry, range(20_000))))
+
+    async def until_stopped() -> None:
+        stop, has_begun = asyncio.Event(), asyncio.Event()
+
+        class Blocked(Run):
+            async def put(self, _: RecordBlock) -> None:
+                has_begun.set()
+                await asyncio.sleep(0.5 if fails else 60)
+                raise SpoolBroken("s", "the spool is closed")
+
+        running = asyncio.create_task(Blocked().run(stop, once=False))
+        await has_begun.wait()
+        await asyncio.sleep(0.3)
+        if not fails:
+            stop.set()
+        await running
+
+    with pytest.raises(SpoolBroken) if fails else nullcontext():
+        asyncio.run(asyncio.wait_for(until_stopped(), 20))
 
 
 def test_once_ends_with_the_failure_of_journalctl(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sluice_doors.decoded import DecodedRecords
+from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.ingest import decode_json
-from sluice_doors.json.records import DIVIDED_NAME_MAX, RecordFields
+from sluice_doors.json.records import DIVIDED_NAME_MAX, RecordFields, columns_of
 from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
@@ -60,6 +60,15 @@ def test_a_time_without_a_year_does_not_replace_the_known_time() -> None:
     assert lines is not None
     assert lines.times == [NS]
     assert parts(columns_of_lines([lines]))[0] == NS
+
+
+@pytest.mark.parametrize("others", [[], ["x", {"": 1}], [{"m": "\udcff"}]])
+def test_null_is_no_time_and_no_attribute(others: list[Any]) -> None:
+    """Also if another object of the request has an error."""
+    found: dict[str, Any] = {"ts": None, "time": NS, "t": None, "a": None}
+    columns = columns_of([found, *others], RecordFields(received_ns=RECEIVED), Tally())
+    assert int(columns.ts[0]) == NS
+    assert next(iter(attribute_rows(columns.attributes, len(columns)))) == {"a": "null"}
 
 
 @pytest.mark.parametrize("door", [json_door, firehose])

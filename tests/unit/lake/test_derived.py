@@ -76,6 +76,19 @@ def test_a_long_text_of_a_batch_is_not_repeated_for_each_record() -> None:
     assert found["service"].to_pylist()[-1] == "x" * 40_000
 
 
+@pytest.mark.parametrize("key", ["trace_id", "span_id", "request_id"])
+def test_a_long_id_does_not_count(key: str) -> None:
+    """A resource of 60 KB and 100,000 records would be 6 GB of ids."""
+    columns = logs_from_records([LogRecord(ts_ns=1, body="")] * 10_000)
+    found = derived_arrays([columns], [[(key, "x" * 60_000)]], [10_000])
+    assert sum(array.nbytes for array in found.values()) < 1_000_000
+    long = [{key: "x" * 129}, {key: "x" * 128}, {key: "é" * 65}]
+    assert [len(one) for one in derived(long)] == [0, 1, 0]
+    both = {"trace_id": "x" * 129, "traceid": "a", "span_id": "x" * 129, "spanid": "a"}
+    [one] = derived([{**both, "request_id": "x" * 129, "requestId": "a"}])
+    assert one == {"trace_id": "a", "span_id": "a", "request": "a"}
+
+
 def test_an_empty_text_is_not_a_value() -> None:
     [found] = derived([{"service.name": "", "app": "shop", "level": ""}], [("level", "info")])
     assert (found["service"], found["level"]) == ("shop", "info")
@@ -102,7 +115,13 @@ LEVELS = {
     "warn": 13, "[WARNING]": 13, "W": 13, "WARN:": 13, "ERROR": 17, "err": 17, "SEVERE": 17,
     "Fehler": 17, "FATAL": 21, "critical": 21, "emerg": 21, "crit": 18, "alert": 19,
     "ERROR2": 18, "INFO4": 12, "ERROR+2": 17, "DEBUG-4": 5, "30": 9, "60": 21, "3": 17, "6": 9,
-    "警告": 13, "ОШИБКА": 17, "": 0, "odd": 0, "100": 0, "-4": 0, "9" * 30: 0, "info x": 0,
+    "dbug": 5, "trce": 1, "VRB": 1, "fatl": 21, "PNC": 21, "http": 9, "System": 9, "TRACE8": 1,
+    "UYARI": 13, "uyar\u0131": 13, "BİLGİ": 9, "bilgi": 9, "PANIK": 21, "ПАНИКА": 21,
+    "СООБЩЕНИЕ": 9,
+    "Informationen": 9, "BŁĄD": 17, "bła\u0328d": 17, "致命错误": 21,
+    "\x1b[32minfo\x1b[39m": 9, "\x1b[1;31mERROR\x1b[0m": 17,
+    "100": 5, "250": 10, "300": 13, "550": 19, "600": 21, "350": 0, "70": 0,
+    "警告": 13, "ОШИБКА": 17, "": 0, "odd": 0, "700": 0, "-4": 0, "9" * 30: 0, "info x": 0,
 }  # fmt: skip
 
 
@@ -119,6 +138,7 @@ def test_levels_by_name_and_number(text: str, number: int) -> None:
         (Scale.PYTHON, "10", 5), (Scale.PYTHON, "40", 17), (Scale.PYTHON, "50", 21),
         (Scale.PYTHON, "40000", 17), (Scale.PYTHON, "5000", 1), (Scale.PYTHON, "0", 0),
         (Scale.MIXED, "3", 17), (Scale.MIXED, "17", 17), (Scale.MIXED, "50", 17),
+        (Scale.MIXED, "200", 0), (Scale.SYSLOG, "100", 0), (Scale.PYTHON, "100", 0),
     ],
 )  # fmt: skip
 def test_numbers_count_by_the_scale_of_their_key(scale: Scale, text: str, number: int) -> None:

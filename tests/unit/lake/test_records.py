@@ -1,4 +1,5 @@
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 from support.builders import log_columns, make_identity, manifest_of
@@ -15,7 +16,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.columns import Columns, kind_of
 from sluice_protocol.fields import Kind
-from sluice_protocol.frame import decode_frame, encode_frame
+from sluice_protocol.frame import Resource, decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import RecordRange
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
@@ -24,10 +25,14 @@ ACCEPTED_NS = 1_790_000_000_123_456_789
 T0_NS = 1_790_000_000_000_001_999
 
 
-def batch(columns: Columns, start: int, sequence: int = 7) -> DecodedBatch:
+RESOURCE = (("service.name", "web"), ("sluice.encoder", "c1 zstd-1"))
+
+
+def batch(
+    columns: Columns, start: int, sequence: int = 7, resource: Resource = RESOURCE
+) -> DecodedBatch:
     end = start + len(columns) - 1
     who = Identity(agent_id="host-1", boot_id="b1", seq_start=start, seq_end=end)
-    resource = (("service.name", "web"), ("sluice.encoder", "c1 zstd-1"))
     body = encode_frame(identity=who, columns=columns, resource=resource)
     return DecodedBatch(frame=decode_frame(body), accepted_at_ns=ACCEPTED_NS, sequence=sequence)
 
@@ -78,6 +83,37 @@ def test_batches_share_one_dictionary_of_metric_names() -> None:
     assert table.column("name").to_pylist() == ["cpu", "mem", "cpu", "mem"]
     assert table.column("value").to_pylist() == [1.5, 2.5, 3.5, 4.5]
     assert table.column("queue_sequence").to_pylist() == [7, 7, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("key", "column"), [("app", "service"), ("host.name", "host"), ("lvl", "level")]
+)
+def test_a_parquet_file_has_batches_with_and_without_a_derived_field(key: str, column: str) -> None:
+    """A writer of Parquet refuses a dictionary that contains a null."""
+    lines = logs_from_records([LogRecord(ts_ns=T0_NS, body="x", attributes={})])
+    resources: list[Resource] = [((key, "odd"),), (), ((key, "odd"), ("k", "v"))]
+    batches = [batch(lines, at, resource=one) for at, one in enumerate(resources)]
+    table = records_table("logs", batches)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    found = pq.read_table(pa.BufferReader(sink.getvalue()))
+    assert found[column].to_pylist() == ["odd", None, "odd"]
+    assert "odd" in table[column].chunk(0).dictionary.to_pylist()
+    assert table[column].chunk(0).dictionary.null_count == 0
+
+
+def test_batches_share_one_dictionary_of_the_keys_of_maps() -> None:
+    names = ("a", "b")
+    logs = [logs_from_records([LogRecord(ts_ns=1, body="", attributes={x: x})]) for x in names]
+    batches = [
+        batch(one, at, resource=((name, name),))
+        for at, (one, name) in enumerate(zip(logs, names, strict=True))
+    ]
+    table = records_table("logs", batches)
+    for column in ("attributes", "resource"):
+        chunks = table.column(column).chunks
+        assert [chunk.keys.dictionary.to_pylist() for chunk in chunks] == [["a", "b"]] * 2
+        assert [chunk.to_pylist() for chunk in chunks] == [[[(x, x)]] for x in names]
 
 
 def test_records_without_attributes_have_null() -> None:
