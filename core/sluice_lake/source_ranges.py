@@ -151,6 +151,9 @@ ROLLUP_APP: Final = "sluice-rollup"
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """One source range; a lane that is not named is at 0.
 
+    The rows of the table `rollups` contain every sample up to `through`, and honour `deletes`, if
+    the version of the table's transaction `sluice-rollup` is `number` (ADR 34).
+
     Attributes:
         number: 1, 2, 3 … without gaps.
         after: Lane to the last sequence before the range.

@@ -341,7 +341,7 @@ class HoldReason(StrEnum):
 
 
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that could not be enqueued.
+    """One object that could not be enqueued; removed after its batch is enqueued.
 
     `key` is under `accepted/` or `quarantine/`. The time is when it was first found so, by the
     store's clock.

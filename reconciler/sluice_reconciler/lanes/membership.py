@@ -144,7 +144,9 @@ FORGET_S: Final = 3600.0
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One running reconciler.
+    """One running reconciler; dead if the record is older than 12 s by the store's clock.
+
+    A process of the same machine overwrites the record of one that has ended, without lanes.
 
     Attributes:
         url: Of the operator API for other processes and clients; empty if they cannot reach it.
