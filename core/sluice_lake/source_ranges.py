@@ -141,7 +141,7 @@ async def remove_old_parts(
     return removed
 
 
-SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}covers/"
+SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}source-ranges/"
 HONOURED_DELETES_PREFIX: Final = f"{ROLLUP}deletes/"
 """Parts of the sets of deletes that source ranges honour."""
 ROLLUP_APP: Final = "sluice-rollup"
@@ -164,7 +164,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
             the next range needs only files that were added after it; None if none is known.
     """
 
-    schema: Literal["sluice.rollup_cover.v3"] = "sluice.rollup_cover.v3"
+    schema: Literal["sluice.source_range.v3"] = "sluice.source_range.v3"
     number: int
     after: dict[str, int]
     through: dict[str, int]

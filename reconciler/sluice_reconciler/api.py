@@ -204,8 +204,8 @@ class OperatorApi:
             ),
             Endpoint(
                 method="GET",
-                path="/v1/unhealthy",
-                handler=self._unhealthy,
+                path="/v1/held",
+                handler=self._held,
                 summary="List the held batches, with reasons",
                 result=HoldList,
             ),
@@ -306,7 +306,7 @@ class OperatorApi:
     async def _gaps(self, request: web.Request) -> web.Response:
         return json_response(self._boot_list(request, faulty=True))
 
-    async def _unhealthy(self, request: web.Request) -> web.Response:
+    async def _held(self, request: web.Request) -> web.Response:
         del request
         found: list[HoldRecord] = []
         async for record in list_hold_records(self._store):

@@ -17,7 +17,7 @@ the lane state fences an owner that does not know that it lost a lane (ADR 24 an
 The lanes of a process of this machine that has ended are taken without a wait. A process is
 identified by the boot of the machine, its pid namespace, its pid and its start time. A process of
 the same boot and namespace is visible in `/proc` while it exists. Of any other process nothing is
-known here: it counts as running until its record lapses.
+known here: it counts as running until its record is too old.
 
 For operators, `decide_ownership` shows which reconciler owns a lane. Two records name a process.
 The claim in the lane state names the one that raised the owner term: only it can append. The member
