@@ -32,7 +32,7 @@ from sluice_gc.certificate import (
     merkle_root_of,
     prepare_key_file,
     put_parts,
-    read_files,
+    read_evidence_files,
     read_newest,
     restore_copy,
     sign_certificate,
@@ -109,7 +109,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_audit_report(store: ObjectStore, certificate: Certificate) -> AuditReport:
     """Read the findings of an audit."""
-    files = await read_files(store, certificate, "findings")
+    files = await read_evidence_files(store, certificate, "findings")
     if files is None:
         return AuditReport(certificate=certificate, findings=(), removed=True)
     tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
@@ -198,7 +198,7 @@ class Auditor:
     async def _previous_files(self, audit: AuditContext) -> tuple[EvidenceFile, ...] | None:
         if audit.before is None:
             return None
-        return await read_files(self._store, audit.before.certificate, "manifests")
+        return await read_evidence_files(self._store, audit.before.certificate, "manifests")
 
     async def _audit_shards(
         self, audit: AuditContext, settings: AuditSettings, first: Iterable[AuditTaskFacts]

@@ -45,10 +45,10 @@ from sluice_gc.key_ranges import (
 )
 from sluice_gc.signing_keys import (
     TrustedKeys,
+    has_signed,
     key_id_of,
     make_key_file,
     sign_bytes,
-    verify_signature,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import (
@@ -217,7 +217,7 @@ def verify_certificate(
             f" that only verifies may be, key_id={signed.key_id}",
         )
     inner = encode_record(signed.certificate)
-    if not verify_signature(public, signed.signature, _DOMAIN + inner):
+    if not has_signed(public, signed.signature, _DOMAIN + inner):
         raise CertificateInvalid(place, "the signature does not match, so that it was altered")
     check_complete(signed.certificate)
     return signed.certificate
@@ -361,7 +361,7 @@ async def put_parts(
     )
 
 
-async def read_files(
+async def read_evidence_files(
     store: ObjectStore, certificate: Certificate, kind: str
 ) -> tuple[EvidenceFile, ...] | None:
     """Return the evidence files of one kind; None if their list was removed by rule or is lost."""

@@ -118,7 +118,7 @@ def audit_result(certificate: Certificate, *, names_blob: bool) -> AuditResult:
     )
 
 
-async def prove(
+async def prove_deletion(
     store: ObjectStore, case: CandidateCase, clauses: ClauseSets = ALL_CLAUSES
 ) -> DeletionProof:
     """Read the evidence for one candidate and decide whether it may be deleted.

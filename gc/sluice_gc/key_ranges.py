@@ -132,13 +132,13 @@ async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
         key = await read_first_key(store, prefix, after)
         if key is None:
             break
-        place = agent_prefix(key)
+        place = folder_of_agent(key)
         agents.append(place)
         after = agent_end(place)
     return agents
 
 
-def agent_prefix(key: str) -> str:
+def folder_of_agent(key: str) -> str:
     """Return a key up to the slash after `agent=<hex>`, or unchanged if its form is unknown."""
     head, found, rest = key.partition("agent=")
     agent, slash, _ = rest.partition("/")

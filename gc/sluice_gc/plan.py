@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from sluice_gc.certificate import Certificate, ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import EvidenceFile
-from sluice_gc.signing_keys import TrustedKeys, key_id_of, sign_bytes, verify_signature
+from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import (
     ApprovalRuling,
@@ -148,7 +148,7 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
         raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
     public = trusted.get(signed.key_id)
     inner = _DOMAIN + encode_record(signed.plan)
-    if public is None or not verify_signature(public, signed.signature, inner):
+    if public is None or not has_signed(public, signed.signature, inner):
         raise GcRefused(
             RefusalRule.PLAN_INVALID,
             f"the plan was edited or its signer is not trusted, plan_id={plan_id}",

@@ -24,7 +24,7 @@ from sluice_gc.deletion_proof import (
     DeletionProof,
     proof_key,
     proofs_table,
-    prove,
+    prove_deletion,
 )
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
@@ -295,7 +295,7 @@ async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[Dele
     proofs: dict[int, DeletionProof] = {}
 
     async def one(at: int) -> None:
-        proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
+        proofs[at] = await prove_deletion(sweep.store, cases[at], sweep.clauses)
 
     concurrency = sweep.task.settings.proofs_at_once
     await run_concurrently(range(len(cases)), one, concurrency=concurrency)

@@ -249,7 +249,7 @@ class Planner:
         basis = await self._read_basis(settings, audit_id)
         plan_id = self._ids.ulid()
         blobs = await self._blobs(basis, plan_id, inventory)
-        tasks = plan_tasks(basis, plan_id, self._engine.parallelism, blobs)
+        tasks = tasks_of_plan(basis, plan_id, self._engine.parallelism, blobs)
         found = await self._engine.run(
             partial(plan_shards, clock=self._clock), tasks, together=TASKS_TOGETHER
         )
@@ -309,7 +309,7 @@ def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
     return max(1, min(max(parallelism, wanted), len(shards)))
 
 
-def plan_tasks(
+def tasks_of_plan(
     basis: PlanBasis, plan_id: str, parallelism: int, blobs: Iterable[EvidenceFile]
 ) -> list[PlanTask]:
     """Return the tasks of a plan; each has some shards, which it processes in sequence."""

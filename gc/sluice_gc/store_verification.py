@@ -94,7 +94,7 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
     """Verify every evidence file of a certificate; return the number of files."""
     await _verify_files(store, certificate, certificate.evidence)
-    await check_ranges(store, certificate)
+    await verify_listed_ranges(store, certificate)
     await check_eligible(store, certificate)
     listed = await read_listed_files(store, certificate)
     await _verify_files(store, certificate, listed)
@@ -117,7 +117,7 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     return read.body if isinstance(read, Found) else None
 
 
-async def check_ranges(store: ObjectStore, certificate: Certificate) -> None:
+async def verify_listed_ranges(store: ObjectStore, certificate: Certificate) -> None:
     """Verify that the ranges as they were listed are those of a certificate."""
     for file in certificate.files("ranges"):
         listed = _ranges_of(await read_table(store, file, RANGES))

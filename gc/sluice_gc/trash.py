@@ -20,7 +20,7 @@ from sluice_gc.deletion_proof import (
     listed_candidate,
     proof_key,
     proofs_table,
-    prove,
+    prove_deletion,
 )
 from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
@@ -113,7 +113,9 @@ class _Purge:
         proofs: list[DeletionProof] = []
 
         async def one(listed: ListedIncarnation) -> None:
-            proofs.append(await prove(self.store, self._case(listed, named, enabled=enabled)))
+            proofs.append(
+                await prove_deletion(self.store, self._case(listed, named, enabled=enabled))
+            )
 
         await run_concurrently(copies, one, concurrency=_PROOFS_AT_ONCE)
         going = [proof.case.candidate for proof in proofs if isinstance(proof.verdict, MayDelete)]

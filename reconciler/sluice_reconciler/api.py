@@ -107,7 +107,7 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     stalled: tuple[StalledLoop, ...] = ()
 
 
-def make_app(reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> web.Application:
+def make_operator_app(reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> web.Application:
     """Return the operator API of a reconciler that runs as long as the application.
 
     Without `sns_fetch`, certificates of SNS and confirmations are fetched over HTTPS.

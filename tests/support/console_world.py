@@ -53,10 +53,10 @@ from sluice_protocol.maintenance import (
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
-from sluice_query.http.service import make_app as make_query_app
+from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_reconciler.api import make_app as make_reconciler_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.lanes.state import LANES
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -203,7 +203,7 @@ async def deployment(
         query = make_query_app(searcher, ServeSettings(api_token=SERVICE_TOKEN))
         options = ServerOptions(decompress=True, shutdown_s=1.0)
         for name, app in (
-            ("reconciler_url", make_reconciler_app(reconciler)),
+            ("reconciler_url", make_operator_app(reconciler)),
             ("query_url", query),
         ):
             (url,) = await stack.enter_async_context(listening(app, "127.0.0.1:0", options))

@@ -34,7 +34,7 @@ from sluice_gc.certificate import (
     merkle_root_of,
     prepare_key_file,
     put_parts,
-    read_files,
+    read_evidence_files,
     read_listed_files,
     read_newest,
     sign_certificate,
@@ -48,8 +48,8 @@ from sluice_gc.key_ranges import (
     KeyRange,
     MerkleTree,
     agent_end,
-    agent_prefix,
     cover_prefix,
+    folder_of_agent,
     join_bounds,
     listed_leaf,
     merkle_node,
@@ -194,7 +194,7 @@ def test_shard_count_must_divide() -> None:
 def test_bounds_never_split_an_agent() -> None:
     """Every key of an agent is on one side of a bound, also if ids share a prefix."""
     keys = [f"accepted/v1/agent={a}/boot=aa/1-2.json" for a in ("61", "6161", "61ff", "62")]
-    places = [agent_prefix(key) for key in keys]
+    places = [folder_of_agent(key) for key in keys]
     for at, place in enumerate(places):
         assert [key <= agent_end(place) for key in keys] == [n <= at for n in range(len(keys))]
     assert join_bounds(["b", "d"]) == [("", "b"), ("b", "d"), ("d", None)]
@@ -337,10 +337,10 @@ async def test_the_size_of_a_certificate_is_bounded() -> None:
     assert verify_certificate("A0", body, TRUSTED) == found
     small = len(sign_certificate(await audited(new_store(), RANGES_MAX), AUDITOR_KEY))
     assert len(body) < small
-    read = await read_files(store, found, "manifests")
+    read = await read_evidence_files(store, found, "manifests")
     assert read is not None
     assert len(read) == 300
-    assert await read_files(store, found, "findings") == ()
+    assert await read_evidence_files(store, found, "findings") == ()
     assert await verify_evidence(store, found) == 302
 
 
@@ -354,7 +354,7 @@ async def test_a_missing_part_is_named(kind: str) -> None:
     with pytest.raises(CertificateInvalid, match=gone.key):
         await verify_evidence(store, found)
     if kind == "files":
-        assert await read_files(store, found, "manifests") is None
+        assert await read_evidence_files(store, found, "manifests") is None
 
 
 async def test_ranges_that_were_not_listed_are_found() -> None:
