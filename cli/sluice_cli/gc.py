@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from sluice_gc.blob_explanation import BlobExplanation
     from sluice_gc.cycle import CycleReport
-    from sluice_gc.plan import Plan
     from sluice_gc.plan_runner import RunReport
     from sluice_gc.trash import PurgeReport, RestoreReport
     from sluice_gc.version_expiry import ExpiryReport
+    from sluice_protocol.collection_records import Plan
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)

@@ -25,8 +25,6 @@ from sluice_gc.audit_tasks import (
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
-    AuditCounts,
-    Certificate,
     ChainLink,
     append_certificate,
     merkle_root_of,
@@ -38,11 +36,10 @@ from sluice_gc.certificate import (
     sign_certificate,
 )
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
-from sluice_gc.evidence_files import FINDINGS, EvidenceFile, read_table_if_kept
+from sluice_gc.evidence_files import FINDINGS, read_table_if_kept
 from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
     Bounds,
-    KeyRange,
     cover_prefix,
     decide_range_count,
     split_prefix,
@@ -54,6 +51,7 @@ from sluice_gc.signing_keys import AuditorKeys, load_keys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.collection_records import AuditCounts, Certificate, EvidenceFile, KeyRange
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
 from sluice_protocol.prices import RequestCounts, request_dollars
 from sluice_protocol.units import NS_PER_S, UnixNs

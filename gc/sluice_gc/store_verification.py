@@ -6,7 +6,6 @@ import msgspec
 import pyarrow as pa
 
 from sluice_gc.certificate import (
-    Certificate,
     certificate_key,
     merge_ranges,
     read_listed_files,
@@ -19,13 +18,13 @@ from sluice_gc.evidence_files import (
     BLOBS,
     NAMES,
     RANGES,
-    EvidenceFile,
     digest_from_bytes,
     read_table,
     read_tables,
 )
-from sluice_gc.key_ranges import KeyRange, cover_prefix
+from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.signing_keys import TrustedKeys
+from sluice_protocol.collection_records import Certificate, EvidenceFile, KeyRange
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.certificate import Certificate, names_by_shard, read_certificate_or_newest
+from sluice_gc.certificate import names_by_shard, read_certificate_or_newest
 from sluice_gc.deletion_proof import (
     CandidateCase,
     DeletionProof,
@@ -22,12 +22,13 @@ from sluice_gc.deletion_proof import (
     proofs_table,
     prove_deletion,
 )
-from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
+from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import MayDelete
 from sluice_protocol.clock import Clock
+from sluice_protocol.collection_records import Certificate, EvidenceFile
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_trash_key, trash_key
 from sluice_protocol.outcomes import Deleted, Found

@@ -39,8 +39,9 @@ from sluice_cli.main import run
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings, PolicySettings
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gc.certificate import AuditCounts, Certificate, sign_certificate
+from sluice_gc.certificate import sign_certificate
 from sluice_maintain.lake_state import make_lake_reader
+from sluice_protocol.collection_records import AuditCounts, Certificate
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import QUEUE, blob_key, chain_key, digest_of

@@ -25,8 +25,6 @@ from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     FILES_MAX,
     RANGES_MAX,
-    AuditCounts,
-    Certificate,
     ChainLink,
     append_certificate,
     certificate_key,
@@ -42,10 +40,9 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid
-from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
+from sluice_gc.evidence_files import MANIFESTS, put_table
 from sluice_gc.key_ranges import (
     DigestShard,
-    KeyRange,
     MerkleTree,
     agent_end,
     cover_prefix,
@@ -59,6 +56,7 @@ from sluice_gc.key_ranges import (
     split_shards,
 )
 from sluice_gc.store_verification import verify_evidence, verify_store_chain
+from sluice_protocol.collection_records import AuditCounts, Certificate, EvidenceFile, KeyRange
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, AUDIT_CHAIN, RAW_BLOBS, chain_key, digest_of
 from sluice_protocol.units import ObjectKey

@@ -10,8 +10,8 @@ from support.gc_world import AUDIT, KEYS, memory_world
 from support.queue_store import SimIds
 
 from sluice_gc.auditor import Auditor
-from sluice_gc.certificate import Certificate
 from sluice_gc.task_engine import LocalTaskEngine, open_task_engine, run_pickled
+from sluice_protocol.collection_records import Certificate
 from sluice_protocol.errors import BadUsage
 from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
