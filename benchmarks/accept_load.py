@@ -27,7 +27,7 @@ from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import accepted_key, blob_key, digest_of
-from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.signatures import content_digest_field, sign_request
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,
@@ -66,7 +66,7 @@ class UploadBatch:
 def plain_headers(body: bytes, digest: Digest, media_type: str) -> dict[str, str]:
     """Return the header fields of an upload without its signature."""
     return {
-        "Content-Digest": content_digest(digest),
+        "Content-Digest": content_digest_field(digest),
         "Content-Length": str(len(body)),
         "Content-Type": media_type,
     }

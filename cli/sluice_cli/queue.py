@@ -51,10 +51,10 @@ async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url, StoreMode.READ) as store:
         lanes = (await read_authority(store)).lanes
         members = await read_live_members(store)
-        return await read_lane_status(store, url, lanes, queue, members)
+        return await read_compared_lanes(store, url, lanes, queue, members)
 
 
-async def read_lane_status(
+async def read_compared_lanes(
     store: ObjectStore,
     url: str,
     count: int,

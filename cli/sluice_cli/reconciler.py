@@ -43,14 +43,14 @@ def reconciler(
         0, or 1 if a batch was held back or left, a register is lost, or a file of the report is
         unreadable.
     """
-    from sluice_reconciler.app import run_inventory, run_once, serve  # noqa: PLC0415 - imports the web server
+    from sluice_reconciler.app import run_inventory, run_once, serve_reconciler  # noqa: PLC0415 - imports the web server
 
     if inventory is not None:
         found = asyncio.run(run_inventory(store, settings, inventory))
         emit(found, as_json=json, human=lambda console: _draw_inventory(console, found))
         return 1 if found.unreadable or found.outcome.held_back else 0
     if not once:
-        asyncio.run(serve(store, settings))
+        asyncio.run(serve_reconciler(store, settings))
         return 0
     report = asyncio.run(run_once(store, settings))
     totals = replace(report.boots, boots=())

@@ -22,7 +22,7 @@ from sluice_protocol.errors import BadUsage, ErrorCode, Unauthenticated
 from sluice_web.addresses import LOOPBACK_NAMES, parse_allowed_hosts, parse_listen, plain_address
 from sluice_web.conflicts import ConflictAccess
 from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import check_json_type, decode_body, json_response
+from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.problems import HttpRefusal
 from sluice_web.tokens import CHALLENGE, GUARDED_PREFIX, Operator, name_of_token, parse_operators
 
@@ -212,7 +212,7 @@ class ConsoleAccess:
             raise web.HTTPTooManyRequests(
                 reason=f"too many failed logins: try again in {wait_s:.0f} s"
             )
-        token = decode_body(await request.read(), LoginRequest).token
+        token = decode_json_body(await request.read(), LoginRequest).token
         found = self._known.find_token(token) if len(token) <= _TOKEN_CHARS_MAX else None
         if found is None:
             self._limit.count_failure(peer)

@@ -18,7 +18,7 @@ from sluice_protocol.errors import BadUsage, ErrorCode, StoreError
 from sluice_protocol.keys import ACCEPTED
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_reconciler.batch_lists import BatchPage, read_batches, read_newest_batches
-from sluice_reconciler.explain import BatchPath, ReadLake, parse_subject, read_paths
+from sluice_reconciler.explain import BatchPath, ReadLake, parse_subject, read_batch_paths
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import ConflictRecords, StoredConflicts, read_conflict_records
 from sluice_store.doctor import DoctorResult, read_doctor
@@ -91,7 +91,7 @@ class BatchPages:
 
     async def _explain(self, request: web.Request) -> web.Response:
         subject = parse_subject((_SUBJECT.read(request.query) or "").strip())
-        return json_response(await read_paths(self._store, subject, self._read_lake))
+        return json_response(await read_batch_paths(self._store, subject, self._read_lake))
 
 
 FIRST_SAMPLE_S: Final = 20.0

@@ -17,7 +17,7 @@ from sluice_console.attention_items import (
     AttentionItem,
     ServiceState,
     Severity,
-    count_text,
+    counted_noun,
     duration_text,
 )
 from sluice_console.gateway_health import (
@@ -82,7 +82,7 @@ def _of_refused_clients(gateways: Sequence[GatewayHealth]) -> Iterator[Attention
             "Agents without a valid key are refused"
             if name == "uploads"
             else f"Clients without a valid key are refused, door={name}",
-            f"{count_text(refusals, 'refusal', 'refusals')} in the last {WINDOW_MINUTES} min, the"
+            f"{counted_noun(refusals, 'refusal', 'refusals')} in the last {WINDOW_MINUTES} min, the"
             f" last {duration_text(last.last_s)} ago{peer}: {last.reason}. Nothing of what they"
             " sent is stored, and many do not notice it. Give them the key of a principal; the"
             " log of the gateway has the reason, event request_refused.",
@@ -273,7 +273,7 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             command=totals.command,
         )
     if totals.allowed:
-        lost = count_text(
+        lost = counted_noun(
             totals.allowed, "denial of the policies is lost", "denials of the policies are lost"
         )
         yield AttentionItem(
@@ -284,7 +284,7 @@ def list_policy_items(totals: PolicyTotals | None) -> Iterator[AttentionItem]:
             command=totals.command,
         )
     if totals.undecided:
-        denials = count_text(totals.undecided, "denial", "denials")
+        denials = counted_noun(totals.undecided, "denial", "denials")
         yield AttentionItem(
             severity="warning",
             title=f"The solver cannot decide {denials} of the policies",
@@ -510,7 +510,7 @@ def _of_members(members: LiveMembers | None) -> Iterator[AttentionItem]:
 
 def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
     if facts.held:
-        held = count_text(facts.held, "batch", "batches", more=facts.held_more)
+        held = counted_noun(facts.held, "batch", "batches", more=facts.held_more)
         yield AttentionItem(
             severity="error",
             title=f"{held} held back",
@@ -520,7 +520,7 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             command="sluice reconciler status",
         )
     if facts.dead_letters:
-        letters = count_text(facts.dead_letters, "accepted batch", "accepted batches")
+        letters = counted_noun(facts.dead_letters, "accepted batch", "accepted batches")
         yield AttentionItem(
             severity="error",
             title=f"{letters} missing from the lake",
@@ -539,7 +539,7 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             command="sluice rebuild --verify",
         )
     if facts.conflicts_open:
-        conflicts = count_text(
+        conflicts = counted_noun(
             facts.conflicts_open, "conflict", "conflicts", more=facts.conflicts_more
         )
         yield AttentionItem(
@@ -550,7 +550,7 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             command="sluice conflicts list",
         )
     if facts.gaps is not None and facts.gaps.agents:
-        agents = count_text(facts.gaps.agents, "agent has", "agents have")
+        agents = counted_noun(facts.gaps.agents, "agent has", "agents have")
         yield AttentionItem(
             severity="warning",
             title=f"{agents} gaps",

@@ -48,7 +48,7 @@ class ServiceState(msgspec.Struct, frozen=True, kw_only=True):
     responds: bool = True
 
 
-def count_text(number: int, one: str, many: str, *, more: bool = False) -> str:
+def counted_noun(number: int, one: str, many: str, *, more: bool = False) -> str:
     """Return a number with its noun; `more` if it is a lower bound."""
     if more:
         return f"More than {number} {many}"

@@ -33,7 +33,7 @@ from sluice_reconciler.audit_summaries import (
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import check_json_type, decode_body, json_response
+from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.parameters import IntegerParameter, TextParameter
 from sluice_web.problems import HttpRefusal
 
@@ -300,7 +300,7 @@ class AuditPages:
 
         visitor = check_operator(request)
         check_json_type(request)
-        wanted = decode_body(await request.read(), StopPlanRequest)
+        wanted = decode_json_body(await request.read(), StopPlanRequest)
         plan_id = request.match_info["id"]
         if not wanted.reason.strip() or len(wanted.reason) > _REASON_CHARS_MAX:
             raise BadUsage(f"reason must have 1 to {_REASON_CHARS_MAX} characters")
@@ -328,7 +328,7 @@ class AuditPages:
 
         visitor = check_operator(request)
         check_json_type(request)
-        wanted = decode_body(await request.read(), ApproveRequest)
+        wanted = decode_json_body(await request.read(), ApproveRequest)
         plan_id = request.match_info["id"]
         if wanted.typed_plan_id != plan_id:
             raise BadUsage("typed_plan_id must be the id of the plan")

@@ -32,7 +32,7 @@ from sluice_protocol.units import UnixNs
 from sluice_protocol.upload_http import SHED_HEADER
 from sluice_web.endpoints import Endpoint
 from sluice_web.problems import PROBLEM_RENDERER, HttpRefusal, Problem, ProblemRenderer
-from sluice_web.refused_clients import RefusedClients, refusal_of
+from sluice_web.refused_clients import RefusedClients, client_refusal_of
 
 QUERIES_MAX: Final = 256
 """Queries that are remembered; most clients always send the same."""
@@ -45,7 +45,7 @@ _HINT: Final = 0.5
 
 
 @lru_cache(maxsize=QUERIES_MAX)
-def check_query(query: str, known: Sequence[str], *, ignores_others: bool) -> None:
+def check_parameters(query: str, known: Sequence[str], *, ignores_others: bool) -> None:
     """Check the names of the query parameters of a request.
 
     With `ignores_others`, a parameter that is not known is ignored unless it is similar to one of
@@ -218,7 +218,7 @@ class DoorsApi:
         request[PROBLEM_RENDERER] = refusals
         query = request.rel_url.raw_query_string
         if query:
-            check_query(query, route.parameters, ignores_others=route.ignores_others)
+            check_parameters(query, route.parameters, ignores_others=route.ignores_others)
         result = await self._service.accept(request, route.read(request))
         self._service.count_accepted(route.door, result)
         response = route.respond(request, result)
@@ -229,7 +229,7 @@ class DoorsApi:
     def _refuse(self, route: DoorRoute, request: web.Request, problem: Problem) -> web.Response:
         self._service.count_refused(route.door, problem)
         if problem.code is ErrorCode.UNAUTHENTICATED:
-            self._service.refused.add(route.door, refusal_of(request), request.remote)
+            self._service.refused.add(route.door, client_refusal_of(request), request.remote)
         response = route.refuse(request, problem)
         if response.status == _UNAUTHENTICATED:
             response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE

@@ -381,7 +381,7 @@ class RecordTime:
     error: str = ""
 
 
-def parse_time(value: int | str) -> int | None:
+def otlp_time(value: int | str) -> int | None:
     """Return a time as Unix ns, 0 if it is not set; None if it is out of range or no number."""
     if not value:
         return 0
@@ -391,7 +391,7 @@ def parse_time(value: int | str) -> int | None:
 
 def choose_time(time: int | str, observed: int | str, *, received_ns: int) -> RecordTime:
     """Return the first of `time` and `observed` that is set and in range, else the receipt."""
-    own, seen = parse_time(time), parse_time(observed)
+    own, seen = otlp_time(time), otlp_time(observed)
     fields = [(TIME_KEY, str(time))] if own is None else []
     ts_ns = own or seen or received_ns
     if seen is None or (seen and seen != ts_ns):

@@ -141,7 +141,7 @@ async def remove_old_parts(
     return removed
 
 
-SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}covers/"
+SOURCE_RANGES_PREFIX: Final = f"{ROLLUP}source-ranges/"
 HONOURED_DELETES_PREFIX: Final = f"{ROLLUP}deletes/"
 """Parts of the sets of deletes that source ranges honour."""
 ROLLUP_APP: Final = "sluice-rollup"
@@ -150,6 +150,9 @@ ROLLUP_APP: Final = "sluice-rollup"
 
 class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
     """One source range; a lane that is not named is at 0.
+
+    The rows of the table `rollups` contain every sample up to `through`, and honour `deletes`, if
+    the version of the table's transaction `sluice-rollup` is `number` (ADR 34).
 
     Attributes:
         number: 1, 2, 3 … without gaps.
@@ -161,7 +164,7 @@ class SourceRange(msgspec.Struct, frozen=True, kw_only=True):
             the next range needs only files that were added after it; None if none is known.
     """
 
-    schema: Literal["sluice.rollup_cover.v3"] = "sluice.rollup_cover.v3"
+    schema: Literal["sluice.source_range.v3"] = "sluice.source_range.v3"
     number: int
     after: dict[str, int]
     through: dict[str, int]

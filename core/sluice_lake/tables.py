@@ -87,8 +87,8 @@ ACCEPTED_HOUR: Final = "accepted_hour"
 
 _RECORD_HEAD: Final = (
     _column("agent_id", _STRING, "the agent that sent it", skippable=True),
-    _column("boot_id", _STRING, "that agent's life", skippable=True),
-    _column("seq", _LONG, "sequence number of the record in that life", skippable=True),
+    _column("boot_id", _STRING, "the boot of that agent", skippable=True),
+    _column("seq", _LONG, "sequence number of the record in that boot", skippable=True),
     _column("ts_ns", _LONG, "the record's own time, exact, Unix ns; null without one"),
     _column("ts", _TIMESTAMP, "the record's own time, cut to microseconds", skippable=True),
     _column("accepted_at", _TIMESTAMP, "when its batch was accepted", skippable=True),
@@ -135,7 +135,7 @@ ENTRIES: Final = RECORD_TABLES["entries"]
 
 _IDENTITY: Final = (
     _column("agent_id", _STRING, "the agent that sent it", skippable=True),
-    _column("boot_id", _STRING, "that agent's life", skippable=True),
+    _column("boot_id", _STRING, "the boot of that agent", skippable=True),
     _column("seq_start", _LONG, "first sequence number", skippable=True),
     _column("seq_end", _LONG, "last sequence number, inclusive", skippable=True),
     _column("kind", _STRING, "logs, metrics or entries"),

@@ -14,7 +14,7 @@ and queries read it to report what an answer may be missing:
 
 - `reconciler/v1/discovery.json`: every batch that a gateway acknowledged before an instant of the
   store's clock is enqueued in every queue, or has a hold record. Swapped as a whole.
-- `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`: a hold record. It never stops a
+- `reconciler/v1/held/<sha256 of the held key, hex>.json`: a hold record. It never stops a
   batch and is never a reason to skip one.
 
 Source: ADR 22.
@@ -294,7 +294,7 @@ def _is_replaced(one: ProcessProgress, evidence: _Evidence) -> bool:
 
 
 DISCOVERY: Final = ObjectKey(f"{RECONCILER}discovery.json")
-HOLD_RECORDS: Final = f"{RECONCILER}unhealthy/"
+HOLD_RECORDS: Final = f"{RECONCILER}held/"
 
 
 class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -341,13 +341,13 @@ class HoldReason(StrEnum):
 
 
 class HoldRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One object that could not be enqueued.
+    """One object that could not be enqueued; removed after its batch is enqueued.
 
     `key` is under `accepted/` or `quarantine/`. The time is when it was first found so, by the
     store's clock.
     """
 
-    schema: Literal["sluice.reconciler_mark.v1"] = "sluice.reconciler_mark.v1"
+    schema: Literal["sluice.hold_record.v1"] = "sluice.hold_record.v1"
     key: str
     reason: HoldReason
     detail: str

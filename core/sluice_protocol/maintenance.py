@@ -91,7 +91,9 @@ class TaskProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of one task.
+    """The state of one task, replaced by compare-and-swap.
+
+    A lease saves work and proves nothing (ADR 42).
 
     Attributes:
         nonce: ULID of this write, so that bytes never repeat.

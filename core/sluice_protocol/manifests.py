@@ -117,7 +117,7 @@ def kept_ranges(record_count: int, repeated: Sequence[RecordRange]) -> tuple[Rec
     return tuple(kept)
 
 
-TRANSFER_MARKERS: Final = "landed/v1/"
+TRANSFER_MARKERS: Final = "transferred/v1/"
 """Prefix of the transfer markers; it exists only in a spool."""
 
 TransferResult = Literal["accepted", "conflict", "copied"]
@@ -279,9 +279,9 @@ class TransferMarker(msgspec.Struct, frozen=True, kw_only=True):
     transferring machine.
     """
 
-    schema: Literal["sluice.landed.v1"] = "sluice.landed.v1"
+    schema: Literal["sluice.transfer_marker.v1"] = "sluice.transfer_marker.v1"
     result: TransferResult
-    landed_at_unix_ns: int
+    transferred_at_unix_ns: int
 
 
 def decode_accepted(key: str, body: bytes) -> AcceptedManifest:

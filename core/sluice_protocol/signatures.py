@@ -99,7 +99,7 @@ class _InputForm(msgspec.Struct, frozen=True, kw_only=True):
     fields: Mapping[str, str]
 
 
-def content_digest(digest: Digest) -> str:
+def content_digest_field(digest: Digest) -> str:
     """Return the Content-Digest field value of a sha256 (RFC 9530)."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(digest)).decode()}:"
 

@@ -26,7 +26,7 @@ LOCKED: Final = {"Mode": "GOVERNANCE", "RetainUntilDate": datetime(2100, 1, 1, t
 NO_ETAG: Final = '"00000000000000000000000000000000"'
 
 
-def sdk_errors(operation: str, key: str) -> AbstractContextManager[None]:
+def translated_sdk_errors(operation: str, key: str) -> AbstractContextManager[None]:
     """Translate every exception of the SDK, an extra that rendering policies does not need."""
     from sluice_store.s3 import sdk  # noqa: PLC0415 - an extra
 
@@ -153,7 +153,7 @@ class Administration:
     async def read(self, part: str) -> Value:
         """Read one part of the configuration; None when the bucket does not have it."""
         call = CALLS[part]
-        with sdk_errors("read", part):
+        with translated_sdk_errors("read", part):
             try:
                 response = await getattr(self._s3, call.read)(Bucket=self._bucket)
             except self._s3.exceptions.ClientError as error:
@@ -168,12 +168,12 @@ class Administration:
     async def write(self, part: str, value: Value) -> None:
         """Replace one part of the configuration."""
         call = CALLS[part]
-        with sdk_errors("write", part):
+        with translated_sdk_errors("write", part):
             await getattr(self._s3, call.write)(Bucket=self._bucket, **{call.argument: value})
 
     async def read_role_policy(self, role: str, name: str) -> str | None:
         """Read an inline policy of a role; None when it has none with this name."""
-        with sdk_errors("read", role):
+        with translated_sdk_errors("read", role):
             try:
                 response = await self._iam.get_role_policy(RoleName=role, PolicyName=name)
             except self._iam.exceptions.NoSuchEntityException:
@@ -183,7 +183,7 @@ class Administration:
 
     async def write_role_policy(self, role: str, name: str, document: str) -> None:
         """Write an inline policy of a role."""
-        with sdk_errors("write", role):
+        with translated_sdk_errors("write", role):
             await self._iam.put_role_policy(RoleName=role, PolicyName=name, PolicyDocument=document)
 
     async def attempt(self, trial: Trial, key: str, headers: Mapping[str, str]) -> AdminResponse:
@@ -194,7 +194,7 @@ class Administration:
         aborted immediately. `key` is the whole key, and `headers` have the SDK's names of
         arguments.
         """
-        with sdk_errors("attempt", key):
+        with translated_sdk_errors("attempt", key):
             try:
                 await self._send(trial, {"Bucket": self._bucket, **headers}, key)
             except self._s3.exceptions.ClientError as error:
@@ -241,7 +241,7 @@ async def open_administration(settings: S3Settings) -> AsyncIterator[Administrat
         s3 = await stack.enter_async_context(open_sdk(settings))
         import aioboto3  # noqa: PLC0415 - an extra, which `open_sdk` found installed
 
-        with sdk_errors("open", settings.bucket):
+        with translated_sdk_errors("open", settings.bucket):
             session = aioboto3.Session(profile_name=settings.profile)
         iam = await stack.enter_async_context(
             session.client(

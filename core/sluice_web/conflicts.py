@@ -20,7 +20,7 @@ from sluice_protocol.conflicts import (
 )
 from sluice_protocol.errors import ErrorCode
 from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import check_json_type, decode_body, json_response
+from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.parameters import AFTER, AgentParameter, IntegerParameter
 from sluice_web.problems import HttpRefusal
 
@@ -137,7 +137,7 @@ class ConflictsApi:
             raise HttpRefusal(ErrorCode.FORBIDDEN, "the sender may not resolve conflicts")
         name = parse_conflict_id(request.match_info["id"])
         check_json_type(request)
-        wanted = decode_body(await self._read_body(request), ResolveRequest)
+        wanted = decode_json_body(await self._read_body(request), ResolveRequest)
         decided = await self._conflicts.resolve(name, wanted, decided_by=access.principal)
         decision = _found(decided, name)
         log.info("conflict_resolved", conflict=name.id, action=wanted.action, by=access.principal)

@@ -31,7 +31,7 @@ def json_response(value: object) -> web.Response:
     return web.Response(body=encode_json(value), content_type=JSON_TYPE)
 
 
-def decode_body(body: bytes, kind: type[_Body]) -> _Body:
+def decode_json_body(body: bytes, kind: type[_Body]) -> _Body:
     """Return the struct that a JSON body contains."""
     try:
         return msgspec.json.decode(body, type=kind)

@@ -105,7 +105,7 @@ class RefusedClients:
         )
 
 
-def refusal_of(request: "web.Request") -> ClientRefusal:
+def client_refusal_of(request: "web.Request") -> ClientRefusal:
     """Return why the sender of an HTTP request is not known."""
     sent = any(name in request.headers for name in _KEY_FIELDS)
     has_key = sent or request.get_extra_info("peercert")

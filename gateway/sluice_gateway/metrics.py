@@ -67,7 +67,7 @@ CACHE_HITS: Final = "sluice_cache_hits"
 PRINCIPALS_STALE: Final = "sluice_principals_stale"
 DRAINING: Final = "sluice_draining"
 SPOOL_PENDING: Final = "sluice_spool_pending_batches"
-SPOOL_LANDED: Final = "sluice_spool_landed"
+SPOOL_TRANSFERRED: Final = "sluice_spool_transferred"
 SPOOL_BYTES: Final = "sluice_spool_bytes"
 SPOOL_CAPACITY: Final = "sluice_spool_capacity_bytes"
 SPOOL_FREE: Final = "sluice_spool_free_bytes"
@@ -149,8 +149,8 @@ class GatewayMetrics:
         self.spool_pending = Gauge(
             SPOOL_PENDING, "Spooled records not yet transferred.", registry=registry
         )
-        self.spool_landed = Counter(
-            SPOOL_LANDED, "Spooled records transferred.", ["result"], registry=registry
+        self.spool_transferred = Counter(
+            SPOOL_TRANSFERRED, "Spooled records transferred.", ["result"], registry=registry
         )
         self.spool_bytes = Gauge(SPOOL_BYTES, "Bytes of spooled blobs.", registry=registry)
         self.spool_capacity = Gauge(SPOOL_CAPACITY, "Maximum of them; 0: none.", registry=registry)

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.certificate import AuditCounts
 from sluice_gc.eligible_versions import (
     EligibleVersions,
     are_named,
@@ -36,16 +35,16 @@ from sluice_gc.evidence_files import (
     MANIFESTS,
     NAMED,
     NAMES,
-    EvidenceFile,
     digest_bytes,
     digest_from_bytes,
     put_table,
     read_table_if_kept,
     read_tables,
 )
-from sluice_gc.key_ranges import DigestShard, KeyRange, RangeListing, parse_shard, split_shards
+from sluice_gc.key_ranges import DigestShard, RangeListing, parse_shard, split_shards
 from sluice_gc.settings import AuditSettings
 from sluice_protocol.clock import Clock
+from sluice_protocol.collection_records import AuditCounts, EvidenceFile, KeyRange
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (

@@ -25,24 +25,21 @@ from sluice_gc.audit_tasks import (
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     PROVING_PREFIXES,
-    AuditCounts,
-    Certificate,
     ChainLink,
     append_certificate,
     merkle_root_of,
     prepare_key_file,
     put_parts,
-    read_files,
+    read_evidence_files,
     read_newest,
     restore_copy,
     sign_certificate,
 )
 from sluice_gc.errors import AuditIncomplete, GcRefused, RefusalRule
-from sluice_gc.evidence_files import FINDINGS, EvidenceFile, read_table_if_kept
+from sluice_gc.evidence_files import FINDINGS, read_table_if_kept
 from sluice_gc.evidence_retention import decide_kept_from, evidence_folder, read_pinned_places
 from sluice_gc.key_ranges import (
     Bounds,
-    KeyRange,
     cover_prefix,
     decide_range_count,
     split_prefix,
@@ -54,6 +51,7 @@ from sluice_gc.signing_keys import AuditorKeys, load_keys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.collection_records import AuditCounts, Certificate, EvidenceFile, KeyRange
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
 from sluice_protocol.prices import RequestCounts, request_dollars
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -109,7 +107,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_audit_report(store: ObjectStore, certificate: Certificate) -> AuditReport:
     """Read the findings of an audit."""
-    files = await read_files(store, certificate, "findings")
+    files = await read_evidence_files(store, certificate, "findings")
     if files is None:
         return AuditReport(certificate=certificate, findings=(), removed=True)
     tables = [await read_table_if_kept(store, one, FINDINGS) for one in files]
@@ -198,7 +196,7 @@ class Auditor:
     async def _previous_files(self, audit: AuditContext) -> tuple[EvidenceFile, ...] | None:
         if audit.before is None:
             return None
-        return await read_files(self._store, audit.before.certificate, "manifests")
+        return await read_evidence_files(self._store, audit.before.certificate, "manifests")
 
     async def _audit_shards(
         self, audit: AuditContext, settings: AuditSettings, first: Iterable[AuditTaskFacts]

@@ -9,7 +9,7 @@ from sluice_gc.deletion_proof import (
     audit_result,
     listed_candidate,
     proofs_prefix,
-    prove,
+    prove_deletion,
 )
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
@@ -123,7 +123,7 @@ async def _decide_now(
         retry_horizon_ns=authority.retry_horizon_ns,
         versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
     )
-    verdict = (await prove(store, case)).verdict
+    verdict = (await prove_deletion(store, case)).verdict
     kept = verdict if isinstance(verdict, Keep) else None
     return VersionVerdict(
         incarnation=listed.incarnation,

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -28,27 +28,26 @@ from sluice_gc.errors import AuditIncomplete, CertificateInvalid, GcRefused, Ref
 from sluice_gc.evidence_files import (
     FILES,
     RANGES,
-    EvidenceFile,
     digest_bytes,
     digest_from_bytes,
     put_table,
     read_table,
     read_table_if_kept,
 )
-from sluice_gc.key_ranges import (
-    KeyRange,
-    PrefixCoverage,
-    check_coverage,
-    cover_prefix,
-    root_of_roots,
-    split_shards,
-)
+from sluice_gc.key_ranges import check_coverage, cover_prefix, root_of_roots, split_shards
 from sluice_gc.signing_keys import (
     TrustedKeys,
+    has_signed,
     key_id_of,
     make_key_file,
     sign_bytes,
-    verify_signature,
+)
+from sluice_protocol.collection_records import (
+    Certificate,
+    EvidenceFile,
+    KeyRange,
+    PrefixCoverage,
+    SignedCertificate,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import (
@@ -78,98 +77,6 @@ AUDITED_PREFIXES: Final = (*PROVING_PREFIXES, RAW_BLOBS)
 
 
 _DOMAIN: Final = b"sluice.audit_certificate.v2\n"
-
-
-class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of an audit, in objects unless the name has another unit."""
-
-    accepted: int = 0
-    quarantined: int = 0
-    bodies_read: int = 0
-    references: int = 0
-    incarnations: int = 0
-    incarnations_bytes: int = 0
-    names: int = 0
-    orphans: int = 0
-    superseded: int = 0
-    missing_blobs: int = 0
-    unreadable_manifests: int = 0
-    corrupt_blobs: int = 0
-    deep_read: int = 0
-    misnamed: int = 0
-    foreign: int = 0
-    dangling_references: int = 0
-    references_repaired: int = 0
-    gaps: int = 0
-    overlaps: int = 0
-
-    @property
-    def found_wrong(self) -> bool:
-        """Return True if an operator must act on a finding."""
-        return bool(
-            self.missing_blobs
-            + self.unreadable_manifests
-            + self.corrupt_blobs
-            + self.misnamed
-            + self.foreign
-        )
-
-    def plus(self, other: "AuditCounts") -> "AuditCounts":
-        """Return the sum of each field."""
-        mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
-        return AuditCounts(**{name: mine[name] + more[name] for name in mine})
-
-
-class Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one complete audit.
-
-    Attributes:
-        chain_index: 0 for the first certificate of the authority.
-        previous_audit_id: The previous certificate; empty for the first one.
-        previous_sha256: The sha256 of its stored bytes; empty for the first one.
-        started_at_unix_ns: The store's Date before the first evidence request.
-        finished_at_unix_ns: The store's Date in the last response with evidence.
-        deep: The share of blobs that were read and hashed, 0.0 to 1.0.
-        coverage: One entry per audited prefix, in the order of `AUDITED_PREFIXES`; without an entry
-            for blobs if they were not listed.
-        evidence_kept_from: The lowest chain position whose evidence is kept since this certificate
-            exists.
-    """
-
-    schema: Literal["sluice.audit_certificate.v2"] = "sluice.audit_certificate.v2"
-    authority_id: str
-    retry_horizon_s: int
-    audit_id: str
-    chain_index: int
-    previous_audit_id: str
-    previous_sha256: str
-    started_at_unix_ns: int
-    finished_at_unix_ns: int
-    clock_skew_ns: int
-    deep: float
-    shards: int
-    coverage: tuple[PrefixCoverage, ...]
-    merkle_root: Digest
-    counts: AuditCounts
-    evidence: tuple[EvidenceFile, ...]
-    evidence_kept_from: int = 0
-
-    def files(self, kind: str) -> tuple[EvidenceFile, ...]:
-        """Return the evidence files of one kind, in the order of `place`."""
-        return tuple(one for one in self.evidence if one.kind == kind)
-
-
-class SignedCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate with the signature of the auditor.
-
-    Attributes:
-        key_id: `key_id_of` the public key.
-        signature: Ed25519, base64, over a domain line and the record's canonical bytes.
-    """
-
-    certificate: Certificate
-    key_id: str
-    signature: str
 
 
 def certificate_key(audit_id: str) -> ObjectKey:
@@ -217,7 +124,7 @@ def verify_certificate(
             f" that only verifies may be, key_id={signed.key_id}",
         )
     inner = encode_record(signed.certificate)
-    if not verify_signature(public, signed.signature, _DOMAIN + inner):
+    if not has_signed(public, signed.signature, _DOMAIN + inner):
         raise CertificateInvalid(place, "the signature does not match, so that it was altered")
     check_complete(signed.certificate)
     return signed.certificate
@@ -361,7 +268,7 @@ async def put_parts(
     )
 
 
-async def read_files(
+async def read_evidence_files(
     store: ObjectStore, certificate: Certificate, kind: str
 ) -> tuple[EvidenceFile, ...] | None:
     """Return the evidence files of one kind; None if their list was removed by rule or is lost."""

@@ -26,11 +26,10 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, write_to_textfile
 
 from sluice_gc.auditor import Auditor
-from sluice_gc.certificate import AuditCounts, read_newest
+from sluice_gc.certificate import read_newest
 from sluice_gc.errors import AuditTooOld, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import OPEN_PLAN_NS, prune_evidence
 from sluice_gc.plan import (
-    Plan,
     check_certificate_for,
     plan_ids_newest_first,
     read_state,
@@ -38,13 +37,14 @@ from sluice_gc.plan import (
     read_stored_plan,
     rule_execution,
 )
-from sluice_gc.plan_runner import PlanRunner, SweepFacts
+from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import CycleSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, TrustedKeys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.blob_deletion import ExecutionRuling, PlanState
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.collection_records import AuditCounts, Plan, SweepFacts
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority

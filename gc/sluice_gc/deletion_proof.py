@@ -10,7 +10,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from sluice_gc.certificate import Certificate
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import PROOFS, digest_bytes
 from sluice_protocol.authority import VISIBILITY_S_MAX
@@ -29,6 +28,7 @@ from sluice_protocol.blob_deletion import (
     MayDelete,
     decide_deletion,
 )
+from sluice_protocol.collection_records import Certificate
 from sluice_protocol.errors import InvalidRecord, SluiceError, StoreUnavailable
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
@@ -118,7 +118,7 @@ def audit_result(certificate: Certificate, *, names_blob: bool) -> AuditResult:
     )
 
 
-async def prove(
+async def prove_deletion(
     store: ObjectStore, case: CandidateCase, clauses: ClauseSets = ALL_CLAUSES
 ) -> DeletionProof:
     """Read the evidence for one candidate and decide whether it may be deleted.

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import VersionTally
+from sluice_protocol.collection_records import VersionTally
 from sluice_protocol.errors import UNREADABLE_JSON
 
 _BYTES: Final = 32

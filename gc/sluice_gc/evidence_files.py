@@ -8,43 +8,19 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.key_ranges import split_shards
+from sluice_protocol.collection_records import EvidenceFile
 from sluice_protocol.errors import InvariantViolated
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_once
-
-
-class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of one Parquet file of evidence.
-
-    Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `eligible`, `findings`, `ranges`, `files` or
-            `candidates`. A certificate does not list files of `named`, which only its audit reads.
-        place: Name of the shard or of the key range.
-        prefix: For `manifests`: the prefix of the keys.
-        first_key: For `manifests`: the first key, empty if there is none.
-        last_key: For `manifests`: the last key, empty if there is none.
-    """
-
-    kind: str
-    place: str
-    key: ObjectKey
-    sha256: Digest
-    size_bytes: int
-    rows: int
-    prefix: str = ""
-    first_key: str = ""
-    last_key: str = ""
-
 
 DIGEST: Final = pa.binary(32)
 

@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from sluice_gc.errors import AuditIncomplete
+from sluice_protocol.collection_records import KeyRange, PrefixCoverage
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import Digest
 from sluice_store.plan_folders import read_first_key
@@ -132,49 +131,17 @@ async def _find_agents(store: ObjectStore, prefix: str) -> list[str]:
         key = await read_first_key(store, prefix, after)
         if key is None:
             break
-        place = agent_prefix(key)
+        place = folder_of_agent(key)
         agents.append(place)
         after = agent_end(place)
     return agents
 
 
-def agent_prefix(key: str) -> str:
+def folder_of_agent(key: str) -> str:
     """Return a key up to the slash after `agent=<hex>`, or unchanged if its form is unknown."""
     head, found, rest = key.partition("agent=")
     agent, slash, _ = rest.partition("/")
     return f"{head}{found}{agent}/" if found and slash else key
-
-
-class KeyRange(msgspec.Struct, frozen=True, kw_only=True):
-    """A completely listed range: the keys with `start_after < key <= end_at` under one prefix.
-
-    Attributes:
-        start_after: Empty for the first range of the prefix.
-        end_at: None for the last range of the prefix.
-        root: Merkle root over the entries, in the order of the listing.
-        first_date_unix_ns: By the store's clock.
-        last_date_unix_ns: By the store's clock.
-        parts: The number of listed ranges merged into it; `root` is then the Merkle root over
-            theirs. 1 for a range that was listed as a whole.
-    """
-
-    start_after: str
-    end_at: str | None
-    pages: int
-    objects: int
-    root: Digest
-    first_date_unix_ns: int
-    last_date_unix_ns: int
-    parts: int = 1
-
-
-class PrefixCoverage(msgspec.Struct, frozen=True, kw_only=True):
-    """A prefix that was listed from the first key to the last."""
-
-    prefix: str
-    ranges: tuple[KeyRange, ...]
-    objects: int
-    root: Digest
 
 
 def cover_prefix(prefix: str, ranges: Iterable[KeyRange]) -> PrefixCoverage:

@@ -6,15 +6,13 @@ signed, so that a plan that was edited manually is refused.
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.certificate import Certificate, ChainLink
+from sluice_gc.certificate import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.evidence_files import EvidenceFile
-from sluice_gc.signing_keys import TrustedKeys, key_id_of, sign_bytes, verify_signature
+from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import (
     ApprovalRuling,
@@ -26,6 +24,14 @@ from sluice_protocol.blob_deletion import (
     clock_fell,
     decide_approval,
     decide_execution,
+)
+from sluice_protocol.collection_records import (
+    Certificate,
+    Plan,
+    PlanStopped,
+    PlanSummary,
+    SignedPlan,
+    VersionTally,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
@@ -44,87 +50,6 @@ from sluice_store.retry import Backoff, create_known
 _DOMAIN: Final = b"sluice.gc_plan.v1\n"
 SIZE_LIMITS: Final = (4 << 10, 64 << 10, 1 << 20, 16 << 20)
 AGE_DAYS: Final = (7, 14, 30, 90)
-
-
-class VersionTally(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of object versions and their bytes."""
-
-    incarnations: int = 0
-    bytes: int = 0
-
-    def plus(self, other: "VersionTally") -> "VersionTally":
-        """Return the sum."""
-        return VersionTally(
-            incarnations=self.incarnations + other.incarnations, bytes=self.bytes + other.bytes
-        )
-
-
-class TallyBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates up to a limit in bytes or days; the last bucket has no limit."""
-
-    up_to: int | None
-    tally: VersionTally
-
-
-class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The candidates of a plan, and what it keeps.
-
-    Attributes:
-        kept: By the first clause that keeps it.
-    """
-
-    blobs: VersionTally
-    orphans: VersionTally
-    superseded: VersionTally
-    kept: dict[str, VersionTally]
-    by_size: tuple[TallyBucket, ...]
-    by_age: tuple[TallyBucket, ...]
-
-    def plus(self, other: "PlanSummary") -> "PlanSummary":
-        """Return the sum of the summaries of two shards, which have the same clauses and limits."""
-        return PlanSummary(
-            blobs=self.blobs.plus(other.blobs),
-            orphans=self.orphans.plus(other.orphans),
-            superseded=self.superseded.plus(other.superseded),
-            kept={clause: tally.plus(other.kept[clause]) for clause, tally in self.kept.items()},
-            by_size=_bucket_sums(self.by_size, other.by_size),
-            by_age=_bucket_sums(self.by_age, other.by_age),
-        )
-
-
-def _bucket_sums(
-    ours: tuple[TallyBucket, ...], others: tuple[TallyBucket, ...]
-) -> tuple[TallyBucket, ...]:
-    return tuple(
-        TallyBucket(up_to=one.up_to, tally=one.tally.plus(other.tally))
-        for one, other in zip(ours, others, strict=True)
-    )
-
-
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of deletable object versions, based on one certificate.
-
-    Attributes:
-        certificate_sha256: Of the certificate's stored bytes.
-    """
-
-    schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
-    plan_id: str
-    authority_id: str
-    retry_horizon_s: int
-    audit_id: str
-    certificate_sha256: Digest
-    made_at_unix_ns: int
-    summary: PlanSummary
-    candidates: tuple[EvidenceFile, ...]
-
-
-class SignedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan with the signature of its author."""
-
-    plan: Plan
-    key_id: str
-    signature: str
 
 
 def plan_key(plan_id: str) -> ObjectKey:
@@ -148,7 +73,7 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
         raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
     public = trusted.get(signed.key_id)
     inner = _DOMAIN + encode_record(signed.plan)
-    if public is None or not verify_signature(public, signed.signature, inner):
+    if public is None or not has_signed(public, signed.signature, inner):
         raise GcRefused(
             RefusalRule.PLAN_INVALID,
             f"the plan was edited or its signer is not trusted, plan_id={plan_id}",
@@ -350,15 +275,6 @@ def finished_key(plan_id: str) -> ObjectKey:
 async def is_finished(store: ObjectStore, plan_id: str) -> bool:
     """Return True if the plan was executed completely."""
     return not isinstance(await store.head(finished_key(plan_id)), NotFound)
-
-
-class PlanStopped(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that a safety rule was violated: the plan is stopped permanently."""
-
-    schema: Literal["sluice.gc_stopped.v1"] = "sluice.gc_stopped.v1"
-    plan_id: str
-    rule: str
-    reason: str
 
 
 def stopped_key(plan_id: str) -> ObjectKey:

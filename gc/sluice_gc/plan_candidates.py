@@ -33,12 +33,7 @@ from sluice_gc.candidate_views import (
     proved_clauses,
     run_clauses,
 )
-from sluice_gc.certificate import (
-    Certificate,
-    SignedCertificate,
-    certificate_key,
-    names_by_shard,
-)
+from sluice_gc.certificate import certificate_key, names_by_shard
 from sluice_gc.deletion_proof import proofs_prefix
 from sluice_gc.eligible_versions import LeftOut
 from sluice_gc.evidence_files import (
@@ -47,16 +42,22 @@ from sluice_gc.evidence_files import (
     DIGEST,
     NAMES,
     PROOFS,
-    EvidenceFile,
     decode_table,
     digest_bytes,
     digest_from_bytes,
 )
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.plan import Plan, SignedPlan, check_plan_id, plan_key, verify_plan
+from sluice_gc.plan import check_plan_id, plan_key, verify_plan
 from sluice_gc.planner import PlanRule, select_candidates
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.blob_deletion import Clause
+from sluice_protocol.collection_records import (
+    Certificate,
+    EvidenceFile,
+    Plan,
+    SignedCertificate,
+    SignedPlan,
+)
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_PLANS, blob_key, digest_of
 from sluice_protocol.manifests import decode_record

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -24,21 +24,18 @@ from sluice_gc.deletion_proof import (
     DeletionProof,
     proof_key,
     proofs_table,
-    prove,
+    prove_deletion,
 )
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     CANDIDATES,
-    EvidenceFile,
     digest_from_bytes,
     encode_table,
     read_names,
     read_table,
 )
 from sluice_gc.plan import (
-    Plan,
     PlanBasis,
-    PlanStopped,
     check_approved,
     check_certificate_for,
     check_clock_fall,
@@ -58,6 +55,13 @@ from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
 from sluice_protocol.clock import Clock
+from sluice_protocol.collection_records import (
+    BatchDone,
+    EvidenceFile,
+    Plan,
+    PlanStopped,
+    SweepFacts,
+)
 from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import GC_PLANS, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
@@ -95,53 +99,6 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[EvidenceFile, ...]
     deletes_per_s_max: float
     settings: RunSettings
-
-
-class SweepFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a sweep.
-
-    Attributes:
-        would_go: In a dry run: object versions that all clauses allow to delete.
-        kept: Kept candidates, by clause.
-        unknown: Deletions that are not confirmed; the next run checks them.
-        unread: Candidates kept because evidence could not be read; the next run retries.
-        skipped: Batches that an earlier run finished.
-    """
-
-    deleted: int = 0
-    deleted_bytes: int = 0
-    would_go: int = 0
-    kept: dict[str, int] = {}
-    unknown: int = 0
-    unread: int = 0
-    batches: int = 0
-    skipped: int = 0
-
-    @property
-    def complete(self) -> bool:
-        """Return True if every deletion is confirmed and all evidence was read."""
-        return not self.unknown and not self.unread
-
-    def plus(self, other: "SweepFacts") -> "SweepFacts":
-        """Return the sum."""
-        return SweepFacts(
-            deleted=self.deleted + other.deleted,
-            deleted_bytes=self.deleted_bytes + other.deleted_bytes,
-            would_go=self.would_go + other.would_go,
-            kept=dict(Counter(self.kept) + Counter(other.kept)),
-            unknown=self.unknown + other.unknown,
-            unread=self.unread + other.unread,
-            batches=self.batches + other.batches,
-            skipped=self.skipped + other.skipped,
-        )
-
-
-class BatchDone(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a finished batch."""
-
-    schema: Literal["sluice.gc_batch.v1"] = "sluice.gc_batch.v1"
-    plan_id: str
-    facts: SweepFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -295,7 +252,7 @@ async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[Dele
     proofs: dict[int, DeletionProof] = {}
 
     async def one(at: int) -> None:
-        proofs[at] = await prove(sweep.store, cases[at], sweep.clauses)
+        proofs[at] = await prove_deletion(sweep.store, cases[at], sweep.clauses)
 
     concurrency = sweep.task.settings.proofs_at_once
     await run_concurrently(range(len(cases)), one, concurrency=concurrency)

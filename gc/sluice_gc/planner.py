@@ -21,23 +21,11 @@ import pyarrow.compute as pc
 from sluice_gc.certificate import ShardFiles, read_certificate_or_newest, shard_files
 from sluice_gc.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.evidence_files import (
-    BLOBS,
-    CANDIDATES,
-    NAMES,
-    EvidenceFile,
-    put_blobs,
-    put_table,
-    read_tables,
-)
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, NAMES, put_blobs, put_table, read_tables
 from sluice_gc.plan import (
     AGE_DAYS,
     SIZE_LIMITS,
-    Plan,
     PlanBasis,
-    PlanSummary,
-    TallyBucket,
-    VersionTally,
     check_amount,
     check_certificate_for,
     check_clock_fall,
@@ -52,6 +40,13 @@ from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.blob_deletion import Clause
 from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.collection_records import (
+    EvidenceFile,
+    Plan,
+    PlanSummary,
+    TallyBucket,
+    VersionTally,
+)
 from sluice_protocol.errors import InvariantViolated, SluiceError
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
@@ -249,7 +244,7 @@ class Planner:
         basis = await self._read_basis(settings, audit_id)
         plan_id = self._ids.ulid()
         blobs = await self._blobs(basis, plan_id, inventory)
-        tasks = plan_tasks(basis, plan_id, self._engine.parallelism, blobs)
+        tasks = tasks_of_plan(basis, plan_id, self._engine.parallelism, blobs)
         found = await self._engine.run(
             partial(plan_shards, clock=self._clock), tasks, together=TASKS_TOGETHER
         )
@@ -309,7 +304,7 @@ def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:
     return max(1, min(max(parallelism, wanted), len(shards)))
 
 
-def plan_tasks(
+def tasks_of_plan(
     basis: PlanBasis, plan_id: str, parallelism: int, blobs: Iterable[EvidenceFile]
 ) -> list[PlanTask]:
     """Return the tasks of a plan; each has some shards, which it processes in sequence."""

@@ -115,7 +115,7 @@ def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
     return base64.b64encode(key.sign(domain + body)).decode()
 
 
-def verify_signature(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
+def has_signed(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
     """Return True if a base64 signature is valid for `signed`."""
     try:
         public.verify(base64.b64decode(signature, validate=True), signed)

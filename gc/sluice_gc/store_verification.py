@@ -6,7 +6,6 @@ import msgspec
 import pyarrow as pa
 
 from sluice_gc.certificate import (
-    Certificate,
     certificate_key,
     merge_ranges,
     read_listed_files,
@@ -19,13 +18,13 @@ from sluice_gc.evidence_files import (
     BLOBS,
     NAMES,
     RANGES,
-    EvidenceFile,
     digest_from_bytes,
     read_table,
     read_tables,
 )
-from sluice_gc.key_ranges import KeyRange, cover_prefix
+from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.signing_keys import TrustedKeys
+from sluice_protocol.collection_records import Certificate, EvidenceFile, KeyRange
 from sluice_protocol.keys import AUDIT_CHAIN, chain_key, digest_of
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
@@ -94,7 +93,7 @@ async def verify_store(store: ObjectStore, trusted: TrustedKeys, *, evidence: bo
 async def verify_evidence(store: ObjectStore, certificate: Certificate) -> int:
     """Verify every evidence file of a certificate; return the number of files."""
     await _verify_files(store, certificate, certificate.evidence)
-    await check_ranges(store, certificate)
+    await verify_listed_ranges(store, certificate)
     await check_eligible(store, certificate)
     listed = await read_listed_files(store, certificate)
     await _verify_files(store, certificate, listed)
@@ -117,7 +116,7 @@ async def _read_body(store: ObjectStore, key: ObjectKey) -> bytes | None:
     return read.body if isinstance(read, Found) else None
 
 
-async def check_ranges(store: ObjectStore, certificate: Certificate) -> None:
+async def verify_listed_ranges(store: ObjectStore, certificate: Certificate) -> None:
     """Verify that the ranges as they were listed are those of a certificate."""
     for file in certificate.files("ranges"):
         listed = _ranges_of(await read_table(store, file, RANGES))

@@ -138,7 +138,7 @@ def reuse_freed_memory() -> None:
 
 
 @asynccontextmanager
-async def open_engine(
+async def open_task_engine(
     url: str, engine: EngineName
 ) -> AsyncIterator[tuple[ObjectStore, TaskEngine]]:
     """Open a store and a task engine; a Spark session that this starts is stopped at the end."""

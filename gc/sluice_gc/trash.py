@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from sluice_gc.certificate import Certificate, names_by_shard, read_certificate_or_newest
+from sluice_gc.certificate import names_by_shard, read_certificate_or_newest
 from sluice_gc.deletion_proof import (
     CandidateCase,
     DeletionProof,
@@ -20,14 +20,15 @@ from sluice_gc.deletion_proof import (
     listed_candidate,
     proof_key,
     proofs_table,
-    prove,
+    prove_deletion,
 )
-from sluice_gc.evidence_files import EvidenceFile, digest_bytes, encode_table, read_names
+from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import MayDelete
 from sluice_protocol.clock import Clock
+from sluice_protocol.collection_records import Certificate, EvidenceFile
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_trash_key, trash_key
 from sluice_protocol.outcomes import Deleted, Found
@@ -113,7 +114,9 @@ class _Purge:
         proofs: list[DeletionProof] = []
 
         async def one(listed: ListedIncarnation) -> None:
-            proofs.append(await prove(self.store, self._case(listed, named, enabled=enabled)))
+            proofs.append(
+                await prove_deletion(self.store, self._case(listed, named, enabled=enabled))
+            )
 
         await run_concurrently(copies, one, concurrency=_PROOFS_AT_ONCE)
         going = [proof.case.candidate for proof in proofs if isinstance(proof.verdict, MayDelete)]

@@ -145,7 +145,7 @@ async def _service(
         yield MaintenanceService(runner=runner, settings=settings, clock=clock, rng=rng)
 
 
-async def serve(url: str, settings: MaintainSettings, command: Sequence[str]) -> None:
+async def serve_maintenance(url: str, settings: MaintainSettings, command: Sequence[str]) -> None:
     """Run tasks and the status page until SIGTERM or SIGINT.
 
     `command` is the command line of a worker process.

@@ -20,7 +20,7 @@ EVERYTHING: Final = keys.ALL_PREFIXES
 
 LAKE_PLACES: Final = (
     *(f"{keys.LAKE}batches/", f"{keys.LAKE}dead_letters/", f"{keys.LAKE}rollups/"),
-    f"{keys.ROLLUP}covers/",
+    f"{keys.ROLLUP}source-ranges/",
 )
 """What shows where a batch is in the lake, without its records."""
 

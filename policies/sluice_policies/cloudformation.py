@@ -6,7 +6,7 @@ The documents are written as JSON, which is valid YAML, so that their text is id
 from collections.abc import Iterator
 
 from sluice_policies.configuration import ConfigurationPart, expiry_name, storage_class
-from sluice_policies.model import Document, Json, compact, document_json
+from sluice_policies.model import Document, Json, compact_json, document_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import BlobClass, RoleName, Settings
 from sluice_protocol import keys
@@ -106,12 +106,12 @@ def _bucket(settings: Settings) -> str:
         "  Type: AWS::S3::Bucket\n"
         "  DeletionPolicy: Retain\n"
         "  UpdateReplacePolicy: Retain\n"
-        f"  Properties: {compact(_properties(settings))}\n"
+        f"  Properties: {compact_json(_properties(settings))}\n"
     )
 
 
 def _statements(document: Document) -> str:
-    return compact(document_json(document))
+    return compact_json(document_json(document))
 
 
 def _role_policy(policies: PolicySet, name: RoleName) -> str:
@@ -123,7 +123,7 @@ def _role_policy(policies: PolicySet, name: RoleName) -> str:
         "  Type: AWS::IAM::Policy\n"
         "  Properties:\n"
         f"    PolicyName: sluice-{name.value}\n"
-        f"    Roles: [{compact(role)}]\n"
+        f"    Roles: [{compact_json(role)}]\n"
         f"    PolicyDocument: {_statements(document)}\n"
     )
 
@@ -149,7 +149,7 @@ def cloudformation_template(policies: PolicySet, parts: dict[ConfigurationPart, 
         *(_role_policy(policies, name) for name in policies.identities),
         _bucket_policy(policies),
     )
-    about = compact(f"sluice: bucket, {', '.join(part.value for part in parts)}, and policies")
+    about = compact_json(f"sluice: bucket, {', '.join(part.value for part in parts)}, and policies")
     return (
         "# Rendered by `sluice policies render`; change the settings, not this file.\n"
         'AWSTemplateFormatVersion: "2010-09-09"\n'

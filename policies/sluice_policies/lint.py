@@ -19,7 +19,7 @@ from sluice_policies.model import (
     Json,
     PolicyEffect,
     PolicyStatement,
-    compact,
+    compact_json,
     load_json,
     parse_document,
     statements_of,
@@ -276,7 +276,7 @@ def _size(loaded: Json, raws: Sequence[Json]) -> Iterator[LintFinding]:
         isinstance(raw, Mapping) and ("Principal" in raw or "NotPrincipal" in raw) for raw in raws
     )
     limit = BUCKET_POLICY_BYTES_MAX if bucket else IDENTITY_POLICY_BYTES_MAX
-    size = len(compact(loaded).encode())
+    size = len(compact_json(loaded).encode())
     if size > limit:
         kind = "bucket" if bucket else "identity"
         yield _error(

@@ -13,8 +13,8 @@ from sluice_policies.errors import NotApplied
 from sluice_policies.model import (
     Document,
     Json,
-    canonical,
-    compact,
+    canonical_json,
+    compact_json,
     document_json,
     load_json,
     parse_document,
@@ -129,9 +129,9 @@ def _policy_text(text: str | None, where: str) -> str:
         return ""
     loaded = load_json(text, where)
     try:
-        return canonical(document_json(parse_document(text, where)))
+        return canonical_json(document_json(parse_document(text, where)))
     except Exception:  # noqa: BLE001 - a document that cannot be parsed is shown unchanged
-        return canonical(loaded)
+        return canonical_json(loaded)
 
 
 def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str, tuple[str, str]]:
@@ -139,12 +139,12 @@ def _pairs(settings: Settings, target: Target, live: LiveDocuments) -> dict[str,
     found: dict[str, tuple[str, str]] = {}
     for part, wanted in supported_configuration(settings, target).items():
         stands = live.parts.get(part)
-        now = "" if stands is None else canonical(_same_case(stands))
-        found[part.value] = (now, canonical(_same_case(wanted)))
+        now = "" if stands is None else canonical_json(_same_case(stands))
+        found[part.value] = (now, canonical_json(_same_case(wanted)))
     for name, document in policies.identities.items():
         text = _policy_text(live.roles.get(name), name.value)
-        found[f"role-{name.value}"] = (text, canonical(document_json(document)))
-    bucket = canonical(document_json(policies.bucket))
+        found[f"role-{name.value}"] = (text, canonical_json(document_json(document)))
+    bucket = canonical_json(document_json(policies.bucket))
     found[BUCKET_POLICY] = (_policy_text(live.bucket_policy, BUCKET_POLICY), bucket)
     return found
 
@@ -187,13 +187,13 @@ async def _write(settings: Settings, admin: Administration, change: DocumentChan
     if change.name.startswith("role-"):
         name = RoleName(change.name.removeprefix("role-"))
         where = role_name(settings, name)
-        await admin.write_role_policy(where, inline_name(name), compact(loaded))
+        await admin.write_role_policy(where, inline_name(name), compact_json(loaded))
         return
-    value: Value = compact(loaded) if policy else loaded
+    value: Value = compact_json(loaded) if policy else loaded
     await admin.write(change.name, value)
 
 
-async def apply(
+async def apply_changes(
     settings: Settings, target: Target, admin: Administration, wanted: tuple[DocumentChange, ...]
 ) -> None:
     """Write changes in their order, then read all of them back.

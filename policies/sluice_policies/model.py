@@ -114,12 +114,12 @@ def document_json(document: Document) -> Json:
     }
 
 
-def canonical(value: Json) -> str:
+def canonical_json(value: Json) -> str:
     """Return the canonical text of a JSON value: sorted keys, two spaces, a newline at the end."""
     return json.dumps(value, sort_keys=True, indent=2, ensure_ascii=False) + "\n"
 
 
-def compact(value: Json) -> str:
+def compact_json(value: Json) -> str:
     """Return the shortest text of a JSON value, which is sent and compared with size limits."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 

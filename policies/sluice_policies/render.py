@@ -10,8 +10,8 @@ from sluice_policies.model import (
     IDENTITY_POLICY_BYTES_MAX,
     Document,
     Json,
-    canonical,
-    compact,
+    canonical_json,
+    compact_json,
     document_json,
 )
 from sluice_policies.policy_set import PolicySet, inexpressible_statements, policy_set
@@ -58,7 +58,7 @@ def documents(policies: PolicySet) -> dict[str, Document]:
 
 def document_texts(policies: PolicySet) -> dict[str, str]:
     """Return the canonical text of every policy document by name."""
-    return {name: canonical(document_json(d)) for name, d in documents(policies).items()}
+    return {name: canonical_json(document_json(d)) for name, d in documents(policies).items()}
 
 
 def supported_configuration(settings: Settings, target: Target) -> dict[ConfigurationPart, Json]:
@@ -97,7 +97,7 @@ def check_sizes(policies: PolicySet) -> None:
     for name, document in documents(policies).items():
         bucket = name == BUCKET_POLICY
         limit = BUCKET_POLICY_BYTES_MAX if bucket else IDENTITY_POLICY_BYTES_MAX
-        size = len(compact(document_json(document)).encode())
+        size = len(compact_json(document_json(document)).encode())
         if size > limit:
             text = f"size_bytes=`{size}`, limit_bytes=`{limit}`"
             raise TargetCannot(f"{name} is too large; shorten prefix and role names, {text}")
@@ -119,13 +119,15 @@ def render(settings: Settings) -> Rendering:
     parts = supported_configuration(settings, target)
     lost = inexpressible(policies)
     files = {f"{name}.json": text for name, text in document_texts(policies).items()}
-    files |= {f"{part.value}.json": canonical(value) for part, value in parts.items()}
-    files["reasons.json"] = canonical(reasons_json(policies))
+    files |= {f"{part.value}.json": canonical_json(value) for part, value in parts.items()}
+    files["reasons.json"] = canonical_json(reasons_json(policies))
     if target is Target.AWS:
         files["cloudformation.yaml"] = cloudformation_template(policies, parts)
         files["terraform/main.tf"] = terraform_module(policies, parts)
         for name in (f"{document}.json" for document in documents(policies)):
             files[f"terraform/{name}"] = files[name]
     else:
-        files["cannot-express.json"] = canonical([{"what": m.what, "why": m.why} for m in lost])
+        files["cannot-express.json"] = canonical_json(
+            [{"what": m.what, "why": m.why} for m in lost]
+        )
     return Rendering(target=target, files=dict(sorted(files.items())), inexpressible=lost)

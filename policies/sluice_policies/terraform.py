@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from sluice_policies.configuration import ConfigurationPart, expiry_name, storage_class
-from sluice_policies.model import Document, Json, compact
+from sluice_policies.model import Document, Json, compact_json
 from sluice_policies.policy_set import PolicySet
 from sluice_policies.settings import BlobClass, RoleName
 from sluice_protocol import keys
@@ -25,7 +25,7 @@ terraform {
 
 
 def _quoted(text: str) -> str:
-    return compact(text)
+    return compact_json(text)
 
 
 def _reasons(document: Document) -> str:

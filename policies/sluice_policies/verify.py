@@ -12,7 +12,7 @@ from sluice_policies.live_documents import (
     REPLICATION,
     DocumentChange,
     LiveDocuments,
-    apply,
+    apply_changes,
     bucket_of,
     changes,
     read_live,
@@ -215,6 +215,6 @@ async def apply_and_prove(settings: Settings, wanted: tuple[DocumentChange, ...]
     """
     target = settings.target
     async with open_administration(bucket_of(settings)) as admin:
-        await apply(settings, target, admin, wanted)
+        await apply_changes(settings, target, admin, wanted)
         live = await read_live(settings, target, admin)
     return all_proved(verdicts_on(settings, target, live))

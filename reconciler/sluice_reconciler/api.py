@@ -107,7 +107,7 @@ class NotReadyProblem(Problem, frozen=True, kw_only=True):
     stalled: tuple[StalledLoop, ...] = ()
 
 
-def make_app(reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> web.Application:
+def make_operator_app(reconciler: Reconciler, sns_fetch: "Fetch | None" = None) -> web.Application:
     """Return the operator API of a reconciler that runs as long as the application.
 
     Without `sns_fetch`, certificates of SNS and confirmations are fetched over HTTPS.
@@ -204,8 +204,8 @@ class OperatorApi:
             ),
             Endpoint(
                 method="GET",
-                path="/v1/unhealthy",
-                handler=self._unhealthy,
+                path="/v1/held",
+                handler=self._held,
                 summary="List the held batches, with reasons",
                 result=HoldList,
             ),
@@ -306,7 +306,7 @@ class OperatorApi:
     async def _gaps(self, request: web.Request) -> web.Response:
         return json_response(self._boot_list(request, faulty=True))
 
-    async def _unhealthy(self, request: web.Request) -> web.Response:
+    async def _held(self, request: web.Request) -> web.Response:
         del request
         found: list[HoldRecord] = []
         async for record in list_hold_records(self._store):

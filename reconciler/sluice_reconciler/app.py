@@ -6,7 +6,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.units import ObjectKey
 from sluice_queue.inspection import list_lanes
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.lanes.defects import has_ledger
 from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.passes.scanners import InventoryScanResult
@@ -60,7 +60,7 @@ async def run_inventory(url: str, settings: ReconcilerOptions, report: str) -> I
         return await reconciler.scan_inventory(reports, ObjectKey(key))
 
 
-async def serve(url: str, settings: ReconcilerOptions) -> None:
+async def serve_reconciler(url: str, settings: ReconcilerOptions) -> None:
     """Run service and operator API until SIGTERM or SIGINT."""
     async with open_store(url) as store:
         await _serve(store, settings.on(url))
@@ -73,7 +73,7 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
     reconciler = await Reconciler.of(store, settings=settings)
     stop = stop_event()
     async with listening(
-        make_app(reconciler), settings.listen, ServerOptions(decompress=True)
+        make_operator_app(reconciler), settings.listen, ServerOptions(decompress=True)
     ) as urls:
         reconciler.share.url = settings.advertise_url or urls[0]
         log.info("reconciler_listening", urls=urls)

@@ -6,11 +6,19 @@ They contain the fields of the stored records and prove nothing: `sluice audit v
 
 from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import asdict
 
 from sluice_protocol.blob_deletion import ExecutionRuling, PlanApproval, decide_execution
+from sluice_protocol.collection_records import (
+    WRONG_COUNTS,
+    BatchDone,
+    PlanStopped,
+    SignedCertificate,
+    SignedPlan,
+)
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import (
     AUDIT_CHAIN,
@@ -35,10 +43,6 @@ from sluice_web.parameters import Page
 
 PAGE_MAX: Final = 100
 PAGE_DEFAULT: Final = 20
-WRONG_COUNTS: Final = (
-    *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
-)
-"""Counts of an audit on which an operator must act."""
 
 
 class AuditOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="audit"):
@@ -122,48 +126,6 @@ AuditPage = Page[AuditOverview | UnreadableRecord]
 PlanPage = Page[PlanOverview | UnreadableRecord]
 
 
-class _Certificate(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["sluice.audit_certificate.v2"] = "sluice.audit_certificate.v2"
-    audit_id: str
-    chain_index: int
-    started_at_unix_ns: int
-    finished_at_unix_ns: int
-    deep: float
-    counts: dict[str, int]
-    evidence: tuple[msgspec.Raw, ...]
-
-
-class _SignedCertificate(msgspec.Struct, frozen=True):
-    certificate: _Certificate
-    key_id: str
-
-
-class _PlanTotals(msgspec.Struct, frozen=True):
-    blobs: dict[str, int]
-    orphans: dict[str, int]
-    superseded: dict[str, int]
-    kept: dict[str, dict[str, int]]
-
-
-class _Plan(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["sluice.gc_plan.v1"] = "sluice.gc_plan.v1"
-    plan_id: str
-    audit_id: str
-    made_at_unix_ns: int
-    summary: _PlanTotals
-    candidates: tuple[msgspec.Raw, ...]
-
-
-class _SignedPlan(msgspec.Struct, frozen=True):
-    plan: _Plan
-    key_id: str
-
-
-class _Stopped(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["sluice.gc_stopped.v1"] = "sluice.gc_stopped.v1"
-    reason: str
-
-
 async def list_audits(store: ObjectStore, after: str, limit: int) -> AuditPage:
     """Return complete audits in the order of their chain, oldest first."""
     found: list[AuditOverview | UnreadableRecord] = []
@@ -217,7 +179,7 @@ async def _keys(store: ObjectStore, prefix: str, after: str) -> AsyncIterator[Ob
 
 async def _audit(store: ObjectStore, key: ObjectKey) -> AuditOverview | UnreadableRecord:
     try:
-        signed = await _read(store, key, _SignedCertificate)
+        signed = await _read(store, key, SignedCertificate)
     except InvalidRecord as error:
         return UnreadableRecord(key=key, unreadable=error.reason)
     certificate = signed.certificate
@@ -228,7 +190,7 @@ async def _audit(store: ObjectStore, key: ObjectKey) -> AuditOverview | Unreadab
         started_at_unix_ns=certificate.started_at_unix_ns,
         finished_at_unix_ns=certificate.finished_at_unix_ns,
         deep=certificate.deep,
-        counts=certificate.counts,
+        counts=asdict(certificate.counts),
         evidence_files=len(certificate.evidence),
         key_id=signed.key_id,
     )
@@ -264,7 +226,7 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
     key = ObjectKey(f"{folder}plan.json")
     try:
         body = await _body(store, key)
-        signed = decode_record(key, body, _SignedPlan)
+        signed = decode_record(key, body, SignedPlan)
     except InvalidRecord as error:
         return UnreadableRecord(key=key, unreadable=error.reason)
     plan, sha256 = signed.plan, digest_of(body)
@@ -275,10 +237,10 @@ async def _plan(store: ObjectStore, plan_id: str) -> PlanOverview | UnreadableRe
         plan_id=plan.plan_id,
         audit_id=plan.audit_id,
         made_at_unix_ns=plan.made_at_unix_ns,
-        blobs=plan.summary.blobs,
-        orphans=plan.summary.orphans,
-        superseded=plan.summary.superseded,
-        kept=plan.summary.kept,
+        blobs=asdict(plan.summary.blobs),
+        orphans=asdict(plan.summary.orphans),
+        superseded=asdict(plan.summary.superseded),
+        kept={clause: asdict(tally) for clause, tally in plan.summary.kept.items()},
         candidate_files=len(plan.candidates),
         state=state,
         key_id=signed.key_id,
@@ -311,7 +273,7 @@ async def _state(store: ObjectStore, folder: str) -> tuple[str, str]:
     read = await store.get(key)
     if isinstance(read, Found):
         try:
-            return "stopped", decode_record(key, read.body, _Stopped).reason
+            return "stopped", decode_record(key, read.body, PlanStopped).reason
         except InvalidRecord as error:
             return "stopped", f"the reason cannot be read: {error.reason}"
     finished = await store.head(ObjectKey(f"{folder}finished.json"))
@@ -372,17 +334,6 @@ class RestorableBlobs(msgspec.Struct, frozen=True, kw_only=True):
     more: bool
 
 
-class _Facts(msgspec.Struct, frozen=True):
-    deleted: int = 0
-    deleted_bytes: int = 0
-    kept: dict[str, int] = {}
-
-
-class _BatchDone(msgspec.Struct, frozen=True, kw_only=True):
-    schema: Literal["sluice.gc_batch.v1"] = "sluice.gc_batch.v1"
-    facts: _Facts
-
-
 async def read_plan_results(store: ObjectStore, plan_id: str) -> PlanResults | None:
     """Return what the finished batches of a plan deleted; None if there is no such plan."""
     folder = f"{GC_PLANS}{plan_id}/"
@@ -404,7 +355,7 @@ async def read_plan_results(store: ObjectStore, plan_id: str) -> PlanResults | N
     broken: list[str] = []
     for key, body in zip(keys, bodies, strict=True):
         try:
-            facts = decode_record(key, body or b"", _BatchDone).facts
+            facts = decode_record(key, body or b"", BatchDone).facts
         except InvalidRecord:
             broken.append(key)
             continue

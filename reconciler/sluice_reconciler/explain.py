@@ -301,7 +301,7 @@ def parse_subject(text: str) -> Subject:
     return who
 
 
-async def read_paths(
+async def read_batch_paths(
     store: ObjectStore, subject: Subject, read_lake: ReadLake | None = None
 ) -> list[BatchPath]:
     """Return the path of an identity, or of every identity that contains a record or names a blob.

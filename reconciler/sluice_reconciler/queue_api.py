@@ -30,7 +30,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue, LeaseLost, ServedLane
 from sluice_store.port import ObjectStore
 from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import decode_body, json_response
+from sluice_web.json_bodies import decode_json_body, json_response
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, TextParameter
 
 DataForm = Literal["records", "frame"]
@@ -296,7 +296,7 @@ class QueueApi:
 
     async def _leases(self, request: web.Request) -> tuple[HttpQueue, list[str], str]:
         """Return the queue, the leases, and where the request belongs if not here."""
-        body = decode_body(await request.read(), LeaseIds)
+        body = decode_json_body(await request.read(), LeaseIds)
         queue = self._queue(body.queue)
         return queue, body.lease_ids, queue.redirect_url(queue.lanes_of(body.lease_ids))
 

@@ -1,6 +1,6 @@
 """Verifying accepted batches: each can be enqueued, or it is held, with a hold record.
 
-A hold record is `reconciler/v1/unhealthy/<sha256 of the held key, hex>.json`. It never stops a
+A hold record is `reconciler/v1/held/<sha256 of the held key, hex>.json`. It never stops a
 batch and is never a reason to skip one: every pass verifies a held batch again. Once the batch is
 valid, it is enqueued and its hold record is deleted.
 """

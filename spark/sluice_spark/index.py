@@ -93,6 +93,8 @@ class WaitingDate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
     """A state of the table `logs` in which every file has an index chunk.
 
+    Without it, or with another `table_id`, the job reads every chunk and checks every date.
+
     Attributes:
         table_id: The id of the table in its log; a table that was created again has another one.
         table_version: The version of the state.

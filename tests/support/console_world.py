@@ -39,8 +39,9 @@ from sluice_cli.main import run
 from sluice_console.app import open_console
 from sluice_console.settings import ConsoleSettings, PolicySettings
 from sluice_gateway.metrics import GatewayMetrics
-from sluice_gc.certificate import AuditCounts, Certificate, sign_certificate
+from sluice_gc.certificate import sign_certificate
 from sluice_maintain.lake_state import make_lake_reader
+from sluice_protocol.collection_records import AuditCounts, Certificate
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import QUEUE, blob_key, chain_key, digest_of
@@ -53,10 +54,10 @@ from sluice_protocol.maintenance import (
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
-from sluice_query.http.service import make_app as make_query_app
+from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_reconciler.api import make_app as make_reconciler_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.lanes.state import LANES
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -203,7 +204,7 @@ async def deployment(
         query = make_query_app(searcher, ServeSettings(api_token=SERVICE_TOKEN))
         options = ServerOptions(decompress=True, shutdown_s=1.0)
         for name, app in (
-            ("reconciler_url", make_reconciler_app(reconciler)),
+            ("reconciler_url", make_operator_app(reconciler)),
             ("query_url", query),
         ):
             (url,) = await stack.enter_async_context(listening(app, "127.0.0.1:0", options))

@@ -46,7 +46,7 @@ from sluice_protocol.outcomes import (
     OverwriteOutcome,
     ReplaceOutcome,
 )
-from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.signatures import content_digest_field, sign_request
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,
@@ -137,7 +137,7 @@ class TestKey:
 
 def upload_fields(frame: bytes, **extra: str) -> dict[str, str]:
     fields = {
-        "Content-Digest": content_digest(digest_of(frame)),
+        "Content-Digest": content_digest_field(digest_of(frame)),
         "Content-Length": str(len(frame)),
         "Content-Type": FRAME_MEDIA_TYPE,
     }

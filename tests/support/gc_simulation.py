@@ -32,13 +32,13 @@ from sluice_gateway.uploads.upload import Upload
 from sluice_gc.auditor import Auditor
 from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import Plan
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.conflicts import AgentBoot, ConflictName
 from sluice_protocol.errors import OutcomeUnknown

@@ -21,24 +21,27 @@ from support.frames import logs
 from support.gc_store import VersionedStore
 
 from sluice_gc.auditor import Auditor
-from sluice_gc.certificate import (
-    AUDITED_PREFIXES,
-    AuditCounts,
-    Certificate,
-    merkle_root_of,
-    read_newest,
-)
+from sluice_gc.certificate import AUDITED_PREFIXES, merkle_root_of, read_newest
 from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
-from sluice_gc.key_ranges import KeyRange, cover_prefix
-from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, put_table, read_tables
+from sluice_gc.key_ranges import cover_prefix
+from sluice_gc.plan import plan_key, sign_plan
 from sluice_gc.plan_runner import PlanRunner, RunReport
 from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.authority import Authority
+from sluice_protocol.collection_records import (
+    AuditCounts,
+    Certificate,
+    EvidenceFile,
+    KeyRange,
+    Plan,
+    PlanSummary,
+    VersionTally,
+)
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     GC_PLANS,

@@ -38,7 +38,7 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.http.service import make_app
+from sluice_query.http.service import make_query_app
 from sluice_query.request import Query
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
@@ -190,7 +190,7 @@ async def served_queries(
             clock=SystemClock(),
         )
         async with listening(
-            make_app(searcher, settings_with(ServeSettings, **serving)), "127.0.0.1:0"
+            make_query_app(searcher, settings_with(ServeSettings, **serving)), "127.0.0.1:0"
         ) as urls:
             yield QueryClient(urls[0], session)
 

@@ -27,10 +27,10 @@ from sluice_agent.spool.disk import RealDisk
 from sluice_agent.spool.spool import Spool
 from sluice_doors.table import HTTP_DOORS, DoorName
 from sluice_protocol.system_clock import SystemClock
-from sluice_query.http.service import make_app as make_query_app
+from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_reconciler.api import make_app as make_reconciler_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_web.addresses import parse_allowed_hosts
@@ -131,7 +131,7 @@ async def all_services(folder: Path, hosts: str = "", token: str = "") -> AsyncI
         )
         serving = settings_with(ServeSettings, allowed_hosts=hosts, api_token=token, tail_s_max=0.2)
         for name, app in (
-            ("reconciler", make_reconciler_app(reconciler)),
+            ("reconciler", make_operator_app(reconciler)),
             ("query", make_query_app(searcher, serving)),
         ):
             options = ServerOptions(decompress=True, shutdown_s=1.0)

@@ -67,7 +67,7 @@ def journal_command(cursor: str, *, follow: bool, only_new: bool) -> list[str]:
     return [*command, "--lines=1" if only_new else "--no-tail"]
 
 
-def read_entries(lines: Iterable[bytes], *, arrived_ns: int) -> JournalEntries:
+def read_journal_entries(lines: Iterable[bytes], *, arrived_ns: int) -> JournalEntries:
     """Return the records of entries; what is no entry is kept as text."""
     records: list[LogRecord] = []
     cursor = ""
@@ -237,7 +237,7 @@ class JournalInput:
     def _block(
         self, lines: Sequence[bytes], pieces: Sequence[bytes], now_ns: UnixNs
     ) -> tuple[RecordBlock | None, str]:
-        found = read_entries(lines, arrived_ns=now_ns)
+        found = read_journal_entries(lines, arrived_ns=now_ns)
         records = [
             LogRecord(
                 ts_ns=now_ns,

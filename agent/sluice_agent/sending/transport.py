@@ -25,7 +25,7 @@ from sluice_agent.sending.upload_decisions import (
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.keys import digest_of
-from sluice_protocol.signatures import content_digest, sign_request
+from sluice_protocol.signatures import content_digest_field, sign_request
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,
@@ -123,7 +123,7 @@ class HttpTransport:
             ]
         )
         fields = {
-            "content-digest": content_digest(digest_of(body)),
+            "content-digest": content_digest_field(digest_of(body)),
             "content-length": str(len(body)),
             "content-type": FRAME_LIST_MEDIA_TYPE,
         }
@@ -207,7 +207,7 @@ async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
 
 def _frame_fields(upload: UploadRequest) -> dict[str, str]:
     fields = {
-        "content-digest": content_digest(upload.digest),
+        "content-digest": content_digest_field(upload.digest),
         "content-length": str(len(upload.frame)),
         "content-type": FRAME_MEDIA_TYPE,
     }

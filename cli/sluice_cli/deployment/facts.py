@@ -13,7 +13,7 @@ import msgspec
 
 from sluice_agent.inputs.file_report import FileReport, read_report
 from sluice_agent.settings import SPOOL_DEFAULT
-from sluice_cli.queue import read_lane_status
+from sluice_cli.queue import read_compared_lanes
 from sluice_cli.shell.settings import read_file
 from sluice_console.attention import OverviewFacts, list_attention
 from sluice_console.attention_items import AttentionItem, ServiceState
@@ -134,7 +134,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
-            read_lane_status(store, url, authority.lanes, members=members),
+            read_compared_lanes(store, url, authority.lanes, members=members),
             read_stored_status(store),
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),

@@ -92,7 +92,7 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
     tally.timed = tally.timed and time.timed
     partly = (log.source, log.reason) if isinstance(log, PartlyReadLog) else ("", "")
     tally.unreadable += bool(time.error or partly[1])
-    severity = severity_of(log.severity_number)
+    severity = otlp_severity(log.severity_number)
     stated = (
         ("severity_number", "" if severity is not None else str(log.severity_number)),
         ("severity_text", log.severity_text),
@@ -114,7 +114,7 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
     )
 
 
-def severity_of(number: int | str) -> int | None:
+def otlp_severity(number: int | str) -> int | None:
     """Return a severity number, 0 if it is not set; None if it is not one of OpenTelemetry's."""
     if isinstance(number, str):
         return _SEVERITY_NAMES.get(number) if number else 0

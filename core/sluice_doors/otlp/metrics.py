@@ -30,10 +30,10 @@ from sluice_doors.attributes import (
     json_text,
     merged,
     number,
+    otlp_time,
     outer_pairs,
     outer_sources,
     pairs_of,
-    parse_time,
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.json.values import integer_of
@@ -464,7 +464,7 @@ class _Series:
     def _created(
         self, start: int | str, ts_ns: int, attributes: dict[str, str]
     ) -> Iterator[MetricPoint]:
-        start_ns = parse_time(start)
+        start_ns = otlp_time(start)
         if start_ns == 0:
             return
         found = attributes
@@ -477,7 +477,7 @@ class _Series:
         yield MetricPoint(ts_ns=ts_ns, name=f"{self.name}_created", value=value, attributes=found)
 
     def _exemplar(self, exemplar: Exemplar, ts_ns: int, point: DataPoint) -> MetricPoint:
-        own_ns = parse_time(exemplar.time_unix_nano)
+        own_ns = otlp_time(exemplar.time_unix_nano)
         stated = (
             ("trace_id", exemplar.trace_id.lower()),
             ("span_id", exemplar.span_id.lower()),

@@ -3,10 +3,10 @@
 A manifest stays in the spool for the retry horizon and the margin after it is transferred: it
 decides retries without the authority. Then it is removed in this order:
 
-    mark of the boot written ──► manifest deleted ──► marker `landed/v1/<key>` deleted
+    mark of the boot written ──► manifest deleted ──► marker `transferred/v1/<key>` deleted
 
-The mark `landed/v1/expired/…` contains the highest sequence number of a boot that has expired. An
-upload that begins at or below it, and has no manifest here, may be one that has expired. The
+The mark `transferred/v1/expired/…` contains the highest sequence number of a boot that has expired.
+An upload that begins at or below it, and has no manifest here, may be one that has expired. The
 authority decides it by the rules of every upload: a duplicate, a conflict, or a new batch. Without
 the authority it gets 503. Later numbers are decided here. So an identity never has two owners,
 whatever the clock of this machine shows. With a damaged mark, every number of the boot may have

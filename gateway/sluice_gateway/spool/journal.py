@@ -282,7 +282,7 @@ class SpoolJournal:
         self._transferred_since_write = True
 
     async def run(self) -> None:
-        """Write the time while batches land, and heartbeats, until cancelled."""
+        """Write the time while batches are transferred, and heartbeats, until cancelled."""
         while True:
             await self.write_due()
             failed = bool(self._writer.problem())

@@ -162,7 +162,7 @@ async def adopt_records(
     await _settle(remote, number, clock, settle_s)
     count = 0
     backoff = Backoff.seeded_by(clock)
-    marker = encode_record(TransferMarker(result="copied", landed_at_unix_ns=clock.now_ns()))
+    marker = encode_record(TransferMarker(result="copied", transferred_at_unix_ns=clock.now_ns()))
     for prefix in (ACCEPTED, QUARANTINE_CONFLICTS, DECISIONS):
         count += await _adopt_prefix(local, remote, prefix, marker, backoff)
     await create_known(local, done, marker, backoff)

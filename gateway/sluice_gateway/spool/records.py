@@ -1,6 +1,6 @@
 """The stores of a spool, its records, and its blobs: which are needed, and the deletion of others.
 
-A record without the marker `landed/v1/<key>` is not transferred, or its transfer is not in the
+A record without the marker `transferred/v1/<key>` is not transferred, or its transfer is not in the
 acceptance journal yet.
 
 A blob is needed while a record names it that is not transferred. A killed gateway may leave others:
@@ -114,7 +114,7 @@ async def mark_transferred(
     local: ObjectStore, clock: Clock, key: ObjectKey, result: TransferResult
 ) -> None:
     """Write the marker of a record that the authority has; the call may be repeated."""
-    marker = TransferMarker(result=result, landed_at_unix_ns=clock.now_ns())
+    marker = TransferMarker(result=result, transferred_at_unix_ns=clock.now_ns())
     outcome = await local.create(transfer_marker_key(key), encode_record(marker))
     if not isinstance(outcome, Applied | Exists):
         reason = "the outcome of the marker is unknown: it is tried again"

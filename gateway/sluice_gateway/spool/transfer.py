@@ -3,7 +3,7 @@
 A spooled record passes these states:
 
     accepted here ── transferred ──► local blob deleted ── named in the acceptance journal of the
-      authority ──► marker `landed/v1/<key>` here
+      authority ──► marker `transferred/v1/<key>` here
 
 A crash between two steps repeats the last one; every step is idempotent. The local blob is deleted
 only after a verdict with proof. The marker is written last, because only the deletion of the blob
@@ -66,7 +66,7 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
 
 CONCURRENCY: Final = 8
-LANDED_MAX: Final = 512
+TRANSFERRED_MAX: Final = 512
 """Batches that have reached the authority and share one journal object, before their markers."""
 FINISH_PASSES_MAX: Final = 3
 """Consecutive passes without progress after which a stopping gateway gives up."""
@@ -275,8 +275,8 @@ class SpoolTransfer:
         for prefix in RECORDS:
             left = [key for key in self._accepted.pending if key.startswith(prefix)]
             keys = [key for key in left if key not in self._unmarked]
-            for first in range(0, max(1, len(keys)), LANDED_MAX):
-                some = keys[first : first + LANDED_MAX]
+            for first in range(0, max(1, len(keys)), TRANSFERRED_MAX):
+                some = keys[first : first + TRANSFERRED_MAX]
                 await run_concurrently(some, self._transfer, concurrency=CONCURRENCY)
                 await self._mark_transferred()
 
@@ -306,7 +306,7 @@ class SpoolTransfer:
         if self._accepted.pending.get(key) != added:
             return
         del self._accepted.pending[key]
-        self._metrics.spool_landed.labels(result).inc()
+        self._metrics.spool_transferred.labels(result).inc()
         self._metrics.spool_pending.set(self.pending)
 
     def _due(self) -> bool:

@@ -32,7 +32,7 @@ from sluice_web.health import (
 )
 from sluice_web.json_bodies import check_length, json_response
 from sluice_web.problems import Problem, problem_middleware, problem_response
-from sluice_web.refused_clients import refusal_of
+from sluice_web.refused_clients import client_refusal_of
 
 RESOLVE_BYTES_MAX: Final = 64 * 1024
 _PHASES: Final = web.RequestKey("phases", UploadPhases)
@@ -165,7 +165,7 @@ class GatewayApi:
     ) -> None:
         if _PHASES in request:
             if problem.code is ErrorCode.UNAUTHENTICATED:
-                self._uploads.refused.add("uploads", refusal_of(request), request.remote)
+                self._uploads.refused.add("uploads", client_refusal_of(request), request.remote)
             self._finish_upload(request[_PHASES], response, problem.code.value)
 
     def _finish_upload(self, phases: UploadPhases, response: web.Response, outcome: str) -> None:

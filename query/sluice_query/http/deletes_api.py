@@ -18,7 +18,7 @@ from sluice_query.deletes import (
     UnreadableDelete,
 )
 from sluice_web.endpoints import Endpoint
-from sluice_web.json_bodies import check_json_type, decode_body, json_response
+from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.parameters import AFTER, IntegerParameter, Page, read_cursor
 from sluice_web.problems import HttpRefusal
 from sluice_web.tokens import Operator, operator_of
@@ -80,7 +80,7 @@ class DeletesApi:
         if name is None:
             raise HttpRefusal(ErrorCode.FORBIDDEN, "the sender is not an operator")
         check_json_type(request)
-        wanted = decode_body(await request.read(), DeleteRequest)
+        wanted = decode_json_body(await request.read(), DeleteRequest)
         receipt = await self._deletes.submit(wanted, f"operator:{name}")
         record = receipt.record
         log.info(

@@ -21,7 +21,7 @@ from sluice_web.listening import stop_event
 from sluice_web.tokens import check_token_or_loopback, parse_operators
 
 
-def make_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
+def make_query_app(searcher: Searcher, settings: ServeSettings) -> web.Application:
     """Return the service that answers from one searcher."""
     runner = QueryRunner(searcher)
     operators = parse_operators(settings.operators)
@@ -55,6 +55,6 @@ async def serve_queries(
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
     stop = stop_event()
-    async with listening(make_app(searcher, settings), settings.listen) as urls:
+    async with listening(make_query_app(searcher, settings), settings.listen) as urls:
         ready(urls[0])
         await stop.wait()

@@ -53,7 +53,7 @@ def parse_position(text: str) -> UnixNs | str:
     raise BadUsage(f"after is not a position of this service: omit it, after=`{text[:40]}`")
 
 
-def state_of(found: QueryResult, prefix: str) -> TailState:
+def tail_state_of(found: QueryResult, prefix: str) -> TailState:
     """Return the state after a group; `prefix` names the kind of its position."""
     summary = found.summary
     return TailState(
@@ -168,7 +168,7 @@ async def _send_groups(
                 continue
             group = newest_of(following.result(), query.limit)
             following = asyncio.ensure_future(anext(groups))
-            state = state_of(group, prefix)
+            state = tail_state_of(group, prefix)
             changed = sent is None or _shown(state) != _shown(sent)
             if group.records or changed or loop.time() - sent_at >= HEARTBEAT_S:
                 await response.write(b"".join(_events(group, state)))

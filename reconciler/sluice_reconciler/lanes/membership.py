@@ -17,7 +17,7 @@ the lane state fences an owner that does not know that it lost a lane (ADR 24 an
 The lanes of a process of this machine that has ended are taken without a wait. A process is
 identified by the boot of the machine, its pid namespace, its pid and its start time. A process of
 the same boot and namespace is visible in `/proc` while it exists. Of any other process nothing is
-known here: it counts as running until its record lapses.
+known here: it counts as running until its record is too old.
 
 For operators, `decide_ownership` shows which reconciler owns a lane. Two records name a process.
 The claim in the lane state names the one that raised the owner term: only it can append. The member
@@ -144,7 +144,9 @@ FORGET_S: Final = 3600.0
 
 
 class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One running reconciler.
+    """One running reconciler; dead if the record is older than 12 s by the store's clock.
+
+    A process of the same machine overwrites the record of one that has ended, without lanes.
 
     Attributes:
         url: Of the operator API for other processes and clients; empty if they cannot reach it.

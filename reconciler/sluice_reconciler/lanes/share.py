@@ -2,11 +2,11 @@
 
 The steps of one beat, and what happens if the process dies after it:
 
-    1 list the member records, read changed ones    another member takes its lanes when it lapses
+    1 list the member records, read changed ones    another member takes its lanes when it is dead
     2 decide, and stop work on released lanes       as above
     3 store the states of the released lanes        as above; nothing is left to resolve
     4 write the record with the new lanes           the released lanes are taken immediately
-    5 start work on the new lanes                   another member takes them when it lapses
+    5 start work on the new lanes                   another member takes them when it is dead
 """
 
 import asyncio
@@ -193,9 +193,9 @@ class LaneShare:
     async def _read_others(self) -> None:
         """Read the records of live members that changed; delete those of dead ones.
 
-        A process of this machine that was killed is recognised before its record lapses, and marked
-        as if it had left. Its record is not deleted: a store with versions would restore the one
-        before it, which names its lanes.
+        A process of this machine that was killed is recognised before its record is too old, and
+        marked as if it had left. Its record is not deleted: a store with versions would restore the
+        one before it, which names its lanes.
         """
         seen: dict[ObjectKey, SeenRecord] = {}
         for one in (await self._list_live())[:MEMBERS_MAX]:
@@ -238,7 +238,7 @@ class LaneShare:
     async def leave(self) -> None:
         """Let others take the lanes; call it after the lane states were stored.
 
-        An error is ignored: the record lapses.
+        An error is ignored: the record gets too old.
         """
         if self._beat_at_ns is None:
             return

@@ -3,7 +3,7 @@
 `reconciler/v1/lanes/<queue>.<lane>` is one JSON record in a zstd frame, replaced with If-Match. It
 contains what was enqueued, and the append intent for what is enqueued next:
 
-- `life`: the owner term. A process that raises it by a swap fences all earlier owners.
+- `owner_term`: A process that raises it by a swap fences all earlier owners.
 - `writes`: the number of appends, over all owner terms, that are in the register.
 - `pending`: the append intent: the batches of the next append, stored before it is made.
 - `recent`: the batches that were enqueued since the newest part was written.
@@ -137,7 +137,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         nonce: Fresh with every write, so that no ETag recurs.
         producer_id: 32 hex digits: the id under which every owner of this lane appends.
-        owner_term: Raised by each process that takes the lane over; stored as `life`.
+        owner_term: Raised by each process that takes the lane over.
         writes: Appends of all owner terms that are in the register.
         pending: The batches of append number `writes + 1`, if its intent was stored.
         recent: The batches that were enqueued since the newest run, oldest first.
@@ -153,12 +153,12 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
             release.
     """
 
-    schema: Literal["sluice.reconciler_lane.v4"] = "sluice.reconciler_lane.v4"
+    schema: Literal["sluice.reconciler_lane.v5"] = "sluice.reconciler_lane.v5"
     queue: str
     lane: int
     nonce: str
     producer_id: str
-    owner_term: int = msgspec.field(name="life", default=0)
+    owner_term: int = 0
     writes: int = 0
     pending: tuple[IntendedBatch, ...] = ()
     recent: tuple[IntendedBatch, ...] = ()

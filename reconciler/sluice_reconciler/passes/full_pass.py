@@ -236,7 +236,7 @@ LEFT_PAUSE_S: Final = 2.0
 
 
 class LeftBatches(msgspec.Struct, frozen=True, kw_only=True):
-    """The accepted keys that a full pass hands over."""
+    """Accepted keys that a full pass found in lanes of other reconcilers: a hint, overwritten."""
 
     schema: Literal["sluice.reconciler_pass_left.v1"] = "sluice.reconciler_pass_left.v1"
     keys: tuple[str, ...]

@@ -39,7 +39,7 @@ _CHECKED: Final = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME)
 
 
 class IndexCheckRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the last check.
+    """The result of the last comparison of a sample of batches with their index entries.
 
     Attributes:
         missing: By the prefix of their index; empty for none.

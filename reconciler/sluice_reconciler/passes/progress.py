@@ -55,7 +55,7 @@ class PassSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The progress of the last full pass.
+    """The progress of the last full pass. A lost record costs one more pass.
 
     Attributes:
         left: It left a batch behind, so it cannot be continued, only repeated.

@@ -107,6 +107,8 @@ _log = structlog.get_logger("sluice.compact")
 class AppliedRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A state of a table, and the deletes that were applied to its files.
 
+    Without it, compaction applies every delete to every file.
+
     Attributes:
         table_id: The id of the table in its log; a table that was created again has another one.
         table_version: The version of the state.

@@ -29,12 +29,12 @@ from support.local_deployment import clean_environment
 from sluice_gc.auditor import Auditor
 from sluice_gc.blob_explanation import explain_blob
 from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
-from sluice_gc.plan import Plan
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.store_verification import verify_store
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol import keys
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.keys import GC_PROOFS, blob_key, parse_blob_key
 from sluice_protocol.outcomes import Deleted, DeleteOutcome, Unknown, UnknownReason
 from sluice_protocol.system_clock import SystemClock, SystemIds

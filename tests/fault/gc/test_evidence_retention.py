@@ -26,7 +26,7 @@ from support.gc_world import (
 
 from sluice_gc.auditor import Auditor, link_after, read_audit_report
 from sluice_gc.blob_explanation import explain_blob
-from sluice_gc.certificate import Certificate, read_certificate, sign_certificate, verify_chain
+from sluice_gc.certificate import read_certificate, sign_certificate, verify_chain
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import (
     OPEN_PLAN_NS,
@@ -38,6 +38,7 @@ from sluice_gc.evidence_retention import (
 )
 from sluice_gc.store_verification import verify_store
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol.collection_records import Certificate
 from sluice_protocol.keys import AUDIT as AUDIT_PREFIX
 from sluice_protocol.keys import GC_EVIDENCE
 from sluice_protocol.units import NS_PER_S

@@ -24,13 +24,19 @@ from sluice_gc.evidence_files import (
     NAMES,
     PROOFS,
     RANGES,
-    EvidenceFile,
     decode_table,
     encode_table,
 )
 from sluice_gc.key_ranges import cover_prefix
-from sluice_gc.plan import Plan, PlanSummary, TallyBucket, VersionTally, sign_plan, verify_plan
+from sluice_gc.plan import sign_plan, verify_plan
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
+from sluice_protocol.collection_records import (
+    EvidenceFile,
+    Plan,
+    PlanSummary,
+    TallyBucket,
+    VersionTally,
+)
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import ObjectKey

@@ -108,7 +108,7 @@ AUTHORITY = Structure(
     "sluice.authority", "authority/v1/settings.json", b"sluice.authority.v%d", 1, ""
 )
 LANE = Structure(
-    "lane state", "reconciler/v1/lanes/*", b"_lane.v%d", 4, "reconciler --once", compressed=True
+    "lane state", "reconciler/v1/lanes/*", b"_lane.v%d", 5, "reconciler --once", compressed=True
 )
 REGISTER = Structure("queue register", "queue/v1/*/manifest", b"LMQ1%c\0", 1, "queue status")
 WORK_LIST = Structure(

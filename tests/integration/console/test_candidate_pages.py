@@ -25,8 +25,9 @@ from support.console_pages import (
 from support.console_world import VIEWER, ConsoleWorld, served_console
 from support.gc_world import open_world
 
-from sluice_gc.plan import Plan, plan_key
+from sluice_gc.plan import plan_key
 from sluice_gc.settings import PlanSettings
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.distribution import install_command
 from sluice_protocol.keys import blob_key
 from sluice_protocol.units import Digest

@@ -17,17 +17,16 @@ from support.console_pages import CHROMIUM, accessibility, log_in, open_place, w
 from support.console_world import OPERATOR, VIEWER, ConsoleWorld, served_console
 
 from sluice_cli.deployment.facts import read_facts
-from sluice_gc.plan import (
-    OPERATOR_RULE,
+from sluice_gc.plan import OPERATOR_RULE, sign_plan, stopped_key
+from sluice_protocol.blob_deletion import PlanApproval, approval_key
+from sluice_protocol.collection_records import (
+    BatchDone,
     Plan,
     PlanStopped,
     PlanSummary,
+    SweepFacts,
     VersionTally,
-    sign_plan,
-    stopped_key,
 )
-from sluice_gc.plan_runner import BatchDone, SweepFacts
-from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.keys import digest_of, trash_key
 from sluice_protocol.manifests import decode_record, encode_record
 

@@ -25,7 +25,7 @@ from support.repetitions import times
 from sluice_gateway.uploads.principals import parse_principals
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.keys import ACCEPTED, digest_of
-from sluice_protocol.signatures import content_digest
+from sluice_protocol.signatures import content_digest_field
 
 LENGTH = re.compile(rb"content-length: ([0-9]+)", re.IGNORECASE)
 CLOCK_FIELD = re.compile(rb"\r\nDate: [^\r]*")
@@ -313,7 +313,7 @@ async def test_a_digest_is_compared_with_each_body(tmp_path: Path) -> None:
     """The second body was damaged in transit; its head is the one of the first."""
     async with serve(tmp_path) as served:
         sent, body = lines()
-        field = ("Content-Digest", content_digest(digest_of(body)))
+        field = ("Content-Digest", content_digest_field(digest_of(body)))
         async with connected(served.running.port) as connection:
             assert (await connection.ask(posted(body, SHOP, field))).status == 200
             damaged = body.replace(b"line", b"lime")

@@ -208,7 +208,7 @@ async def test_lost_responses_do_not_repeat_a_transfer(tmp_path: Path) -> None:
         spooled.remote.lossy = 2
         await spooled.transfer.transfer_once()
         assert spooled.transfer.pending == 0
-        metric = spooled.gateway.metrics.spool_landed.labels("accepted")
+        metric = spooled.gateway.metrics.spool_transferred.labels("accepted")
         assert metric._value.get() == 1
     assert len(await bodies_under(f"file://{tmp_path}/store", QUARANTINE)) == 0
 

@@ -12,10 +12,11 @@ from support.gc_world import HORIZON_S, KEYS, MARGIN_S, RUN, GcWorld, memory_wor
 
 from sluice_gc.cycle import CycleRunner, GcMetrics, execute_due_plan
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import Plan, approve_plan, finished_key, plan_key, stop_plan
+from sluice_gc.plan import approve_plan, finished_key, plan_key, stop_plan
 from sluice_gc.settings import CycleSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval, approval_key
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import encode_record

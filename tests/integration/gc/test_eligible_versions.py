@@ -11,12 +11,12 @@ import pytest
 from support.gc_store import VersionedStore
 from support.gc_world import AUDIT, HORIZON_S, KEY, GcWorld, memory_world
 
-from sluice_gc.certificate import Certificate, certificate_key, sign_certificate
+from sluice_gc.certificate import certificate_key, sign_certificate
 from sluice_gc.eligible_versions import EligibleVersions, LeftOut, eligible_table, left_out_of
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
-from sluice_gc.evidence_files import BLOBS, CANDIDATES, EvidenceFile, put_table, read_tables
-from sluice_gc.plan import Plan
+from sluice_gc.evidence_files import BLOBS, CANDIDATES, put_table, read_tables
 from sluice_gc.store_verification import verify_evidence
+from sluice_protocol.collection_records import Certificate, EvidenceFile, Plan
 from sluice_protocol.keys import blob_key, chain_key
 from sluice_store.retry import Backoff
 

@@ -12,9 +12,9 @@ from support.store_inventory import ALL_VERSIONS, ReportRow, csv_of, md5_of, par
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.inventory_candidates import InventorySource, read_inventory
-from sluice_gc.plan import Plan
 from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.keys import RAW_BLOBS
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey

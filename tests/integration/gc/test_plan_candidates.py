@@ -17,11 +17,12 @@ from support.gc_world import KEY, KEYS, START_NS, GcWorld, memory_world
 from sluice_gc.candidate_views import PLANNED, CandidateDetail, CandidatePage
 from sluice_gc.certificate import certificate_key
 from sluice_gc.errors import GcRefused
-from sluice_gc.evidence_files import CANDIDATES, CANDIDATES_PER_GROUP, EvidenceFile, encode_table
+from sluice_gc.evidence_files import CANDIDATES, CANDIDATES_PER_GROUP, encode_table
 from sluice_gc.key_ranges import split_shards
-from sluice_gc.plan import Plan, PlanSummary, VersionTally, plan_key, sign_plan
+from sluice_gc.plan import plan_key, sign_plan
 from sluice_gc.plan_candidates import read_candidate, read_candidates
 from sluice_protocol.blob_deletion import PLAN_CLAUSES, Candidate, ClauseCheck, Evidence, Keep
+from sluice_protocol.collection_records import EvidenceFile, Plan, PlanSummary, VersionTally
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import GetOutcome

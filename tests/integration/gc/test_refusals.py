@@ -21,9 +21,10 @@ from support.gc_world import (
 
 from sluice_gc.certificate import certificate_key, read_newest, sign_certificate
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid, RefusalRule
-from sluice_gc.plan import Plan, plan_key, sign_plan
+from sluice_gc.plan import plan_key, sign_plan
 from sluice_gc.store_verification import verify_store_chain
 from sluice_protocol.authority import Authority
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.keys import (
     ACCEPTED,
     AUTHORITY_SETTINGS,

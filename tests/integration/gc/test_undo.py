@@ -7,8 +7,9 @@ import pytest
 from support.gc_world import HORIZON_S, KEYS, RUN, GcWorld, memory_world
 
 from sluice_gc import trash
-from sluice_gc.evidence_files import EvidenceFile, read_names
+from sluice_gc.evidence_files import read_names
 from sluice_gc.trash import PurgeReport, purge_trash, restore_blob
+from sluice_protocol.collection_records import EvidenceFile
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import trash_key
 from sluice_protocol.outcomes import Found

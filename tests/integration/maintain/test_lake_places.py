@@ -18,7 +18,7 @@ from sluice_lake.source_ranges import source_range_key
 from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake, LakeState, RollupState
 from sluice_protocol.distribution import install_command
-from sluice_reconciler.explain import read_paths
+from sluice_reconciler.explain import read_batch_paths
 from sluice_store import open_store
 
 HOUR_NS = 60 * MINUTE_NS
@@ -35,7 +35,7 @@ class Place:
         async def read() -> BatchInLake:
             async with open_store(self.deployment.url) as store:
                 reader = make_lake_reader(store, self.deployment.url)
-                (path,) = await read_paths(store, batch.manifest.identity, reader)
+                (path,) = await read_batch_paths(store, batch.manifest.identity, reader)
                 assert path.lake is not None
                 return path.lake
 

@@ -14,7 +14,7 @@ from support.policies_live import ADMIN_PROFILE, BUCKET, profile, settings_file,
 from support.policies_moto import enforced_roles, moto_with_bucket, with_client
 from support.store_conformance import MOTO_ALLOWS
 
-from sluice_policies.live_documents import apply, changes, read_live
+from sluice_policies.live_documents import apply_changes, changes, read_live
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName, Target, read_settings
@@ -44,7 +44,7 @@ def applied(folder: Path) -> Iterator[S3Settings]:
     async def write(where: S3Settings) -> None:
         async with open_administration(replace(where, profile=ADMIN_PROFILE)) as admin:
             live = await read_live(settings, Target.AWS, admin)
-            await apply(settings, Target.AWS, admin, changes(settings, Target.AWS, live))
+            await apply_changes(settings, Target.AWS, admin, changes(settings, Target.AWS, live))
         async with open_s3_store(replace(where, profile=ADMIN_PROFILE)) as store:
             # moto takes the bucket policy as a denial of everything.
             with pytest.raises(StoreUnavailable, match="403"):

@@ -37,7 +37,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
-from sluice_query.http.service import make_app
+from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import open_store
@@ -70,7 +70,7 @@ def talk(place: Deployment, story: Callable[[Call], Awaitable[None]]) -> None:
                 settings=QuerySettings(threads=2),
                 clock=SystemClock(),
             )
-            app = make_app(searcher, ServeSettings(api_token=READER, operators=OPERATORS))
+            app = make_query_app(searcher, ServeSettings(api_token=READER, operators=OPERATORS))
             async with listening(app, "127.0.0.1:0") as (url, *_):
 
                 async def call(

@@ -21,7 +21,7 @@ from sluice_query.following import LiveRecordsClient, ReconcilerUnreachable, fol
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store
@@ -39,7 +39,7 @@ async def following(
             tail_interval_s=0.05, pass_interval_s=0.05, api_token="s3cret", **settings
         )
         service = await Reconciler.of(store, settings=found)
-        async with TestServer(make_app(service)) as server:
+        async with TestServer(make_operator_app(service)) as server:
             source = LiveRecordsClient(session=session, url=str(server.make_url("/")), token=token)
             searcher = Searcher(
                 store=store, store_url=place.url, settings=QuerySettings(), clock=SystemClock()

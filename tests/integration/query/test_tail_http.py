@@ -29,7 +29,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_query.http import download_api
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store
@@ -170,7 +170,7 @@ async def test_a_tail_reads_the_live_records_of_a_reconciler(place: Deployment) 
     found = ReconcilerSettings(tail_interval_s=0.05, pass_interval_s=0.05, live_bytes_max=1 << 20)
     async with open_store(place.url) as store:
         service = await Reconciler.of(store, settings=found)
-        async with TestServer(make_app(service)) as server:
+        async with TestServer(make_operator_app(service)) as server:
             url = str(server.make_url("/"))
             async with served_queries(place, reconciler=url) as client:
                 await _follow_live(client, place)

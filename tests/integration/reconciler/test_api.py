@@ -20,8 +20,8 @@ from sluice_protocol.keys import accepted_key, high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.api import make_app
-from sluice_reconciler.app import serve
+from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import serve_reconciler
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import StoreMode, create_authority, open_store
@@ -39,7 +39,7 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[tuple[ObjectSto
             Authority(authority_id="A", lanes=2),
             settings=ReconcilerSettings(**settings),
         )
-        async with TestClient(TestServer(make_app(reconciler))) as client:
+        async with TestClient(TestServer(make_operator_app(reconciler))) as client:
             yield store, client
 
 
@@ -189,7 +189,7 @@ async def test_api_token_is_required_for_v1_and_for_other_than_loopback(tmp_path
         assert (await client.get("/v1/agents", headers=headers)).status == 200
         assert (await client.get("/livez")).status == 200
     with pytest.raises(BadUsage):
-        await serve(tmp_path.as_uri(), ReconcilerSettings(listen="0.0.0.0:0"))
+        await serve_reconciler(tmp_path.as_uri(), ReconcilerSettings(listen="0.0.0.0:0"))
 
 
 async def test_live_records_are_followed_over_http(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ async def test_health_endpoints_fail_after_the_work_ended(tmp_path: Path) -> Non
     async with open_local_store(tmp_path) as store:
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=2))
         reconciler._pass_loop = None  # the work fails with an unexpected error
-        async with TestClient(TestServer(make_app(reconciler))) as client:
+        async with TestClient(TestServer(make_operator_app(reconciler))) as client:
 
             async def ended() -> bool:
                 return (await client.get("/livez")).status == 503
@@ -269,4 +269,4 @@ async def test_address_in_use_is_reported(tmp_path: Path) -> None:
             await create_authority(store, Authority(authority_id="B" * 26, lanes=1))
         settings = ReconcilerSettings(listen=f"127.0.0.1:{client.port}")
         with pytest.raises(BadUsage, match="choose another address"):
-            await serve(url, settings)
+            await serve_reconciler(url, settings)

@@ -19,7 +19,7 @@ from sluice_protocol.keys import GATEWAY_JOURNALS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -47,7 +47,7 @@ async def reconciling(
             pass_interval_s=0.5, journaled_pass_interval_s=DAY_S, scan_interval_s=DAY_S
         ).on(url)
         subject = await Reconciler.of(store, settings=settings)
-        async with TestClient(TestServer(make_app(subject))) as client:
+        async with TestClient(TestServer(make_operator_app(subject))) as client:
             await until(lambda: _decides(store), 60)
             yield store, subject, client
 

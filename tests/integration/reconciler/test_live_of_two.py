@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
@@ -27,7 +27,9 @@ def client_of(store: ObjectStore, pass_interval_s: float) -> TestClient[Any, Any
         live_bytes_max=1 << 20,
     )
     authority = Authority(authority_id="A", lanes=1)
-    return TestClient(TestServer(make_app(Reconciler(store, authority, settings=settings))))
+    return TestClient(
+        TestServer(make_operator_app(Reconciler(store, authority, settings=settings)))
+    )
 
 
 async def live(client: TestClient[Any, Any], after: str = "") -> tuple[list[int], dict[str, Any]]:

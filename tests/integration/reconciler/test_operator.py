@@ -12,7 +12,7 @@ from support.gc_world import HORIZON_S, GcWorld, open_world
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_store.conflicts import DecisionsReader
 
@@ -23,7 +23,7 @@ Client = TestClient[Any, Any]
 async def served(folder: Path) -> AsyncIterator[tuple[GcWorld, Client]]:
     async with open_world(folder) as world:
         reconciler = Reconciler(world.store, Authority(authority_id="A", lanes=1))
-        async with TestClient(TestServer(make_app(reconciler))) as client:
+        async with TestClient(TestServer(make_operator_app(reconciler))) as client:
             yield world, client
 
 

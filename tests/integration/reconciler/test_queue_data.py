@@ -19,7 +19,7 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import list_lanes
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store
@@ -37,7 +37,7 @@ async def served(tmp_path: Path) -> AsyncIterator[tuple[ObjectStore, Client, Rec
             pass_interval_s=0.05, http_queues="sink", list_batches_max=1, lease_s=60
         )
         reconciler = Reconciler(store, Authority(authority_id="A", lanes=1), settings=settings)
-        async with TestClient(TestServer(make_app(reconciler))) as client:
+        async with TestClient(TestServer(make_operator_app(reconciler))) as client:
             for seq in range(0, 10 * BATCHES, 10):
                 await accept_logs(store, [f"line {seq}", "ü"], seq=seq, at_ns=1_000 + seq)
             waiting = 0

@@ -17,7 +17,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_reconciler.api import make_app
+from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.sns_webhook import FetchedPage
@@ -63,7 +63,7 @@ async def test_a_confirmed_subscription_enqueues_what_s3_announces(tmp_path: Pat
     host = SnsHost(pem=certificate(days=36_000))
     settings = ReconcilerSettings(api_token="t", sns_topics=TOPIC, **ALL_ROUTES_BUT_EVENTS)
     async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-        app = make_app(make(store, settings), host.fetch)
+        app = make_operator_app(make(store, settings), host.fetch)
         async with listening(app, "127.0.0.1:0") as (url, *_):
             hook = f"{url}/hooks/sns"
             await wait_until_ready(session, url)
@@ -90,7 +90,7 @@ async def test_without_topics_there_is_no_webhook(tmp_path: Path) -> None:
 
     host = SnsHost()
     async with open_local_store(tmp_path) as store, aiohttp.ClientSession() as session:
-        app = make_app(make(store, ReconcilerSettings()), host.fetch)
+        app = make_operator_app(make(store, ReconcilerSettings()), host.fetch)
         async with (
             listening(app, "127.0.0.1:0") as (url, *_),
             session.post(f"{url}/hooks/sns", json=message()) as response,
@@ -122,7 +122,7 @@ async def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> N
     ):
         topic = (await sns.create_topic(Name="batches"))["TopicArn"]
         settings = ReconcilerSettings(api_token="t", sns_topics=topic, **ALL_ROUTES_BUT_EVENTS)
-        app = make_app(make(store, settings), MotoHost().fetch)
+        app = make_operator_app(make(store, settings), MotoHost().fetch)
         async with listening(app, "127.0.0.1:0") as (url, *_):
             await wait_until_ready(session, url)
             await sns.subscribe(TopicArn=topic, Protocol="http", Endpoint=f"{url}/hooks/sns")

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from sluice_gc.eligible_versions import LeftOut, eligible_table, join_names, left_out_of
 from sluice_gc.errors import GcRefused
 from sluice_gc.evidence_files import BLOBS, decode_table, digest_from_bytes, encode_table
-from sluice_gc.plan import VersionTally
 from sluice_gc.planner import CandidateSelection, PlanRule, select_candidates
 from sluice_protocol.blob_deletion import (
     PLAN_CLAUSES,
@@ -19,6 +18,7 @@ from sluice_protocol.blob_deletion import (
     MayDelete,
     decide_deletion,
 )
+from sluice_protocol.collection_records import VersionTally
 from sluice_protocol.keys import blob_key
 from sluice_protocol.units import ObjectVersion, UnixNs
 

@@ -67,7 +67,7 @@ def counted(world: CostWorld) -> dict[str, RequestCounts]:
     conflicts = SECONDS * rows["queue: lists, states, registers"].gets
     members = "reconciler/v1/members/"
     discovery = "reconciler/v1/discovery"
-    held = (keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, "reconciler/v1/unhealthy/")
+    held = (keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, "reconciler/v1/held/")
     rest = (*RECORDS, keys.AUTHORITY)
     return {
         "accept: blobs and manifests": RequestCounts(

@@ -13,11 +13,10 @@ import pytest
 from support.gc_store import SimulatedVersion, VersionedStore
 from support.gc_world import HORIZON_S, RUN, GcWorld, hostile_plan, memory_world
 
-from sluice_gc.certificate import Certificate
 from sluice_gc.deletion_proof import ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import Plan
 from sluice_protocol import blob_deletion as d
+from sluice_protocol.collection_records import Certificate, Plan
 from sluice_protocol.keys import (
     ACCEPTED,
     QUARANTINE,

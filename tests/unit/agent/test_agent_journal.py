@@ -16,7 +16,7 @@ from sluice_agent.inputs.journal import (
     JournalInput,
     JournalPorts,
     journal_command,
-    read_entries,
+    read_journal_entries,
 )
 from sluice_agent.spool.batching import RecordBlock
 from sluice_agent.spool.format import FileCheckpoint
@@ -33,7 +33,7 @@ ENTRY = {
 
 def read(*entries: object) -> list[tuple[int, object, int, dict[str, str]]]:
     lines = [json.dumps(one).encode() for one in entries]
-    found = read_entries(lines, arrived_ns=7).records
+    found = read_journal_entries(lines, arrived_ns=7).records
     return [(one.ts_ns, one.body, one.severity, dict(one.attributes)) for one in found]
 
 

@@ -10,8 +10,9 @@ from support.gc_world import AUDIT, RUN, GcWorld, aged, run_story
 
 from sluice_gc.deletion_proof import proof_key
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.plan import PlanStopped, stopped_key
+from sluice_gc.plan import stopped_key
 from sluice_protocol.authority import Authority
+from sluice_protocol.collection_records import PlanStopped
 from sluice_protocol.keys import AUTHORITY_SETTINGS, blob_key
 from sluice_protocol.manifests import encode_record
 

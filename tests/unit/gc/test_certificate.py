@@ -25,8 +25,6 @@ from sluice_gc.certificate import (
     AUDITED_PREFIXES,
     FILES_MAX,
     RANGES_MAX,
-    AuditCounts,
-    Certificate,
     ChainLink,
     append_certificate,
     certificate_key,
@@ -34,7 +32,7 @@ from sluice_gc.certificate import (
     merkle_root_of,
     prepare_key_file,
     put_parts,
-    read_files,
+    read_evidence_files,
     read_listed_files,
     read_newest,
     sign_certificate,
@@ -42,14 +40,13 @@ from sluice_gc.certificate import (
     verify_chain,
 )
 from sluice_gc.errors import AuditIncomplete, CertificateInvalid
-from sluice_gc.evidence_files import MANIFESTS, EvidenceFile, put_table
+from sluice_gc.evidence_files import MANIFESTS, put_table
 from sluice_gc.key_ranges import (
     DigestShard,
-    KeyRange,
     MerkleTree,
     agent_end,
-    agent_prefix,
     cover_prefix,
+    folder_of_agent,
     join_bounds,
     listed_leaf,
     merkle_node,
@@ -59,6 +56,7 @@ from sluice_gc.key_ranges import (
     split_shards,
 )
 from sluice_gc.store_verification import verify_evidence, verify_store_chain
+from sluice_protocol.collection_records import AuditCounts, Certificate, EvidenceFile, KeyRange
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import ACCEPTED, AUDIT_CHAIN, RAW_BLOBS, chain_key, digest_of
 from sluice_protocol.units import ObjectKey
@@ -194,7 +192,7 @@ def test_shard_count_must_divide() -> None:
 def test_bounds_never_split_an_agent() -> None:
     """Every key of an agent is on one side of a bound, also if ids share a prefix."""
     keys = [f"accepted/v1/agent={a}/boot=aa/1-2.json" for a in ("61", "6161", "61ff", "62")]
-    places = [agent_prefix(key) for key in keys]
+    places = [folder_of_agent(key) for key in keys]
     for at, place in enumerate(places):
         assert [key <= agent_end(place) for key in keys] == [n <= at for n in range(len(keys))]
     assert join_bounds(["b", "d"]) == [("", "b"), ("b", "d"), ("d", None)]
@@ -337,10 +335,10 @@ async def test_the_size_of_a_certificate_is_bounded() -> None:
     assert verify_certificate("A0", body, TRUSTED) == found
     small = len(sign_certificate(await audited(new_store(), RANGES_MAX), AUDITOR_KEY))
     assert len(body) < small
-    read = await read_files(store, found, "manifests")
+    read = await read_evidence_files(store, found, "manifests")
     assert read is not None
     assert len(read) == 300
-    assert await read_files(store, found, "findings") == ()
+    assert await read_evidence_files(store, found, "findings") == ()
     assert await verify_evidence(store, found) == 302
 
 
@@ -354,7 +352,7 @@ async def test_a_missing_part_is_named(kind: str) -> None:
     with pytest.raises(CertificateInvalid, match=gone.key):
         await verify_evidence(store, found)
     if kind == "files":
-        assert await read_files(store, found, "manifests") is None
+        assert await read_evidence_files(store, found, "manifests") is None
 
 
 async def test_ranges_that_were_not_listed_are_found() -> None:

@@ -7,8 +7,9 @@ from support.gc_store import VersionedStore
 from support.gc_world import GcWorld, aged, refused, run_story
 
 from sluice_gc.errors import RefusalRule
-from sluice_gc.plan import Plan, stopped_key
+from sluice_gc.plan import stopped_key
 from sluice_protocol.authority import VISIBILITY_S_MAX
+from sluice_protocol.collection_records import Plan
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     accepted_by_blob_key,

@@ -8,13 +8,9 @@ from support.gc_store import VersionedStore
 from support.gc_world import KEY, KEYS, MovedClock, certificate
 from ulid import ULID
 
-from sluice_gc.certificate import AuditCounts, ShardFiles
+from sluice_gc.certificate import ShardFiles
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.evidence_files import EvidenceFile
 from sluice_gc.plan import (
-    Plan,
-    PlanSummary,
-    VersionTally,
     check_amount,
     check_certificate_for,
     check_clock_fall,
@@ -30,6 +26,13 @@ from sluice_gc.plan import (
 )
 from sluice_gc.planner import task_count
 from sluice_protocol.authority import Authority
+from sluice_protocol.collection_records import (
+    AuditCounts,
+    EvidenceFile,
+    Plan,
+    PlanSummary,
+    VersionTally,
+)
 from sluice_protocol.keys import digest_of
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_reconciler.audit_summaries import list_newest_plans

@@ -10,8 +10,8 @@ from support.gc_world import AUDIT, KEYS, memory_world
 from support.queue_store import SimIds
 
 from sluice_gc.auditor import Auditor
-from sluice_gc.certificate import Certificate
-from sluice_gc.task_engine import LocalTaskEngine, open_engine, run_pickled
+from sluice_gc.task_engine import LocalTaskEngine, open_task_engine, run_pickled
+from sluice_protocol.collection_records import Certificate
 from sluice_protocol.errors import BadUsage
 from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
@@ -80,7 +80,7 @@ async def create_store(tmp_path: Path) -> None:
 def test_the_local_engine_lets_arrow_allocate_from_the_c_library(tmp_path: Path) -> None:
     async def backend() -> str:
         await create_store(tmp_path)
-        async with open_engine(f"file://{tmp_path}/store", "local"):
+        async with open_task_engine(f"file://{tmp_path}/store", "local"):
             return str(pa.default_memory_pool().backend_name)
 
     before = pa.default_memory_pool()

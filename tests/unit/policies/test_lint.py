@@ -6,7 +6,7 @@ import pytest
 from support.policies_live import bare_settings, settings
 
 from sluice_policies.lint import Severity, lint
-from sluice_policies.model import canonical, document_json
+from sluice_policies.model import canonical_json, document_json
 from sluice_policies.policy_set import policy_set
 from sluice_policies.render import documents
 from sluice_policies.settings import Settings, Target
@@ -144,4 +144,4 @@ def test_equal_sids_are_found() -> None:
 @pytest.mark.parametrize("chosen", [settings(), bare_settings()], ids=["pinned", "bare"])
 def test_the_rendered_documents_have_no_finding(chosen: Settings) -> None:
     for name, rendered in documents(policy_set(chosen, Target.AWS)).items():
-        assert lint(canonical(document_json(rendered))) == (), name
+        assert lint(canonical_json(document_json(rendered))) == (), name

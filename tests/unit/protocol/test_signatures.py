@@ -22,7 +22,7 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.signatures import (
     BODY_COMPONENTS,
     SignedView,
-    content_digest,
+    content_digest_field,
     parse_content_digest,
     read_signature,
     sign_request,
@@ -69,7 +69,7 @@ def rfc_request() -> SignedView:
 
 def headers(**extra: str) -> dict[str, str]:
     fields = {
-        "Content-Digest": content_digest(digest_of(BODY)),
+        "Content-Digest": content_digest_field(digest_of(BODY)),
         "Content-Length": str(len(BODY)),
         "Content-Type": "application/vnd.lightmetrics.batch",
     }
@@ -333,8 +333,8 @@ def test_we_verify_signatures_of_the_second_implementation() -> None:
 def test_content_digest_round_trip() -> None:
     """RFC 9530: sha-256 as a byte sequence, found next to other algorithms."""
     digest = digest_of(BODY)
-    assert parse_content_digest(content_digest(digest)) == digest
-    assert parse_content_digest(f"sha-512=:QUJD:, {content_digest(digest)}") == digest
+    assert parse_content_digest(content_digest_field(digest)) == digest
+    assert parse_content_digest(f"sha-512=:QUJD:, {content_digest_field(digest)}") == digest
 
 
 @pytest.mark.parametrize("text", ["", "sha-512=:QUJD:", "sha-256=:QUJD:", "sha-256=abc", "x"])
@@ -345,6 +345,6 @@ def test_content_digest_of_another_form_is_rejected(text: str) -> None:
 
 def test_two_content_digests_are_rejected() -> None:
     """Two sha-256 members could be read in two ways."""
-    one = content_digest(digest_of(BODY))
+    one = content_digest_field(digest_of(BODY))
     with pytest.raises(DigestMismatch):
         parse_content_digest(f"{one}, {one}")

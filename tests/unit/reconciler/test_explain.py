@@ -12,7 +12,7 @@ from sluice_protocol.frame import FRAME_VERSION
 from sluice_protocol.keys import WORK_LISTS, accepted_by_blob_key, accepted_key, blob_key, digest_of
 from sluice_protocol.manifests import encode_reference
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_reconciler.explain import RecordPlace, find_batches, parse_subject, read_paths
+from sluice_reconciler.explain import RecordPlace, find_batches, parse_subject, read_batch_paths
 from sluice_reconciler.lanes.state import LANES
 from sluice_store.authority import create_authority
 
@@ -34,7 +34,7 @@ async def test_of_a_long_backlog_only_the_work_lists_of_the_batch_are_read(
         await make(store, number, authority=AUTHORITY).once()
     called: set[tuple[str, str]] = set()
     store.before = lambda verb, key: called.add((verb, key))
-    [path] = await read_paths(store, batches[7].identity)
+    [path] = await read_batch_paths(store, batches[7].identity)
     assert [(one.enqueued, one.sequence is None) for one in path.queues] == [(True, False)]
     read = [key for verb, key in called if verb == "get"]
     assert sum(key.startswith(WORK_LISTS) for key in read) == 1
@@ -77,7 +77,7 @@ async def test_a_blob_leads_to_its_batch_without_reverse_references(store: SimSt
     """Through its envelope."""
     await create_authority(store, AUTHORITY)
     one = await accept_logs(store, ["a"], seq=1, at_ns=1)
-    assert [path.identity for path in await read_paths(store, one.digest)] == [one.identity]
+    assert [path.identity for path in await read_batch_paths(store, one.digest)] == [one.identity]
 
 
 async def test_a_frame_of_a_later_release_leads_to_its_batch_by_a_reverse_reference() -> None:
@@ -89,10 +89,10 @@ async def test_a_frame_of_a_later_release_leads_to_its_batch_by_a_reverse_refere
     digest = digest_of(later)
     await store.create(blob_key(digest), later)
     with pytest.raises(UnsupportedVersion):
-        await read_paths(store, digest)
+        await read_batch_paths(store, digest)
     reference = accepted_by_blob_key(digest, one.identity)
     await store.create(reference, encode_reference(accepted_key(one.identity)))
-    assert [path.identity for path in await read_paths(store, digest)] == [one.identity]
+    assert [path.identity for path in await read_batch_paths(store, digest)] == [one.identity]
 
 
 def test_a_subject_may_be_the_key_of_a_manifest() -> None:

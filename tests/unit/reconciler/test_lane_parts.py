@@ -16,7 +16,7 @@ from sluice_protocol.keys import digest_of
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane
-from sluice_reconciler.explain import read_paths
+from sluice_reconciler.explain import read_batch_paths
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
@@ -87,10 +87,10 @@ async def in_parts() -> tuple[SimStore, LaneOwner]:
 async def test_state_of_another_version_is_refused_and_not_replaced(version: bytes) -> None:
     store, _ = await in_parts()
     other = encode_lane((await state_of(store)).record)
-    raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v4", b"lane." + version)
+    raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v5", b"lane." + version)
     body = zstandard.ZstdCompressor().compress(raw)
     store._put(lane_key(LANE), body)
-    with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`4`") as refused:
+    with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`5`") as refused:
         await read_enqueued(store, LANE)
     assert refused.value.location == lane_key(LANE)
     with pytest.raises(UnsupportedVersion):
@@ -251,7 +251,7 @@ async def test_explain_reads_only_the_parts_of_one_life() -> None:
     parts = {part_key(LANE, name) for name in await named(store)}
     assert 0 < len(parts & read) < len(parts)
     await create_authority(store, ONE_LANE)
-    path = await read_paths(store, (await enqueued(store))[0].identity)
+    path = await read_batch_paths(store, (await enqueued(store))[0].identity)
     assert [one.enqueued for one in path[0].queues] == [True]
 
 

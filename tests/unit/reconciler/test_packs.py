@@ -29,7 +29,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_reconciler.explain import read_paths
+from sluice_reconciler.explain import read_batch_paths
 from sluice_reconciler.indexes import DifferenceKind, TimeEntry, pack, unpack
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_store.authority import create_authority
@@ -102,7 +102,7 @@ async def test_batches_processed_together_make_one_object_per_hour_and_index() -
     }
     assert existing == set(keys)
     await create_authority(store, ONE_LANE)
-    [path] = await read_paths(store, batches[5].digest)
+    [path] = await read_batch_paths(store, batches[5].digest)
     assert all(one.present and one.right is not False for one in path.objects)
     assert any(one.packed_in for one in path.objects)
     assert [one async for one in make(store, 2).rebuild().differences()] == []
@@ -296,6 +296,6 @@ async def test_explain_finds_a_blob_without_a_reference_by_its_envelope(store: S
     await make_with_references(store).once()
     assert not any(key.startswith(ACCEPTED_BY_BLOB) for key in store.held)
     await create_authority(store, ONE_LANE)
-    [path] = await read_paths(store, digest_of(frame))
+    [path] = await read_batch_paths(store, digest_of(frame))
     assert (path.identity, path.blob) == (who, "ok")
     assert all(one.present and one.right is not False for one in path.objects)

@@ -3,7 +3,7 @@
 import pytest
 from support.queue_store import SimStore
 
-from sluice_gc.plan_runner import BatchDone, SweepFacts
+from sluice_protocol.collection_records import BatchDone, SweepFacts
 from sluice_protocol.keys import GC_PLANS, GC_TRASH, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey

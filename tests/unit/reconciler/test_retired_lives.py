@@ -11,7 +11,7 @@ from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.lane import Lane
 from sluice_reconciler.discovery import DiscoveryClaim, merge_claim
-from sluice_reconciler.explain import read_paths
+from sluice_reconciler.explain import read_batch_paths
 from sluice_reconciler.lanes import state
 from sluice_reconciler.lanes.parts import BootCounts, make_part, merge_parts
 from sluice_reconciler.lanes.sequence_ranges import BootRanges, ListedBatch
@@ -154,7 +154,7 @@ async def test_idle_lives_leave_the_state_and_nothing_is_enqueued_again(
     report = await place.reconciler().once()
     assert (report.outcome.enqueued, report.outcome.sound) == (0, 0)
     await create_authority(place.store, ONE_LANE)
-    path = await read_paths(place.store, batches[0].identity)
+    path = await read_batch_paths(place.store, batches[0].identity)
     assert [one.enqueued for one in path[0].queues] == [True]
     # A gateway names a duplicate of an old batch again.
     again = await place.reconciler().pipeline.process_new([accepted_key(batches[0].identity)])

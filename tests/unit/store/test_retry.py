@@ -220,7 +220,7 @@ def test_a_backoff_seeded_by_a_virtual_clock_replays() -> None:
     assert [one.rng.random() for _ in range(5)] == [two.rng.random() for _ in range(5)]
 
 
-JOURNAL = ObjectKey("landed/v1/journal.json")
+JOURNAL = ObjectKey("transferred/v1/journal.json")
 
 
 def test_a_replaced_object_leaves_no_older_version(tmp_path: Path) -> None:

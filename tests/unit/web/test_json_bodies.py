@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from sluice_protocol.errors import BadUsage, ErrorCode
-from sluice_web.json_bodies import decode_body, encode_json
+from sluice_web.json_bodies import decode_json_body, encode_json
 from sluice_web.problems import problem_of, problem_response
 
 
@@ -23,7 +23,7 @@ class Colour(msgspec.Struct, frozen=True):
 def test_a_body_of_another_form_is_refused(body: bytes) -> None:
     """A deeply nested body, too, is a fault of the client."""
     with pytest.raises(BadUsage, match="body is not a valid Colour"):
-        decode_body(body, Colour)
+        decode_json_body(body, Colour)
 
 
 class Level(IntEnum):
