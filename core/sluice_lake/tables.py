@@ -105,6 +105,7 @@ FIELD_TYPES: Final = {
     FieldType.TIME: _LONG,
     FieldType.NAME: _STRING,
     FieldType.BYTE: _INTEGER,
+    FieldType.LONG: _LONG,
     FieldType.FLOAT: ColumnType.DOUBLE,
     FieldType.TEXT: _STRING,
     FieldType.OPAQUE: ColumnType.BINARY,
@@ -132,13 +133,14 @@ RECORD_TABLES: Final[dict[Kind, Table]] = {kind: _record_table(kind) for kind in
 LOGS: Final = RECORD_TABLES["logs"]
 METRICS: Final = RECORD_TABLES["metrics"]
 ENTRIES: Final = RECORD_TABLES["entries"]
+SPANS: Final = RECORD_TABLES["spans"]
 
 _IDENTITY: Final = (
     _column("agent_id", _STRING, "the agent that sent it", skippable=True),
     _column("boot_id", _STRING, "that agent's life", skippable=True),
     _column("seq_start", _LONG, "first sequence number", skippable=True),
     _column("seq_end", _LONG, "last sequence number, inclusive", skippable=True),
-    _column("kind", _STRING, "logs, metrics or entries"),
+    _column("kind", _STRING, ", ".join(KINDS)),
     _column("frame_sha256", _STRING, "sha256 of the frame, hex"),
     _column("frame_bytes", _LONG, "size of the frame"),
     _column("record_count", _LONG, "number of records"),
