@@ -52,11 +52,13 @@ class Table:
     """One table under `lake/v1/`.
 
     The partition column is the last; its value is in the path instead of in the data files.
+    Compaction sorts the rows of a partition by the columns of `order`.
     """
 
     name: str
     columns: tuple[Column, ...]
     partition_column: str
+    order: tuple[str, ...] = ()
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
@@ -126,7 +128,8 @@ def _record_table(kind: Kind) -> Table:
     own = [_field_column(field) for field in KINDS[kind].own_fields]
     derived = [_field_column(field, addable=True) for field in KINDS[kind].derived]
     columns = (*_RECORD_HEAD, *own, *derived, *_RECORD_TAIL)
-    return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE)
+    order = (*KINDS[kind].sorted_by, "agent_id", "boot_id", "seq")
+    return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE, order=order)
 
 
 RECORD_TABLES: Final[dict[Kind, Table]] = {kind: _record_table(kind) for kind in KINDS}

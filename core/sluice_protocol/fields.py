@@ -49,6 +49,8 @@ class Field:
         labels: The texts that JSON and queries have for the numbers 0, 1, ….
         is_shown: Whether the line of a record on a terminal contains it.
         is_skippable: Whether data files record its minimum and maximum.
+        is_indexed: Whether index chunks show which data files contain a value: parts of texts of
+            the searched field, whole values of others.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Field:
     labels: tuple[str, ...] = ()
     is_shown: bool = False
     is_skippable: bool = False
+    is_indexed: bool = False
 
     def __post_init__(self) -> None:
         if not self.column:
@@ -84,6 +87,7 @@ class RecordKind:
             resource when a record is read (`meaning.py`). In tables they are after the others.
         searched: The field that a text is searched in; None if it has none.
         has_attributes: Whether each record has attributes.
+        sorted_by: The columns by which compaction sorts the records of a day.
     """
 
     name: Kind
@@ -91,6 +95,12 @@ class RecordKind:
     searched: str | None
     derived: tuple[Field, ...] = ()
     has_attributes: bool = True
+    sorted_by: tuple[str, ...] = ("ts",)
+
+    @property
+    def indexed(self) -> tuple[str, ...]:
+        """The names of the indexed fields."""
+        return tuple(one.name for one in self.read_fields if one.is_indexed)
 
     @property
     def is_named(self) -> bool:
@@ -121,7 +131,12 @@ class RecordKind:
 
 
 def _optional(
-    name: str, meaning: str, *, kind: FieldType = FieldType.NAME, is_skippable: bool = False
+    name: str,
+    meaning: str,
+    *,
+    kind: FieldType = FieldType.NAME,
+    is_skippable: bool = False,
+    is_indexed: bool = False,
 ) -> Field:
     return Field(
         name=name,
@@ -129,7 +144,16 @@ def _optional(
         meaning=meaning,
         is_optional=True,
         is_skippable=is_skippable,
+        is_indexed=is_indexed,
     )
+
+
+_TRACE_ID: Final = _optional(
+    "trace_id",
+    "id of the trace, lower-case hexadecimal",
+    kind=FieldType.TEXT,
+    is_indexed=True,
+)
 
 
 _SENDER: Final = (
@@ -145,7 +169,7 @@ LOGS: Final = RecordKind(
     derived=(
         _optional("level", "trace, debug, info, warn, error, fatal, or as it was sent"),
         *_SENDER,
-        _optional("trace_id", "id of the trace, lower-case hexadecimal", kind=FieldType.TEXT),
+        _TRACE_ID,
         _optional("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
         _optional("file", "path of the file that it was read from"),
         _optional("request", "id of the request that it is about", kind=FieldType.TEXT),
@@ -158,7 +182,7 @@ LOGS: Final = RecordKind(
     ),
     fields=(
         Field(name="ts", type=FieldType.TIME, meaning="the record's own time, exact, Unix ns"),
-        Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True),
+        Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True, is_indexed=True),
         Field(
             name="severity",
             type=FieldType.BYTE,
@@ -217,6 +241,7 @@ ENTRIES: Final = RecordKind(
 SPANS: Final = RecordKind(
     name="spans",
     searched="name",
+    sorted_by=("service", "ts"),
     derived=_SENDER,
     fields=(
         Field(name="ts", type=FieldType.TIME, meaning="when the span started, exact, Unix ns"),
@@ -251,7 +276,7 @@ SPANS: Final = RecordKind(
             is_skippable=True,
         ),
         _optional("status_message", "why it failed", kind=FieldType.TEXT),
-        _optional("trace_id", "id of the trace, lower-case hexadecimal", kind=FieldType.TEXT),
+        _TRACE_ID,
         _optional("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
         _optional(
             "parent_id",
