@@ -26,6 +26,7 @@ from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.tables import LOGS, accepted_date
+from sluice_protocol.fields import KINDS
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.records import logs_from_lines
@@ -124,7 +125,7 @@ async def _prepare(url: str, root: Path) -> None:
 def _index(url: str) -> None:
     opened = find_table(url, LOGS)
     for group in group_files(list_files(opened, LOGS)):
-        make_chunk(url, group)
+        make_chunk(url, KINDS["logs"], group)
 
 
 def _query(text: str, *, regex: bool, stats_only: bool, share: float = 1.0) -> Query:

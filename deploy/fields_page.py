@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from deploy.page_sections import markdown_table
-from sluice_protocol.fields import LOGS, METRICS
+from sluice_protocol.fields import KINDS, LOGS
 from sluice_protocol.meaning import (
     BODY_KEYS,
     DERIVED_KEYS,
@@ -24,7 +24,8 @@ _SENDERS: Final = (
         "the time at the start of the line; else when it was read",
         "the line",
     ),
-    ("OTLP", "`time_unix_nano`, else `observed_time_unix_nano`", "`body`"),
+    ("OTLP logs", "`time_unix_nano`, else `observed_time_unix_nano`", "`body`"),
+    ("OTLP traces", "`start_time_unix_nano`", ""),
     ("JSON, logfmt, Elasticsearch, JSON in Firehose", "{time}", "{body}"),
     (
         "Splunk",
@@ -75,7 +76,8 @@ _DERIVED: Final = """
 
 The first key with a text counts, in the attributes of the record and then in the resource of its
 batch. Ids of traces and spans are shown in lower case without dashes. As an id of a trace, a span
-or a request, a text of more than 128 bytes does not count.
+or a request, a text of more than 128 bytes does not count. Spans contain their ids themselves, so a
+log is found with the spans of its trace by `trace_id`.
 
 """
 _LEVELS: Final = """
@@ -129,10 +131,15 @@ def _sent() -> Iterator[tuple[str, ...]]:
 
 
 def _derived() -> Iterator[tuple[str, ...]]:
-    metrics = {one.name for one in METRICS.derived}
     for name, keys in DERIVED_KEYS.items():
-        yield f"`{name}`", _keys(keys), "logs, metrics" if name in metrics else "logs"
+        yield f"`{name}`", _keys(keys), _kinds_with(name)
     yield "`observed_ns`", f"`{OBSERVED_KEY}`", "logs"
+
+
+def _kinds_with(name: str) -> str:
+    return ", ".join(
+        kind.name for kind in KINDS.values() if name in {one.name for one in kind.derived}
+    )
 
 
 def _severity_keys() -> Iterator[tuple[str, ...]]:

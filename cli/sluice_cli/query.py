@@ -15,7 +15,7 @@ from cyclopts import App, Parameter
 from sluice_cli.shell.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 from sluice_protocol.identity import format_identity
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
@@ -47,15 +47,15 @@ class QueryOptions:
             reconciler everything that it has.
         until: End of the range, exclusive; the same forms. Records with a later time, of a clock
             that is ahead, are found only with a later end.
-        q: Text that a log's body, or a metric's name, must contain.
+        q: Text that a log's body, or the name of a metric or span, must contain.
         regex: Treat the text as an RE2 pattern.
         ignore_case: Ignore case.
         kind: Kind of the records.
         agent: Only records of these agents.
         attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
         filter: Only records with a field of this value: `FIELD=VALUE`, `FIELD!=VALUE`,
-            `FIELD=~PATTERN`, `'severity>=17'`, `FIELD` for any value, `!FIELD` for none. Quote it:
-            a shell would write a file for `>`.
+            `FIELD=~PATTERN`, `'severity>=17'`, `'duration_ns>=250ms'`, `FIELD` for any value,
+            `!FIELD` for none. Quote it: a shell would write a file for `>`.
         histogram: Print the number of records over time as bars.
         by: Divide each bar by the values of this field, or a series by `agent_id`.
         top: Print the most frequent values of this field.
@@ -469,9 +469,32 @@ def _print_view(view: "ViewResult") -> None:
 def _line(kind: Kind, row: dict[str, object]) -> str:
     ts_ns = row["ts_ns"]
     when = format_rfc3339(int(str(ts_ns))) if ts_ns is not None else "-"
-    what = " ".join(str(row[one.name]) for one in KINDS[kind].own_fields if one.is_shown)
-    line = f"{when} {row['agent_id']} {what}"
+    shown = [one for one in KINDS[kind].own_fields if one.is_shown]
+    what = " ".join(_shown_value(one, row[one.name]) for one in shown)
+    sender = (kind == "spans" and row["service"]) or row["agent_id"]
+    line = f"{when} {sender} {what}"
     return _terminal_text(line) if sys.stdout.isatty() else line
+
+
+def _shown_value(field: Field, value: object) -> str:
+    if field.labels:
+        return field.labels[int(str(value))]
+    return format_duration(int(str(value))) if field.type is FieldType.LONG else str(value)
+
+
+def format_duration(size_ns: int) -> str:
+    """Return a duration with three digits in a unit up to seconds, those exact to the ms."""
+    size: float = abs(size_ns)
+    sign = "-" if size_ns < 0 else ""
+    for unit in ("ns", "µs", "ms"):
+        if size < _UNIT_END:
+            digits = 2 if size < 10 else 1 if size < 100 else 0  # noqa: PLR2004 - three digits
+            return f"{sign}{round(size, digits):g} {unit}"
+        size /= _UNIT_END
+    return f"{sign}{size:.3f} s"
+
+
+_UNIT_END = 1_000
 
 
 def _terminal_text(text: str) -> str:

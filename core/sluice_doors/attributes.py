@@ -10,8 +10,10 @@ that a map has twice is kept under `<key>#2`. Bytes are base64, and NaN and infi
 strings of OTLP's JSON encoding.
 """
 
+import base64
 import json
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -360,6 +362,26 @@ def with_resource_in_records(records: DecodedRecords) -> DecodedRecords:
     ]
     columns = replace(records.columns, attributes=attribute_columns(rows))
     return replace(records, columns=columns, resource=())
+
+
+TRACE_ID_BYTES: Final = 16
+SPAN_ID_BYTES: Final = 8
+_HEXADECIMAL: Final = re.compile("[0-9a-fA-F]*", re.ASCII)
+
+
+def id_text(text: str, size_bytes: int) -> str:
+    """Return the id of a trace or span in lower-case hexadecimal.
+
+    Some clients send JSON with the base64 of the bytes, as protobuf prescribes it for other fields.
+    Any other text remains as it was sent.
+    """
+    if _HEXADECIMAL.fullmatch(text):
+        return text.lower()
+    with suppress(ValueError):
+        found = base64.b64decode(text, validate=True)
+        if len(found) == size_bytes:
+            return found.hex()
+    return text
 
 
 TIME_KEY: Final = "time_unix_nano"

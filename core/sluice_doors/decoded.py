@@ -186,13 +186,14 @@ def canonical(records: DecodedRecords) -> DecodedRecords:
 
 
 def _canonical(field: Field, values: ColumnValues | None) -> ColumnValues | None:
-    """Return the values of a field with sorted names; None for an optional field of zeros."""
+    """Return the values of a field with sorted names; None for an optional one without any."""
     if isinstance(values, NameColumn):
         names, indexes = _sorted_names(values.names, values.indexes)
         return NameColumn(names=names, indexes=indexes)
-    if field.is_optional and isinstance(values, np.ndarray) and not values.any():
-        return None
-    return values
+    is_empty = field.is_optional and (
+        not values.data if isinstance(values, TextColumn) else values is None or not values.any()
+    )
+    return None if is_empty else values
 
 
 def content_digest(records: DecodedRecords) -> bytes:

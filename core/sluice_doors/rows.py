@@ -11,26 +11,31 @@ text has U+FFFD instead, the original bytes in base64 in `sluice.raw` (body) or 
 import base64
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from sluice_doors.attributes import free_name
-from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
+from sluice_doors.attributes import ScopeGroup, Sources, free_name, outer_pairs, outer_sources
+from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import LogColumns, MetricColumns
+from sluice_protocol.columns import LogColumns, MetricColumns, SpanColumns
 from sluice_protocol.errors import InvalidFrame
+from sluice_protocol.fields import SPANS, FieldType
 from sluice_protocol.records import (
     RAW_ATTRIBUTE,
     LogRecord,
     MetricPoint,
+    SpanRecord,
     logs_from_records,
     metrics_from_records,
+    spans_from_records,
 )
 
 NOT_UTF8: Final = "text is not UTF-8"
 
 
-_Record = TypeVar("_Record", LogRecord, MetricPoint)
-_Columns = TypeVar("_Columns", LogColumns, MetricColumns)
+_Record = TypeVar("_Record", LogRecord, MetricPoint, SpanRecord)
+_Columns = TypeVar("_Columns", LogColumns, MetricColumns, SpanColumns)
+_Message = TypeVar("_Message")
+_SPAN_TEXTS: Final = tuple(one.name for one in SPANS.fields if one.type is FieldType.TEXT)
 
 
 def built_or_repaired(
@@ -86,6 +91,24 @@ def repaired_point(point: MetricPoint) -> MetricPoint:
     raw = {RAW_ATTRIBUTE: base64_of(point.name)} if wrong else {}
     return replace(
         point, name=readable_key(point.name), attributes=_repaired_attributes(point.attributes, raw)
+    )
+
+
+def repaired_span(span: SpanRecord) -> SpanRecord:
+    """Return the span with valid text only; the same object if nothing was wrong."""
+    texts = {name: str(getattr(span, name)) for name in _SPAN_TEXTS}
+    wrong = {name: text for name, text in texts.items() if not is_utf8(text)}
+    repaired: dict[str, Any] = {name: readable(text) for name, text in wrong.items()}
+    if not wrong and is_utf8(span.name) and _all_utf8(span.attributes):
+        return span
+    raw = {f"{RAW_ATTRIBUTE}.{name}": base64_of(text) for name, text in wrong.items()}
+    if not is_utf8(span.name):
+        raw[RAW_ATTRIBUTE] = base64_of(span.name)
+    return replace(
+        span,
+        name=readable_key(span.name),
+        attributes=_repaired_attributes(span.attributes, raw),
+        **repaired,
     )
 
 
@@ -187,3 +210,31 @@ def metric_pieces(tally: Tally) -> RowPieces[MetricPoint, MetricColumns]:
     return RowPieces(
         lambda points: built_or_repaired(points, metrics_from_records, repaired_point, tally)
     )
+
+
+def span_pieces(tally: Tally) -> RowPieces[SpanRecord, SpanColumns]:
+    """Return an empty collection of spans; `tally` counts those that are repaired."""
+    return RowPieces(
+        lambda spans: built_or_repaired(spans, spans_from_records, repaired_span, tally)
+    )
+
+
+def records_of_groups(
+    groups: Iterable[ScopeGroup[_Message]],
+    rows: RowPieces[_Record, _Columns],
+    read: Callable[[_Message, Sources], _Record],
+    tally: Tally,
+) -> DecodedRecords | None:
+    """Return the records of all groups; None if there are none.
+
+    `read` returns the record of a message, whose scope and resource are the second argument.
+    """
+    filled = [each for each in groups if each.records]
+    shared, outer = outer_sources(filled)
+    tally.check_repeated(
+        (len(group.records), outer_pairs(sources))
+        for group, sources in zip(filled, outer, strict=True)
+    )
+    for group, sources in zip(filled, outer, strict=True):
+        rows.extend(read(message, sources) for message in group.records)
+    return tally.decoded(rows.columns(), shared) if rows else None

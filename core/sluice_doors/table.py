@@ -28,7 +28,7 @@ _DOCUMENT: Final = ("/{index}/_doc", "/{index}/_doc/{id}", "/{index}/_create/{id
 _SPLUNK: Final = ("", "/event", "/event/1.0", "/raw", "/raw/1.0")
 
 DOORS: Final[dict[DoorName, Door]] = {
-    "otlp": Door("otlp.http", ("/v1/logs", "/v1/metrics")),
+    "otlp": Door("otlp.http", ("/v1/logs", "/v1/metrics", "/v1/traces")),
     "json": Door("json.ingest", ("/v1/ingest",)),
     "prometheus": Door("prometheus.write", ("/api/v1/write",)),
     "loki": Door("loki.push", ("/loki/api/v1/push",)),

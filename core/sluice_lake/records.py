@@ -177,7 +177,9 @@ def _field_array(field: Field, values: ColumnValues | None, count: int, *, plain
         case NameColumn():
             return _repeated(values.names, values.indexes.astype(np.int32), plain=plain)
         case TextColumn():
-            return text_array(values, ARROW[FIELD_TYPES[field.type]])
+            return text_array(
+                values, ARROW[FIELD_TYPES[field.type]], empty_is_null=field.is_optional
+            )
         case _:
             return number_array(values.astype(np.int32) if values.dtype == np.uint8 else values)
 

@@ -72,10 +72,13 @@ def number_array(
     return pa.Array.from_buffers(pa.from_numpy_dtype(dense.dtype), len(dense), buffers)
 
 
-def text_array(column: TextColumn, kind: pa.DataType) -> pa.Array:
+def text_array(column: TextColumn, kind: pa.DataType, *, empty_is_null: bool = False) -> pa.Array:
     """Wrap a text or bytes column as an Arrow array over the same memory."""
     offsets = np.ascontiguousarray(column.offsets, dtype=np.int32)
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(column.data)]
+    bits = None
+    if empty_is_null:
+        bits = pa.py_buffer(np.packbits(offsets[1:] > offsets[:-1], bitorder="little"))
+    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(column.data)]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 

@@ -52,11 +52,13 @@ class Table:
     """One table under `lake/v1/`.
 
     The partition column is the last; its value is in the path instead of in the data files.
+    Compaction sorts the rows of a partition by the columns of `order`.
     """
 
     name: str
     columns: tuple[Column, ...]
     partition_column: str
+    order: tuple[str, ...] = ()
 
     @property
     def stored_columns(self) -> tuple[Column, ...]:
@@ -105,6 +107,7 @@ FIELD_TYPES: Final = {
     FieldType.TIME: _LONG,
     FieldType.NAME: _STRING,
     FieldType.BYTE: _INTEGER,
+    FieldType.LONG: _LONG,
     FieldType.FLOAT: ColumnType.DOUBLE,
     FieldType.TEXT: _STRING,
     FieldType.OPAQUE: ColumnType.BINARY,
@@ -125,20 +128,22 @@ def _record_table(kind: Kind) -> Table:
     own = [_field_column(field) for field in KINDS[kind].own_fields]
     derived = [_field_column(field, addable=True) for field in KINDS[kind].derived]
     columns = (*_RECORD_HEAD, *own, *derived, *_RECORD_TAIL)
-    return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE)
+    order = (*KINDS[kind].sorted_by, "agent_id", "boot_id", "seq")
+    return Table(name=kind, columns=columns, partition_column=ACCEPTED_DATE, order=order)
 
 
 RECORD_TABLES: Final[dict[Kind, Table]] = {kind: _record_table(kind) for kind in KINDS}
 LOGS: Final = RECORD_TABLES["logs"]
 METRICS: Final = RECORD_TABLES["metrics"]
 ENTRIES: Final = RECORD_TABLES["entries"]
+SPANS: Final = RECORD_TABLES["spans"]
 
 _IDENTITY: Final = (
     _column("agent_id", _STRING, "the agent that sent it", skippable=True),
     _column("boot_id", _STRING, "the boot of that agent", skippable=True),
     _column("seq_start", _LONG, "first sequence number", skippable=True),
     _column("seq_end", _LONG, "last sequence number, inclusive", skippable=True),
-    _column("kind", _STRING, "logs, metrics or entries"),
+    _column("kind", _STRING, ", ".join(KINDS)),
     _column("frame_sha256", _STRING, "sha256 of the frame, hex"),
     _column("frame_bytes", _LONG, "size of the frame"),
     _column("record_count", _LONG, "number of records"),

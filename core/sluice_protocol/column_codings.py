@@ -72,6 +72,7 @@ class ColumnForm(NamedTuple):
 TIMES: Final = ColumnForm((I64_TYPE,), has_differences=True)
 BYTES: Final = ColumnForm((U8,))
 FLOATS: Final = ColumnForm((F64_TYPE,))
+LONGS: Final = ColumnForm((I64_TYPE,))
 COUNTS: Final = ColumnForm((U8, U16, U32_TYPE))
 TEXTS: Final = ColumnForm((TEXT_U8, TEXT_U16, TEXT_U32))
 NAMES: Final = ColumnForm((NAMES_U8, NAMES_U16, NAMES_U32))
@@ -161,7 +162,7 @@ def decode_times(data: memoryview, field: str) -> I64:
 
 
 def encode_numbers(kind: int, values: npt.NDArray[np.generic]) -> ColumnBytes:
-    """Encode numbers of a fixed width, `U8` or `F64_TYPE`."""
+    """Encode numbers of a fixed width, `U8`, `I64_TYPE` or `F64_TYPE`."""
     return ColumnBytes(kind, 0, np.ascontiguousarray(values, _DTYPES[kind]).tobytes())
 
 
@@ -287,6 +288,7 @@ FORMS: Final = {
     FieldType.TIME: TIMES,
     FieldType.NAME: NAMES,
     FieldType.BYTE: BYTES,
+    FieldType.LONG: LONGS,
     FieldType.FLOAT: FLOATS,
     FieldType.TEXT: TEXTS,
     FieldType.OPAQUE: TEXTS,

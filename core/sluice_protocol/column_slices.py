@@ -102,7 +102,8 @@ def _join(parts: Sequence[Any], counts: Sequence[int]) -> ColumnValues | None:
         case None:
             return None
         case TextColumn():
-            return _join_texts(parts)
+            listed = zip(parts, counts, strict=True)
+            return _join_texts([_no_texts(count) if one is None else one for one, count in listed])
         case NameColumn():
             names, indexes = _join_names([(one.names, one.indexes) for one in parts])
             return NameColumn(names=names, indexes=indexes)
@@ -145,6 +146,10 @@ def text_bytes(columns: SignalColumns) -> int:
 
 def _names_bytes(names: tuple[str, ...]) -> int:
     return sum(len(name.encode()) for name in names)
+
+
+def _no_texts(count: int) -> TextColumn:
+    return TextColumn(offsets=np.zeros(count + 1, np.int32), data=b"")
 
 
 def _join_texts(columns: Sequence[TextColumn]) -> TextColumn:

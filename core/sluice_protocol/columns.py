@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, Kind, RecordKind
+from sluice_protocol.fields import (
+    ENTRIES,
+    LOGS,
+    METRICS,
+    SPANS,
+    Field,
+    FieldType,
+    Kind,
+    RecordKind,
+)
 
 FEW: Final = 64
 """Up to this many values, a list of Python costs less than a call of numpy."""
@@ -126,7 +135,30 @@ class EntryColumns:
         return len(self.key)
 
 
-SignalColumns = LogColumns | MetricColumns
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanColumns:
+    """n spans; an attribute for each field of `fields.SPANS`."""
+
+    kind: ClassVar[RecordKind] = SPANS
+    ts: I64
+    name: NameColumn
+    span_kind: U8
+    duration_ns: I64
+    status: U8
+    status_message: TextColumn | None = None
+    trace_id: TextColumn | None = None
+    span_id: TextColumn | None = None
+    parent_id: TextColumn | None = None
+    trace_state: TextColumn | None = None
+    events: TextColumn | None = None
+    links: TextColumn | None = None
+    attributes: AttributeColumns | None = None
+
+    def __len__(self) -> int:
+        return len(self.ts)
+
+
+SignalColumns = LogColumns | MetricColumns | SpanColumns
 """The kinds that doors accept; their records have attributes."""
 Columns = SignalColumns | EntryColumns
 ColumnValues = I64 | U8 | F64 | TextColumn | NameColumn
@@ -135,7 +167,7 @@ _CLASSES: Final[dict[Kind, type[Columns]]] = {one.kind.name: one for one in get_
 
 
 def number_type(kind: FieldType) -> npt.DTypeLike:
-    """Return the type of the numbers of a field that is not text; times are 64-bit integers."""
+    """Return the type of the numbers of a field that is not text; by default 64-bit integers."""
     return _NUMBERS.get(kind, np.int64)
 
 

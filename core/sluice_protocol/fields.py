@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, Literal
 
-Kind = Literal["logs", "metrics", "entries"]
+Kind = Literal["logs", "metrics", "entries", "spans"]
 SEVERITY_MAX: Final = 24
 
 
@@ -24,11 +24,13 @@ class FieldType(IntEnum):
     """A text that many records have in common."""
     BYTE = 3
     """0 to 255."""
-    FLOAT = 4
+    LONG = 4
+    """64 bits with a sign, exact."""
+    FLOAT = 5
     """64 bits, any of them; NaN is kept."""
-    TEXT = 5
+    TEXT = 6
     """UTF-8, usually another for each record."""
-    OPAQUE = 6
+    OPAQUE = 7
     """Bytes."""
 
 
@@ -41,12 +43,14 @@ class Field:
         type: What its values are.
         meaning: One line, which the lake stores: rewording it changes the schema of a table.
         column: Name of its column in a frame; by default `name`.
-        is_optional: Whether a frame may do without the column. Numbers are then 0, and a query
-            shows none for 0.
+        is_optional: Whether a frame may do without the column. Numbers are then 0 and texts empty,
+            and a query shows none for these.
         maximum: The largest number.
         labels: The texts that JSON and queries have for the numbers 0, 1, ….
         is_shown: Whether the line of a record on a terminal contains it.
         is_skippable: Whether data files record its minimum and maximum.
+        is_indexed: Whether index chunks show which data files contain a value: parts of texts of
+            the searched field, whole values of others.
     """
 
     name: str
@@ -58,6 +62,7 @@ class Field:
     labels: tuple[str, ...] = ()
     is_shown: bool = False
     is_skippable: bool = False
+    is_indexed: bool = False
 
     def __post_init__(self) -> None:
         if not self.column:
@@ -66,7 +71,9 @@ class Field:
     @property
     def is_number(self) -> bool:
         """Whether its values are numbers for filters, so that they have an order."""
-        return self.type is FieldType.FLOAT or (self.type is FieldType.BYTE and not self.labels)
+        return self.type in (FieldType.LONG, FieldType.FLOAT) or (
+            self.type is FieldType.BYTE and not self.labels
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,7 @@ class RecordKind:
             resource when a record is read (`meaning.py`). In tables they are after the others.
         searched: The field that a text is searched in; None if it has none.
         has_attributes: Whether each record has attributes.
+        sorted_by: The columns by which compaction sorts the records of a day.
     """
 
     name: Kind
@@ -87,6 +95,12 @@ class RecordKind:
     searched: str | None
     derived: tuple[Field, ...] = ()
     has_attributes: bool = True
+    sorted_by: tuple[str, ...] = ("ts",)
+
+    @property
+    def indexed(self) -> tuple[str, ...]:
+        """The names of the indexed fields."""
+        return tuple(one.name for one in self.read_fields if one.is_indexed)
 
     @property
     def is_named(self) -> bool:
@@ -116,8 +130,13 @@ class RecordKind:
         return tuple(sorted(found, key=lambda one: one.type))
 
 
-def _derived(
-    name: str, meaning: str, *, kind: FieldType = FieldType.NAME, is_skippable: bool = False
+def _optional(
+    name: str,
+    meaning: str,
+    *,
+    kind: FieldType = FieldType.NAME,
+    is_skippable: bool = False,
+    is_indexed: bool = False,
 ) -> Field:
     return Field(
         name=name,
@@ -125,13 +144,22 @@ def _derived(
         meaning=meaning,
         is_optional=True,
         is_skippable=is_skippable,
+        is_indexed=is_indexed,
     )
 
 
+_TRACE_ID: Final = _optional(
+    "trace_id",
+    "id of the trace, lower-case hexadecimal",
+    kind=FieldType.TEXT,
+    is_indexed=True,
+)
+
+
 _SENDER: Final = (
-    _derived("service", "name of the service that wrote it", is_skippable=True),
-    _derived("host", "name of the machine", is_skippable=True),
-    _derived("instance", "which instance of the service, for example a pod"),
+    _optional("service", "name of the service that wrote it", is_skippable=True),
+    _optional("host", "name of the machine", is_skippable=True),
+    _optional("instance", "which instance of the service, for example a pod"),
 )
 """What describes the source of a record, of any kind."""
 
@@ -139,12 +167,12 @@ LOGS: Final = RecordKind(
     name="logs",
     searched="body",
     derived=(
-        _derived("level", "trace, debug, info, warn, error, fatal, or as it was sent"),
+        _optional("level", "trace, debug, info, warn, error, fatal, or as it was sent"),
         *_SENDER,
-        _derived("trace_id", "id of the trace, lower-case hexadecimal", kind=FieldType.TEXT),
-        _derived("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
-        _derived("file", "path of the file that it was read from"),
-        _derived("request", "id of the request that it is about", kind=FieldType.TEXT),
+        _TRACE_ID,
+        _optional("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
+        _optional("file", "path of the file that it was read from"),
+        _optional("request", "id of the request that it is about", kind=FieldType.TEXT),
         Field(
             name="observed_ns",
             type=FieldType.TIME,
@@ -154,7 +182,7 @@ LOGS: Final = RecordKind(
     ),
     fields=(
         Field(name="ts", type=FieldType.TIME, meaning="the record's own time, exact, Unix ns"),
-        Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True),
+        Field(name="body", type=FieldType.TEXT, meaning="the line", is_shown=True, is_indexed=True),
         Field(
             name="severity",
             type=FieldType.BYTE,
@@ -210,4 +238,59 @@ ENTRIES: Final = RecordKind(
     ),
 )
 
-KINDS: Final[Mapping[Kind, RecordKind]] = {one.name: one for one in (LOGS, METRICS, ENTRIES)}
+SPANS: Final = RecordKind(
+    name="spans",
+    searched="name",
+    sorted_by=("service", "ts"),
+    derived=_SENDER,
+    fields=(
+        Field(name="ts", type=FieldType.TIME, meaning="when the span started, exact, Unix ns"),
+        Field(
+            name="name",
+            type=FieldType.NAME,
+            meaning="name of the operation",
+            is_shown=True,
+            is_skippable=True,
+        ),
+        Field(
+            name="span_kind",
+            type=FieldType.BYTE,
+            meaning="0 unspecified, 1 internal, 2 server, 3 client, 4 producer, 5 consumer",
+            maximum=5,
+            labels=("unspecified", "internal", "server", "client", "producer", "consumer"),
+        ),
+        Field(
+            name="duration_ns",
+            type=FieldType.LONG,
+            meaning="time from its start to its end, exact, ns; below 0 if it ended before",
+            is_shown=True,
+            is_skippable=True,
+        ),
+        Field(
+            name="status",
+            type=FieldType.BYTE,
+            meaning="0 unset, 1 ok, 2 error",
+            maximum=2,
+            labels=("unset", "ok", "error"),
+            is_shown=True,
+            is_skippable=True,
+        ),
+        _optional("status_message", "why it failed", kind=FieldType.TEXT),
+        _TRACE_ID,
+        _optional("span_id", "id of the span, lower-case hexadecimal", kind=FieldType.TEXT),
+        _optional(
+            "parent_id",
+            "id of the span that caused it; null for the first of a trace",
+            kind=FieldType.TEXT,
+        ),
+        _optional("trace_state", "state of the trace, as W3C defines it", kind=FieldType.TEXT),
+        _optional("events", "JSON list of its events: ts, name, attributes", kind=FieldType.TEXT),
+        _optional(
+            "links",
+            "JSON list of the spans it refers to: trace_id, span_id, attributes",
+            kind=FieldType.TEXT,
+        ),
+    ),
+)
+
+KINDS: Final[Mapping[Kind, RecordKind]] = {one.name: one for one in (LOGS, METRICS, ENTRIES, SPANS)}

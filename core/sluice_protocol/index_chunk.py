@@ -1,13 +1,15 @@
-"""Index chunks: summaries of data files of logs, with which a text search skips files.
+"""Index chunks: summaries of data files, with which a search for a text or an id skips files.
 
-For each file a chunk contains its time range, its agents and a filter of its text. The filter is a
-bitmap of minimizers: of every 5 neighbouring 6-byte grams, the one with the smallest hash. The
-minimizers of a text of at least 10 bytes depend only on its own bytes. A file without one of them
-cannot contain the text, neither as a word nor as part of a word. Shorter texts skip no file.
+For each file a chunk contains its time range, its agents and a filter: one bitmap of its texts and
+ids. Of texts it has the minimizers: of every 5 neighbouring 6-byte grams, the one with the smallest
+hash. The minimizers of a text of at least 10 bytes depend only on its own bytes. A file without one
+of them cannot contain the text, neither as a word nor as part of a word. Shorter texts skip no
+file. Of ids it has 4 hashes of each whole value, so a part of an id skips no file. Their grams
+would need twice the bytes, and one of nine unknown ids would pass a file with a million ids.
 
 | bytes | field |
 |---|---|
-| 4 | magic `LMI1` |
+| 4 | magic `LMI2` |
 | 4 | length of the head, little-endian |
 | … | head: JSON, canonical |
 | … | the filters, one after another, in the order of the head |
@@ -31,7 +33,7 @@ from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zst
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import decode_record, encode_record
 
-MAGIC: Final = b"LMI1"
+MAGIC: Final = b"LMI2"
 GRAM_BYTES: Final = 6
 WINDOW_GRAMS: Final = 5
 TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
@@ -39,6 +41,8 @@ TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
 AGENTS_MAX: Final = 256
 """For a file of more agents the chunk contains no list of agents."""
 CHUNK_BYTES_MAX: Final = 256 * 1024 * 1024
+ID_HASHES: Final = 4
+"""A file without an id is read for one lookup in 256, with a bitmap that is a quarter full."""
 FILL_MAX: Final = 0.25
 """A bitmap with a larger share of set bits is rebuilt at twice the size."""
 _BITS_LOG2_MIN: Final = 13
@@ -87,10 +91,22 @@ class FileIndex:
 
     def may_contain(self, text: bytes) -> bool:
         """Return True if the file may contain a text; False is certain."""
-        found = np.unique(minimizers(text))
+        return self._may_have(np.unique(minimizers(text)))
+
+    def may_have(self, value: bytes) -> bool:
+        """Return True if the file may have an id; False is certain."""
+        return self._may_have(id_hashes([value]))
+
+    def _may_have(self, found: Hashes) -> bool:
         bits = np.frombuffer(self.filter, np.uint8)
         places = _places(found, self.file.bits_log2)
         return bool(np.all(bits[places >> np.uint64(3)] >> (places & np.uint64(7)) & 1))
+
+
+def id_hashes(values: Sequence[bytes]) -> Hashes:
+    """Return the hashes of whole values, `ID_HASHES` of each."""
+    found = b"".join([hashlib.blake2b(one, digest_size=8 * ID_HASHES).digest() for one in values])
+    return np.frombuffer(found, "<u8").astype(np.uint64)
 
 
 def minimizers(data: bytes | memoryview) -> Hashes:
@@ -121,15 +137,19 @@ def _slices(texts: Iterable[bytes | memoryview]) -> Iterator[memoryview]:
             yield view[start : start + _SLICE_BYTES + TEXT_BYTES_MIN - 1]
 
 
-def build_filter(texts: Sequence[bytes | memoryview]) -> tuple[int, bytes]:
-    """Build the filter of texts and return the binary logarithm of its bits, and the bitmap.
+def build_filter(
+    texts: Sequence[bytes | memoryview], ids: Sequence[bytes] = ()
+) -> tuple[int, bytes]:
+    """Build the filter of texts and ids; return the binary logarithm of its bits, and the bitmap.
 
-    The texts are concatenated bodies; no body is cut between two of them.
+    The texts are concatenated bodies; no body is cut between two of them. The ids are distinct.
     """
     size_bytes = sum(len(text) for text in texts)
-    bits_log2 = max(_BITS_LOG2_MIN, (size_bytes // 8).bit_length())
+    own = id_hashes(ids)
+    bits_log2 = max(_BITS_LOG2_MIN, (size_bytes // 8 + 2 * len(own)).bit_length())
     while True:
         bits = np.zeros(2**bits_log2, np.bool_)
+        bits[_places(own, bits_log2)] = True
         for piece in _slices(texts):
             bits[_places(minimizers(piece), bits_log2)] = True
         if bits_log2 >= _BITS_LOG2_MAX or np.count_nonzero(bits) <= FILL_MAX * len(bits):
@@ -160,7 +180,7 @@ def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
     raw = _decompress(key, body)
     magic, size_bytes = _HEAD.unpack_from(raw)
     if magic != MAGIC:
-        raise InvalidRecord(key, "index chunk does not begin with LMI1")
+        raise InvalidRecord(key, "index chunk does not begin with LMI2")
     at = _HEAD.size + size_bytes
     head = decode_record(key, raw[_HEAD.size : at], _Head)
     # Views: a copy of every filter costs as much as decompressing the chunk.

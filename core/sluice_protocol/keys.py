@@ -267,14 +267,19 @@ def rollup_key(window: str, metric: str, at_ns: UnixNs, chunk_id: str) -> Object
     return ObjectKey(f"{place}/{chunk_id}.lmrollup.zst")
 
 
-def index_prefix(date: str) -> str:
+def index_progress_key(table: str) -> ObjectKey:
+    """Return the key of the state in which every file of a table has an index chunk."""
+    return ObjectKey(f"{INDEX}{table}/progress.json")
+
+
+def index_prefix(table: str, date: str) -> str:
     """Return the prefix of the index chunks of a date, `YYYY-MM-DD`."""
-    return f"{INDEX}date={date}/"
+    return f"{INDEX}{table}/date={date}/"
 
 
-def index_key(at_ns: UnixNs, chunk_id: str) -> ObjectKey:
+def index_key(table: str, at_ns: UnixNs, chunk_id: str) -> ObjectKey:
     """Return the key of an index chunk; `at_ns` is an instant in the hour of the chunk."""
-    return ObjectKey(f"{INDEX}{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
+    return ObjectKey(f"{INDEX}{table}/{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
 
 
 @lru_cache(maxsize=4096)  # the agents of many batches repeat

@@ -33,10 +33,13 @@ _JSON_TYPES: Final[dict[FieldType, object]] = {
     FieldType.TIME: str | int,
     FieldType.NAME: str,
     FieldType.BYTE: int,
+    FieldType.LONG: int,
     FieldType.FLOAT: float | _NotFinite,
     FieldType.TEXT: str,
     FieldType.OPAQUE: str,
 }
+_MISSING: Final[dict[FieldType, str | None]] = {FieldType.TIME: None, FieldType.TEXT: ""}
+"""The value of an optional field that a record does not have; 0 for other types."""
 
 
 def _line_type(kind: RecordKind) -> type[msgspec.Struct]:
@@ -49,10 +52,11 @@ def _line_type(kind: RecordKind) -> type[msgspec.Struct]:
             others.append((one.name, Literal[one.labels], one.labels[0]))
         elif not one.is_optional:
             needed.append((one.name, json_type))
-        elif one.type is FieldType.TIME:
-            others.append((one.name, json_type | None, None))
         else:
-            others.append((one.name, json_type, 0))
+            missing = _MISSING.get(one.type, 0)
+            others.append(
+                (one.name, json_type if missing is not None else json_type | None, missing)
+            )
     if kind.has_attributes:
         others.append(("attributes", dict[str, str], msgspec.field(default_factory=dict)))
     return msgspec.defstruct(
@@ -132,7 +136,7 @@ def _json_values(field: Field, values: ColumnValues | None, count: int) -> Itera
     """Return the values of a field in JSON."""
     match values:
         case None:
-            return [None if field.type is FieldType.TIME else 0] * count
+            return [_MISSING.get(field.type, 0)] * count
         case NameColumn():
             return [values.names[index] for index in values.indexes.tolist()]
         case TextColumn():

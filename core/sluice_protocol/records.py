@@ -23,12 +23,13 @@ from sluice_protocol.columns import (
     LogColumns,
     MetricColumns,
     NameColumn,
+    SpanColumns,
     TextColumn,
     make_columns,
     number_type,
 )
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import ENTRIES, LOGS, METRICS, Field, FieldType, RecordKind
+from sluice_protocol.fields import ENTRIES, LOGS, METRICS, SPANS, Field, FieldType, RecordKind
 
 RAW_ATTRIBUTE: Final = "sluice.raw"
 """The attribute with the original bytes, in base64, of a body that was not UTF-8."""
@@ -71,6 +72,35 @@ class MetricPoint:
     name: str
     value: float
     type: int = 0
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanRecord:
+    """One span.
+
+    Attributes:
+        ts_ns: When it started, Unix ns.
+        name: Name of the operation.
+        span_kind: 0 unspecified, 1 internal, 2 server, 3 client, 4 producer, 5 consumer.
+        status: 0 unset, 1 ok, 2 error.
+        trace_id: Lower-case hexadecimal, as the other ids.
+        events: Canonical JSON list, or empty; `links` likewise.
+        attributes: Attributes of this span.
+    """
+
+    ts_ns: int
+    name: str
+    span_kind: int = 0
+    duration_ns: int = 0
+    status: int = 0
+    status_message: str = ""
+    trace_id: str = ""
+    span_id: str = ""
+    parent_id: str = ""
+    trace_state: str = ""
+    events: str = ""
+    links: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -138,6 +168,18 @@ def metrics_from_records(points: Sequence[MetricPoint]) -> MetricColumns:
     )
 
 
+def spans_from_records(spans: Sequence[SpanRecord]) -> SpanColumns:
+    """Build span columns.
+
+    Raises:
+        InvalidFrame: A value is outside its range, or text cannot be encoded as UTF-8.
+    """
+    return SpanColumns(
+        attributes=attribute_columns([span.attributes for span in spans]),
+        **_columns_of(SPANS, spans),
+    )
+
+
 def entries_from_records(records: Sequence[EntryRecord]) -> EntryColumns:
     """Build entry columns.
 
@@ -184,7 +226,8 @@ def _column_of(field: Field, values: list[Any]) -> ColumnValues | None:
         case FieldType.NAME:
             return _name_column(values)
         case FieldType.TEXT:
-            return string_column(field.column, values)
+            stated = not field.is_optional or any(values)
+            return string_column(field.column, values) if stated else None
         case FieldType.OPAQUE:
             return text_column(field.column, values)
         case _:

@@ -129,12 +129,7 @@ def plan_retention(options: RetentionOptions, now_ns: int) -> Iterator[DeleteRec
     before. A batch that is accepted today and contains older records is covered tomorrow.
     """
     today_ns = now_ns // _DAY_NS * _DAY_NS
-    kinds: tuple[tuple[Kind, int], ...] = (
-        ("logs", options.logs_days),
-        ("metrics", options.metrics_days),
-        ("entries", options.entries_days),
-    )
-    for kind, days in kinds:
+    for kind, days in options.days().items():
         if days:
             yield DeleteRecord(
                 delete_id=_delete_id(kind, days, today_ns),

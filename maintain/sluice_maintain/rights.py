@@ -145,10 +145,7 @@ async def check_rights(url: str, settings: MaintainSettings) -> dict[str, tuple[
 
 
 def _is_used(task: TaskName, policy: TaskPolicy, settings: MaintainSettings) -> bool:
-    days = settings.retention
-    idle = task is TaskName.RETENTION and not (
-        days.logs_days or days.metrics_days or days.entries_days
-    )
+    idle = task is TaskName.RETENTION and not any(settings.retention.days().values())
     return policy.enabled and not idle
 
 

@@ -17,6 +17,7 @@ from sluice_gc.settings import (
 from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
@@ -130,15 +131,21 @@ class RetentionOptions:
     Attributes:
         logs_days: Days for which logs are kept; 0 keeps them permanently.
         metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
+        spans_days: Days for which spans are kept; 0 keeps them permanently.
         entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
     """
 
     logs_days: int = 0
     metrics_days: int = 0
+    spans_days: int = 0
     entries_days: int = 0
 
+    def days(self) -> dict[Kind, int]:
+        """Return the days of each kind."""
+        return {kind: getattr(self, f"{kind}_days") for kind in KINDS}
+
     def __post_init__(self) -> None:
-        days = (self.logs_days, self.metrics_days, self.entries_days)
+        days = self.days().values()
         if min(days) < 0:
             raise BadUsage(
                 "cannot run maintenance: days in [maintain.retention] must be at least 0; 0 keeps"

@@ -13,23 +13,30 @@ from sluice_query.request import (
     BUCKETS_DEFAULT,
     BUCKETS_MAX,
     BUCKETS_MIN,
+    DURATION,
     END_NS,
     FIRST_NS,
     LIMIT_DEFAULT,
     LIMIT_MAX,
     NEIGHBOURS_DEFAULT,
     NEIGHBOURS_MAX,
+    OPERATIONS_DEFAULT,
+    OPERATIONS_MAX,
+    SPANS_DEFAULT,
     TOP_DEFAULT,
     TOP_MAX,
     VALUES_DEFAULT,
     VALUES_MAX,
     Aggregate,
     FieldList,
+    FilterOperator,
     Histogram,
     Neighbourhood,
+    Operations,
     ParameterName,
     Query,
     RecordField,
+    RecordFilter,
     Series,
     TopValues,
     agents_of,
@@ -37,6 +44,7 @@ from sluice_query.request import (
     check_encodable,
     check_query,
     choose_width,
+    parse_duration,
     parse_field,
     parse_filter,
     plain_name,
@@ -93,14 +101,6 @@ TAILED: Final[tuple[Parameter, ...]] = (
 )
 """Every parameter of a tail."""
 
-_UNITS_NS: Final = {
-    "ms": NS_PER_S // 1000,
-    "s": NS_PER_S,
-    "m": 60 * NS_PER_S,
-    "h": 3600 * NS_PER_S,
-    "d": 86_400 * NS_PER_S,
-}
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 _OTHER_DURATION: Final = re.compile(
     r"([1-9][0-9]{0,5}) ?(msec|sec|second|min|minute|hr|hour|d|day|w|week|[smh])s?(?: ago)?",
     re.ASCII,
@@ -171,14 +171,6 @@ def parse_query(
     return check_query(query, name)
 
 
-def parse_duration(text: str) -> int:
-    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
-        raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
-    return int(found[1]) * _UNITS_NS[found[2]]
-
-
 def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
     """Return the instant of an RFC 3339 time, a Unix time, `now`, or `15m` for that ago.
 
@@ -199,7 +191,7 @@ def _instant(text: str, now_ns: UnixNs) -> UnixNs:
     if _UNIX.fullmatch(text):
         number = int(text)
         return UnixNs(number * next((ns for end, ns in _UNIX_UNITS if abs(number) < end), 1))
-    if _DURATION.fullmatch(text.removeprefix("-")):
+    if DURATION.fullmatch(text.removeprefix("-")):
         return UnixNs(now_ns - parse_duration(text.removeprefix("-")))
     try:
         return parse_rfc3339(text)
@@ -319,6 +311,16 @@ VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _VALUES_LIMIT)
 _POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
 CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
 
+_SPANS_LIMIT: Final = IntegerParameter(name="limit", default=SPANS_DEFAULT, maximum=LIMIT_MAX)
+_OPERATIONS_LIMIT: Final = IntegerParameter(
+    name="limit", default=OPERATIONS_DEFAULT, maximum=OPERATIONS_MAX
+)
+TRACE: Final[tuple[Parameter, ...]] = (_FROM, _TO, _SPANS_LIMIT)
+OPERATIONS: Final[tuple[Parameter, ...]] = (
+    *(one for one in CONDITIONS if one is not _KIND),
+    _OPERATIONS_LIMIT,
+)
+
 Given = Mapping[str, Sequence[str]]
 """Each parameter's values."""
 
@@ -376,6 +378,25 @@ def parse_context(given: Given, now_ns: UnixNs, name: ParameterName = plain_name
     )
     query = replace(query, view=around, highlight=read.flag(_HIGHLIGHT))
     return check_query(query, name)
+
+
+def parse_trace(trace_id: str, given: Given, now_ns: UnixNs) -> Query:
+    """Return the query for the spans of a trace, of any time unless a range is given."""
+    check_encodable(trace_id)
+    check_given(given, TRACE, plain_name)
+    everything = {"from": (str(FIRST_NS),), "to": (str(END_NS),)}
+    whole = {**everything, "kind": ("spans",), "limit": (str(SPANS_DEFAULT),), **given}
+    is_its = RecordFilter(RecordField("trace_id"), FilterOperator.EQUAL, trace_id)
+    return replace(parse_query(whole, now_ns), filters=(is_its,))
+
+
+def parse_operations(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the operations of services."""
+    check_given(given, OPERATIONS, name)
+    selecting = {key: values for key, values in given.items() if key != _OPERATIONS_LIMIT.name}
+    query = parse_query({**selecting, "kind": ("spans",)}, now_ns, name, known=CONDITIONS)
+    limit = ParameterReader(given, name).integer(_OPERATIONS_LIMIT)
+    return replace(query, view=Operations(limit=limit))
 
 
 def _parse(

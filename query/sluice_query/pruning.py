@@ -26,10 +26,11 @@ from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Table
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_query.request import Query
+from sluice_query.request import FilterOperator, Query
 from sluice_store.port import ListedObject, ObjectStore
 
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
@@ -190,17 +191,14 @@ async def prune_by_index(
     store: ObjectStore, selected: SelectedFiles, query: Query
 ) -> SelectedFiles:
     """Return the selection without the files that index chunks rule out."""
-    texts = [text.encode() for text in required_texts(query)]
-    if query.kind != "logs" or not texts or not selected.read:
-        return selected
-    from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
-
-    texts = [text for text in texts if len(text) >= TEXT_BYTES_MIN]
-    if not texts:
+    wanted = _wanted_values(query) if selected.read else None
+    if not wanted:
         return selected
     paths = frozenset(file.path for file in selected.read)
-    chunks = [chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, day)]
-    ruled_out = await _rule_out(store, chunks, paths, texts)
+    chunks = [
+        chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, query, day)
+    ]
+    ruled_out = await _rule_out(store, chunks, paths, wanted)
     read = tuple(file for file in selected.read if file.path not in ruled_out)
     return replace(
         selected,
@@ -210,11 +208,36 @@ async def prune_by_index(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _WantedValues:
+    """What a file must contain: all texts, and of each field one of some whole values."""
+
+    texts: tuple[bytes, ...]
+    ids: tuple[tuple[bytes, ...], ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.texts or self.ids)
+
+
+def _wanted_values(query: Query) -> _WantedValues:
+    """Return what every matching record has in the indexed fields of its kind."""
+    from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
+
+    kind = KINDS[query.kind]
+    texts = required_texts(query) if kind.searched in kind.indexed else ()
+    ids: dict[str, list[bytes]] = {name: [] for name in kind.indexed if name != kind.searched}
+    for one in query.filters:
+        if one.operator is FilterOperator.EQUAL and one.field.column in ids:
+            ids[one.field.column].append(str(one.value).encode())
+    long = (text.encode() for text in texts if len(text.encode()) >= TEXT_BYTES_MIN)
+    return _WantedValues(tuple(long), tuple(tuple(found) for found in ids.values() if found))
+
+
 async def _rule_out(
     store: ObjectStore,
     chunks: Sequence[ListedObject],
     paths: frozenset[str],
-    texts: Sequence[bytes],
+    wanted: _WantedValues,
 ) -> frozenset[str]:
     limit = asyncio.Semaphore(CHUNKS_CONCURRENT_MAX)
 
@@ -224,19 +247,20 @@ async def _rule_out(
                 case NotFound():
                     return frozenset()
                 case Found(body=body):
-                    return await asyncio.to_thread(_without, chunk.key, body, paths, texts)
+                    return await asyncio.to_thread(_without, chunk.key, body, paths, wanted)
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(read(chunk)) for chunk in chunks]
     return frozenset().union(*(task.result() for task in tasks))
 
 
-async def _list_chunks(store: ObjectStore, day: str) -> list[ListedObject]:
-    return [one async for page in store.list(index_prefix(day)) for one in page.objects]
+async def _list_chunks(store: ObjectStore, query: Query, day: str) -> list[ListedObject]:
+    prefix = index_prefix(query.kind, day)
+    return [one async for page in store.list(prefix) for one in page.objects]
 
 
 def _without(
-    key: ObjectKey, body: bytes, paths: frozenset[str], texts: Sequence[bytes]
+    key: ObjectKey, body: bytes, paths: frozenset[str], wanted: _WantedValues
 ) -> frozenset[str]:
     from sluice_protocol.index_chunk import decode_chunk  # noqa: PLC0415 - only with chunks
 
@@ -247,5 +271,9 @@ def _without(
     return frozenset(
         entry.file.path
         for entry in files
-        if entry.file.path in paths and not all(entry.may_contain(text) for text in texts)
+        if entry.file.path in paths
+        and not (
+            all(map(entry.may_contain, wanted.texts))
+            and all(any(map(entry.may_have, values)) for values in wanted.ids)
+        )
     )

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
-from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
     name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))
@@ -28,6 +28,7 @@ FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.
 NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
 _ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
+_LONG_END: Final = 2**63
 FIELD_PATTERN: Final = (
     r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
 )
@@ -141,6 +142,15 @@ _FILTER: Final = re.compile(
     rf"(?P<absent>!?){FIELD_PATTERN}(?:(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*))?",
     re.DOTALL,
 )
+_LONG: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_UNITS_NS: Final = {
+    "ms": NS_PER_S // 1000,
+    "s": NS_PER_S,
+    "m": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+    "d": 86_400 * NS_PER_S,
+}
+DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?(?:inf|nan)",
     re.ASCII | re.IGNORECASE,
@@ -193,12 +203,29 @@ def agents_of(filters: Sequence[RecordFilter]) -> tuple[str, ...]:
     )
 
 
+def parse_duration(text: str) -> int:
+    """Return a duration such as `90s`, `15m`, `2h` or `1d` in ns."""
+    found = DURATION.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
+    return int(found[1]) * _UNITS_NS[found[2]]
+
+
 def _parse_number(field: RecordField, text: str) -> float:
+    if FIELDS[field.column].type is FieldType.LONG:
+        # A double would change a duration above 104 days.
+        exact = parse_duration(text) if DURATION.fullmatch(text) else _integer_of(text)
+        if exact is not None and -_LONG_END <= exact < _LONG_END:
+            return exact
     if _NUMBER.fullmatch(text) is None:
         number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
         meant = f": {text} is {number}" if number else ""
         raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
     return float(text)
+
+
+def _integer_of(text: str) -> int | None:
+    return int(text) if _LONG.fullmatch(text) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +269,14 @@ class Neighbourhood:
     after: int = 10
 
 
-View = Histogram | FieldList | TopValues | Neighbourhood
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operations:
+    """The operations of services: the names of their spans, with errors and durations."""
+
+    limit: int = 1_000
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood | Operations
 
 
 BUCKETS_DEFAULT: Final = 60
@@ -253,6 +287,10 @@ TOP_DEFAULT: Final = 5
 TOP_MAX: Final = 20
 VALUES_DEFAULT: Final = 10
 VALUES_MAX: Final = 1_000
+OPERATIONS_DEFAULT: Final = 1_000
+OPERATIONS_MAX: Final = 10_000
+SPANS_DEFAULT: Final = 10_000
+"""Spans of a trace that a client gets unless it asks for more."""
 NEIGHBOURS_DEFAULT: Final = 10
 NEIGHBOURS_MAX: Final = 1_000
 LIMIT_DEFAULT: Final = 1_000
@@ -332,7 +370,7 @@ class Query:
 
     Attributes:
         to_ns: Exclusive.
-        text: What a log's body, or a metric's name, must contain or match.
+        text: What a log's body, or the name of a metric or span, must contain or match.
         agents: Empty means all.
         attributes: Pairs that must be among the record's attributes or its batch's resource.
         accepted_from_ns: Earliest acceptance of the records' batches; None for any.

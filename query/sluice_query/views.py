@@ -1,4 +1,4 @@
-"""Views that are computed from records: histogram, fields, values, neighbours."""
+"""Views that are computed from records: histogram, fields, values, neighbours, operations."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from sluice_query.request import (
     FieldList,
     Histogram,
     Neighbourhood,
+    Operations,
     Query,
     RecordField,
     TopValues,
@@ -259,6 +260,68 @@ def make_values(
     )
 
 
+class Operation(msgspec.Struct, frozen=True, kw_only=True):
+    """One operation of a service.
+
+    Attributes:
+        name: The name of its spans.
+        service: Null for spans without one.
+        errors: Its spans with the status `error`.
+        duration_p50_ns: An estimate of the median; `duration_p95_ns` likewise.
+    """
+
+    service: str | None
+    name: str
+    spans: int
+    errors: int
+    duration_p50_ns: int
+    duration_p95_ns: int
+    duration_max_ns: int
+
+
+class OperationsResult(ViewResult, frozen=True, kw_only=True):
+    """The operations of services.
+
+    Attributes:
+        operations: The most frequent first.
+        more: Whether there are more than are listed.
+    """
+
+    operations: tuple[Operation, ...] = ()
+    more: bool = False
+
+
+_ERROR: Final = 2
+
+
+def operations_sql(query: Query, view: Operations, sources: RecordSources) -> SqlStatement:
+    """Return the statement for the operations, at most one more than wanted."""
+    inner = select_sql(query, SqlStatement("service, name, status, duration_ns"), sources)
+    return SqlStatement(
+        f"SELECT service, name, count(*) AS n, count(*) FILTER (status = {_ERROR}),"  # noqa: S608 - constants
+        " approx_quantile(duration_ns, [0.5, 0.95]), max(duration_ns)"
+        f" FROM ({inner.text}) GROUP BY service, name ORDER BY n DESC, service, name LIMIT ?",
+        (*inner.values, view.limit + 1),
+    )
+
+
+def make_operations(view: Operations, rows: Sequence[tuple[Any, ...]]) -> OperationsResult:
+    """Return the result of the rows of `operations_sql`."""
+    listed = tuple(
+        Operation(
+            service=service,
+            name=name[:VALUE_CHARS_MAX],
+            spans=spans,
+            errors=errors,
+            duration_p50_ns=p50_ns,
+            duration_p95_ns=p95_ns,
+            duration_max_ns=longest_ns,
+        )
+        for service, name, spans, errors, (p50_ns, p95_ns), longest_ns in rows
+    )
+    return OperationsResult(operations=listed[: view.limit], more=len(listed) > view.limit)
+
+
 def fields_sql(
     query: Query, wanted: FieldList, sources: RecordSources, *, records_max: int
 ) -> SqlStatement:
@@ -456,6 +519,9 @@ def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
             found = rows(values_sql(query, view, sources, records_max=most))
             values = make_values(view, found, records_max=most)
             return values, values.records
+        case Operations():
+            operations = make_operations(view, rows(operations_sql(query, view, sources)))
+            return operations, sum(one.spans for one in operations.operations)
 
 
 def _neighbours(evaluator: "Evaluator", around: Neighbourhood) -> tuple[ViewResult, int]:

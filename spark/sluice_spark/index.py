@@ -1,4 +1,4 @@
-"""The index job: executors index the text of new data files of `logs` into immutable chunks.
+"""The index job: executors index new data files of logs and spans into immutable chunks.
 
 A run finds the data files that no chunk covers, groups them by date, and creates a chunk for each
 group. Data files never change, and neither do chunks. Two concurrent runs create the same chunks or
@@ -40,8 +40,9 @@ from sluice_lake.data_files import DataFile, list_files, partitions_of
 from sluice_lake.delta import find_table, list_paths_at
 from sluice_lake.durable_files import require_durable
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.tables import LOGS
+from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import KINDS, RecordKind
 from sluice_protocol.index_chunk import (
     AGENTS_MAX,
     FileIndex,
@@ -51,7 +52,7 @@ from sluice_protocol.index_chunk import (
     decode_chunk,
     encode_chunk,
 )
-from sluice_protocol.keys import INDEX, LAKE, index_key, index_prefix
+from sluice_protocol.keys import INDEX, LAKE, index_key, index_prefix, index_progress_key
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.system_clock import SystemClock
@@ -69,7 +70,8 @@ from sluice_store.retry import (
     overwrite_known,
 )
 
-INDEX_PROGRESS: Final = ObjectKey(f"{INDEX}progress.json")
+INDEXED: Final = tuple(RECORD_TABLES[name] for name, kind in KINDS.items() if kind.indexed)
+"""The tables whose files have chunks."""
 
 _log = structlog.get_logger("sluice.index")
 
@@ -91,7 +93,7 @@ class WaitingDate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """A state of the table `logs` in which every file has an index chunk.
+    """A state of a table in which every file has an index chunk.
 
     Without it, or with another `table_id`, the job reads every chunk and checks every date.
 
@@ -108,39 +110,40 @@ class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[WaitingDate, ...] = ()
 
 
-async def read_index_progress(store: ObjectStore) -> IndexProgress | None:
-    """Read the record; return None if it is missing or cannot be decoded."""
-    read = await store.get(INDEX_PROGRESS)
+async def read_index_progress(store: ObjectStore, table: str) -> IndexProgress | None:
+    """Read the record of a table; return None if it is missing or cannot be decoded."""
+    key = index_progress_key(table)
+    read = await store.get(key)
     if not isinstance(read, Found):
         return None
     try:
-        return decode_record(INDEX_PROGRESS, read.body, IndexProgress)
+        return decode_record(key, read.body, IndexProgress)
     except InvalidRecord as error:
         _log.info("index_progress_ignored", reason=error.reason)
         return None
 
 
-async def write_index_progress(store: ObjectStore, progress: IndexProgress) -> None:
+async def write_index_progress(store: ObjectStore, table: str, progress: IndexProgress) -> None:
     """Write the record; if another run overwrites it, the next run only reads more."""
     backoff = Backoff.seeded_by(SystemClock())
-    await overwrite_known(store, INDEX_PROGRESS, encode_record(progress), backoff)
+    await overwrite_known(store, index_progress_key(table), encode_record(progress), backoff)
 
 
 async def find_new_files(
-    store: ObjectStore, files: Sequence[DataFile], indexed: Collection[str]
+    store: ObjectStore, table: str, files: Sequence[DataFile], indexed: Collection[str]
 ) -> list[DataFile]:
     """Return the files without a chunk; read only chunks of dates with files not in `indexed`."""
     unsure = [file for file in files if file.path not in indexed]
     covered: set[str] = set()
     for day in sorted({file.partition for file in unsure}):
-        covered |= await _read_covered(store, day)
+        covered |= await _read_covered(store, table, day)
     return [file for file in unsure if file.path not in covered]
 
 
-async def _read_covered(store: ObjectStore, day: str) -> set[str]:
+async def _read_covered(store: ObjectStore, table: str, day: str) -> set[str]:
     """Return the paths of the files that chunks of a date cover; skip unreadable chunks."""
     paths: set[str] = set()
-    async for page in store.list(index_prefix(day)):
+    async for page in store.list(index_prefix(table, day)):
         for listed in page.objects:
             paths |= await read_paths(store, listed.key) or set()
     return paths
@@ -165,7 +168,7 @@ STEP_CHUNKS: Final = 100
 DAY_NS: Final = 86_400 * NS_PER_S
 DELETES_CONCURRENT: Final = 16
 _CHUNK: Final = re.compile(r"/[0-9a-f]{32}\.lmindex\.zst\Z")
-_DATE: Final = re.compile(rf"{re.escape(INDEX)}date=(\d{{4}}-\d\d-\d\d)/")
+_DATE: Final = re.compile(rf"{re.escape(INDEX)}[a-z]+/date=(\d{{4}}-\d\d-\d\d)/")
 
 
 class ChunkFate(Enum):
@@ -257,6 +260,7 @@ class IndexRemoval:
     """
 
     store: ObjectStore
+    table: Table
     current: Mapping[str, Collection[str]]
     now_ns: int
     stop: StopCheck
@@ -277,7 +281,7 @@ class IndexRemoval:
             removed += step.removed
             left = after_step(waiting, entry, step, self.now_ns)
             progress = msgspec.structs.replace(progress, waiting=left)
-            await write_index_progress(self.store, progress)
+            await write_index_progress(self.store, self.table.name, progress)
         if removed:
             _log.info("index_chunks_removed", chunks=removed)
         return removed
@@ -309,7 +313,8 @@ class IndexRemoval:
         """Return the chunks of the next step, and whether they are the last ones of the date."""
         found: list[ObjectKey] = []
         after = entry.checked_through
-        async for page in self.store.list(index_prefix(entry.date), start_after=after):
+        prefix = index_prefix(self.table.name, entry.date)
+        async for page in self.store.list(prefix, start_after=after):
             found += [one.key for one in page.objects if _CHUNK.search(one.key)]
             if len(found) > STEP_CHUNKS:
                 return found[:STEP_CHUNKS], False
@@ -317,8 +322,8 @@ class IndexRemoval:
 
     async def _list_files(self, date: str) -> set[str]:
         """Return the paths of the data files of a date that exist, whether or not committed."""
-        table = f"{LAKE}{LOGS.name}/"
-        pages = self.store.list(f"{table}{LOGS.partition_column}={date}/")
+        table = f"{LAKE}{self.table.name}/"
+        pages = self.store.list(f"{table}{self.table.partition_column}={date}/")
         return {one.key.removeprefix(table) async for page in pages for one in page.objects}
 
     async def _delete(self, keys: Sequence[ObjectKey]) -> list[CurrentDeletion]:
@@ -331,21 +336,22 @@ class IndexRemoval:
         return outcomes
 
 
-async def list_chunk_dates(store: ObjectStore) -> list[str]:
-    """Return the dates that have chunks, with one request for each date."""
+async def list_chunk_dates(store: ObjectStore, table: str) -> list[str]:
+    """Return the dates on which a table has chunks, with one request for each date."""
     dates: list[str] = []
+    folder = f"{INDEX}{table}/"
     after = ""
-    while (key := await _first_key(store, after)) is not None:
+    while (key := await _first_key(store, folder, after)) is not None:
         found = _DATE.match(key)
         if found is not None:
             dates.append(found[1])
         # The character after `/`, so after every key of the folder.
-        after = f"{INDEX}{key.removeprefix(INDEX).partition('/')[0]}0"
+        after = f"{folder}{key.removeprefix(folder).partition('/')[0]}0"
     return dates
 
 
-async def _first_key(store: ObjectStore, after: str) -> ObjectKey | None:
-    async for page in store.list(f"{INDEX}date=", start_after=after):
+async def _first_key(store: ObjectStore, folder: str, after: str) -> ObjectKey | None:
+    async for page in store.list(f"{folder}date=", start_after=after):
         for one in page.objects:
             return one.key
     return None
@@ -381,19 +387,29 @@ def group_files(files: Sequence[DataFile]) -> list[list[DataFile]]:
     return groups
 
 
-def index_chunk_key(files: Sequence[DataFile]) -> ObjectKey:
+def index_chunk_key(table: str, files: Sequence[DataFile]) -> ObjectKey:
     """Return the key of the chunk over files of one date, under the first hour of that date."""
     day = datetime.combine(date.fromisoformat(files[0].partition), datetime.min.time(), UTC)
     at_ns = UnixNs(int(day.timestamp()) * NS_PER_S)
-    return index_key(at_ns, chunk_id(file.path for file in files))
+    return index_key(table, at_ns, chunk_id(file.path for file in files))
 
 
-def index_file(store_url: str, path: str, size_bytes: int) -> FileIndex:
-    """Read a data file of logs and return its index entry and text filter."""
-    filesystem, root = open_filesystem(lake_location(store_url, LOGS.name))
-    columns = ["body", "ts_ns", "agent_id"]
+def index_file(store_url: str, kind: RecordKind, path: str, size_bytes: int) -> FileIndex:
+    """Read a data file and return its index entry and filter."""
+    filesystem, root = open_filesystem(lake_location(store_url, kind.name))
+    columns = [*kind.indexed, "ts_ns", "agent_id"]
     rows = pq.read_table(f"{root}/{path}", columns=columns, filesystem=filesystem)
-    bits_log2, bits = build_filter([_text(chunk) for chunk in rows.column("body").chunks])
+    texts: list[memoryview] = []
+    ids: set[bytes] = set()
+    for name in kind.indexed:
+        # An older file may do without a derived column: its rows have null, and match nothing.
+        chunks = rows.column(name).chunks if name in rows.column_names else []
+        if name == kind.searched:
+            texts += [_text(chunk) for chunk in chunks]
+        else:
+            distinct = (pc.unique(chunk).drop_null().cast(pa.binary()) for chunk in chunks)
+            ids.update(one for part in distinct for one in part.to_pylist())
+    bits_log2, bits = build_filter(texts, sorted(ids))
     times = pc.min_max(rows.column("ts_ns")).as_py()
     agents = sorted(pc.unique(rows.column("agent_id")).to_pylist())
     entry = IndexedFile(
@@ -417,11 +433,11 @@ def _text(chunk: pa.Array) -> memoryview:
     return memoryview(data)[edges[chunk.offset] : edges[chunk.offset + len(chunk)]]
 
 
-def make_chunk(store_url: str, files: Sequence[DataFile]) -> bool:
+def make_chunk(store_url: str, kind: RecordKind, files: Sequence[DataFile]) -> bool:
     """Index files and create their chunk; return True if it did not exist before."""
-    entries = [index_file(store_url, file.path, file.size_bytes) for file in files]
-    body = encode_chunk(LOGS.name, entries)
-    return asyncio.run(_create(store_url, index_chunk_key(files), body))
+    entries = [index_file(store_url, kind, file.path, file.size_bytes) for file in files]
+    body = encode_chunk(kind.name, entries)
+    return asyncio.run(_create(store_url, index_chunk_key(kind.name, files), body))
 
 
 async def _create(store_url: str, key: ObjectKey, body: bytes) -> bool:
@@ -457,45 +473,57 @@ class _IndexPlan:
 
 
 def run_index(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> IndexReport:
-    """Create missing chunks for files of `logs`, and remove the chunks of removed files.
+    """Create missing chunks for files of indexed tables, and remove the chunks of removed files.
 
     Repeating it is safe.
     """
-    opened = find_table(store_url, LOGS, for_writing=True)
+    report = IndexReport()
+    for table in INDEXED:
+        _index_table(spark, store_url, table, report, stop)
+    return report
+
+
+def _index_table(
+    spark: Session, store_url: str, table: Table, report: IndexReport, stop: StopCheck
+) -> None:
+    opened = find_table(store_url, table, for_writing=True)
     if opened is None:
-        return IndexReport()
+        return
     require_durable(opened)
-    files = list_files(opened, LOGS)
+    files = list_files(opened, table)
     now = IndexProgress(table_id=str(opened.metadata().id), table_version=opened.version())
-    plan = asyncio.run(_plan(store_url, files, now))
+    plan = asyncio.run(_plan(store_url, table, files, now))
     stop()
     groups = group_files(plan.new)
     interrupted = plan.interrupted(group[0].partition for group in groups)
     if groups and interrupted is not None:
-        asyncio.run(_write_progress(store_url, interrupted))
-    made = _make_chunks(spark, store_url, groups)
+        asyncio.run(_write_progress(store_url, table, interrupted))
+    made = _make_chunks(spark, store_url, table, groups)
     if groups:
         read_failpoint().reach("index_after_chunks")
     if groups or plan.after != plan.before:
-        asyncio.run(_write_progress(store_url, plan.after))
-    removed = asyncio.run(_remove_chunks(store_url, files, plan, stop))
-    return IndexReport(
-        files=len(files), indexed=len(plan.new), chunks=sum(made), chunks_removed=removed
-    )
+        asyncio.run(_write_progress(store_url, table, plan.after))
+    report.chunks_removed += asyncio.run(_remove_chunks(store_url, table, files, plan, stop))
+    report.files += len(files)
+    report.indexed += len(plan.new)
+    report.chunks += sum(made)
 
 
-async def _plan(store_url: str, files: Sequence[DataFile], now: IndexProgress) -> _IndexPlan:
+async def _plan(
+    store_url: str, table: Table, files: Sequence[DataFile], now: IndexProgress
+) -> _IndexPlan:
     async with open_store(store_url) as store:
-        now_ns = (await store.head(INDEX_PROGRESS)).date_ns
+        now_ns = (await store.head(index_progress_key(table.name))).date_ns
         wait_ns = (await read_authority(store)).retry_horizon_s * NS_PER_S + 2 * DAY_NS
-        before = await read_index_progress(store)
+        before = await read_index_progress(store, table.name)
         indexed: set[str] | None = None
         if before is not None and before.table_id == now.table_id:
             version = before.table_version
-            indexed = await asyncio.to_thread(list_paths_at, store_url, LOGS, version, {})
+            indexed = await asyncio.to_thread(list_paths_at, store_url, table, version, {})
         if before is None or indexed is None:
             usable = None
-            waiting = add_waiting((), await list_chunk_dates(store), now_ns, 0)
+            dates = await list_chunk_dates(store, table.name)
+            waiting = add_waiting((), dates, now_ns, 0)
         else:
             usable = before
             left = partitions_of(indexed.difference(file.path for file in files))
@@ -503,37 +531,42 @@ async def _plan(store_url: str, files: Sequence[DataFile], now: IndexProgress) -
         return _IndexPlan(
             before=usable,
             after=msgspec.structs.replace(now, waiting=waiting),
-            new=await find_new_files(store, files, indexed or set()),
+            new=await find_new_files(store, table.name, files, indexed or set()),
             now_ns=now_ns,
             wait_ns=wait_ns,
         )
 
 
 async def _remove_chunks(
-    store_url: str, files: Sequence[DataFile], plan: _IndexPlan, stop: StopCheck
+    store_url: str, table: Table, files: Sequence[DataFile], plan: _IndexPlan, stop: StopCheck
 ) -> int:
     current: dict[str, set[str]] = {}
     for file in files:
         current.setdefault(file.partition, set()).add(file.path)
     async with open_store(store_url) as store:
-        removal = IndexRemoval(store=store, current=current, now_ns=plan.now_ns, stop=stop)
+        removal = IndexRemoval(
+            store=store, table=table, current=current, now_ns=plan.now_ns, stop=stop
+        )
         return await removal.run(plan.after)
 
 
-async def _write_progress(store_url: str, progress: IndexProgress) -> None:
+async def _write_progress(store_url: str, table: Table, progress: IndexProgress) -> None:
     async with open_store(store_url) as store:
-        await write_index_progress(store, progress)
+        await write_index_progress(store, table.name, progress)
 
 
-def _make_chunks(spark: Session, store_url: str, groups: Sequence[Sequence[DataFile]]) -> list[int]:
+def _make_chunks(
+    spark: Session, store_url: str, table: Table, groups: Sequence[Sequence[DataFile]]
+) -> list[int]:
     if not groups:
         return []
     bodies = [pickle.dumps(tuple(group)) for group in groups]
+    kind = next(one for one in KINDS.values() if one.name == table.name)
 
     def make(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             numbers = batch.column(0).to_pylist()
-            made = [int(make_chunk(store_url, pickle.loads(bodies[n]))) for n in numbers]  # noqa: S301 - bytes from the driver
+            made = [int(make_chunk(store_url, kind, pickle.loads(bodies[n]))) for n in numbers]  # noqa: S301 - bytes from the driver
             yield pa.RecordBatch.from_arrays([pa.array(made, pa.int64())], names=["made"])
 
     found: Any = spark.range(0, len(bodies), 1, len(bodies)).mapInArrow(make, "made bigint")

@@ -12,6 +12,7 @@ from sluice_protocol.columns import (
     LogColumns,
     MetricColumns,
     NameColumn,
+    SpanColumns,
     TextColumn,
 )
 from sluice_protocol.identity import Identity
@@ -67,6 +68,22 @@ def entries(*, with_ts: bool = True) -> EntryColumns:
     )
 
 
+def spans() -> SpanColumns:
+    return SpanColumns(
+        ts=np.array([T0_NS, T0_NS + 1, T0_NS], np.int64),
+        name=NameColumn(names=("GET /", "sql"), indexes=np.array([0, 1, 1], np.uint32)),
+        span_kind=np.array([2, 3, 0], np.uint8),
+        duration_ns=np.array([2**53 + 1, 0, -5], np.int64),
+        status=np.array([1, 0, 2], np.uint8),
+        status_message=text("", "", "zu spät"),
+        trace_id=text("4bf92f3577b34da6a3ce929d0e0e4736", "", "odd id"),
+        span_id=text("00f067aa0ba902b7", "00f067aa0ba902b8", ""),
+        parent_id=text("", "00f067aa0ba902b7", ""),
+        events=text("", '[{"name":"exception"}]', ""),
+        attributes=attributes(),
+    )
+
+
 def assert_same(left: object, right: object) -> None:
     """Compare columns value by value, in any width; NaN equals NaN of the same bits."""
     if isinstance(left, np.ndarray):
@@ -82,4 +99,4 @@ def assert_same(left: object, right: object) -> None:
 
 
 def all_kinds() -> list[Columns]:
-    return [logs(), metrics(), entries(), entries(with_ts=False)]
+    return [logs(), metrics(), entries(), entries(with_ts=False), spans()]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sluice_lake.data_files import DataFile
+from sluice_lake.tables import LOGS
 from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
 from sluice_protocol.keys import LAKE
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -41,7 +42,7 @@ def indexed(path: str) -> FileIndex:
 
 async def put_chunk(store: ObjectStore, files: Sequence[DataFile]) -> ObjectKey:
     """Create the chunk of files, and return its key."""
-    key = index_chunk_key(files)
+    key = index_chunk_key("logs", files)
     await store.create(key, encode_chunk("logs", [indexed(one.path) for one in files]))
     return key
 
@@ -86,22 +87,21 @@ class IndexedTable:
     ) -> int:
         """Run the removal with the stored record, or one in which dates are due."""
         used = store or self.store
-        progress = await read_index_progress(used)
+        progress = await read_index_progress(used, "logs")
         if progress is None or dates:
             progress = IndexProgress(table_id="0a", table_version=7, waiting=due(*dates))
         current: dict[str, set[str]] = {}
         for one in self.named:
             current.setdefault(one.partition, set()).add(one.path)
-        return await IndexRemoval(store=used, current=current, now_ns=now_ns, stop=stop).run(
-            progress
-        )
+        removal = IndexRemoval(store=used, table=LOGS, current=current, now_ns=now_ns, stop=stop)
+        return await removal.run(progress)
 
     async def chunks(self) -> set[str]:
-        pages = [page async for page in self.store.list("index/v1/date=")]
+        pages = [page async for page in self.store.list("index/v1/logs/date=")]
         return {one.key for page in pages for one in page.objects}
 
     async def waiting(self) -> list[WaitingDate]:
-        progress = await read_index_progress(self.store)
+        progress = await read_index_progress(self.store, "logs")
         assert progress is not None
         assert isinstance(progress.waiting, tuple)
         return list(progress.waiting)

@@ -1,6 +1,6 @@
 """Random OTLP requests, their JSON encoding, and damage to encoded bytes.
 
-Also here: two OTLP requests in which every field of every message is set.
+Also here: an OTLP request of each signal in which every field of every message is set.
 """
 
 import base64
@@ -15,10 +15,12 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1 import common_pb2 as common
 from opentelemetry.proto.logs.v1 import logs_pb2 as logs
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as metrics
 from opentelemetry.proto.resource.v1 import resource_pb2 as resource
+from opentelemetry.proto.trace.v1 import trace_pb2 as trace
 
 _RESOURCE = """
   resource {
@@ -79,6 +81,38 @@ resource_logs {{
 }}
 """,
     ExportLogsServiceRequest(),
+)
+TRACE_REQUEST = text_format.Parse(
+    f"""
+resource_spans {{ {_RESOURCE}
+  scope_spans {{ {_SCOPE}
+    spans {{
+      trace_id: "0123456789abcdef" span_id: "01234567" parent_span_id: "fedcba98"
+      trace_state: "a=1,b=2" flags: 257 name: "GET /cart/{{id}}" kind: SPAN_KIND_SERVER
+      start_time_unix_nano: 1763769600000000001 end_time_unix_nano: 1763769600250000003
+      attributes {{ key: "n" value {{ double_value: 1.5 }} }}
+      attributes {{ key: "raw" value {{ bytes_value: "\\x00\\xff" }} }}
+      dropped_attributes_count: 2 dropped_events_count: 3 dropped_links_count: 4
+      events {{ time_unix_nano: 1763769600000000009 name: "exception"
+        attributes {{ key: "exception.message" value {{ string_value: "it broke: ü" }} }}
+        attributes {{ key: "n" value {{ int_value: 5 }} }} dropped_attributes_count: 1 }}
+      events {{ }}
+      links {{ trace_id: "fedcba9876543210" span_id: "76543210" trace_state: "c=3" flags: 1
+        attributes {{ key: "why" value {{ string_value: "retry" }} }}
+        dropped_attributes_count: 1 }}
+      status {{ code: STATUS_CODE_ERROR message: "timed out" }}
+    }}
+    spans {{ name: "short" start_time_unix_nano: 1763769600000000002 kind: 9
+      end_time_unix_nano: 1763769600000000001 status {{ code: 7 }} }}
+    spans {{ start_time_unix_nano: 1763769600000000003 }}
+  }}
+}}
+resource_spans {{
+  resource {{ attributes {{ key: "service.name" value {{ string_value: "shop" }} }} }}
+  scope_spans {{ spans {{ end_time_unix_nano: 3 name: "other" }} }}
+}}
+""",
+    ExportTraceServiceRequest(),
 )
 METRIC_REQUEST = text_format.Parse(
     f"""
@@ -216,6 +250,65 @@ LOG_REQUESTS = st.builds(
                     scope=SCOPES,
                     schema_url=TEXTS,
                     log_records=st.lists(LOGS, max_size=4),
+                ),
+                max_size=2,
+            ),
+        ),
+        max_size=3,
+    ),
+)
+SPANS = st.builds(
+    trace.Span,
+    trace_id=IDS,
+    span_id=IDS,
+    parent_span_id=IDS,
+    trace_state=TEXTS,
+    flags=COUNTS,
+    name=TEXTS,
+    kind=st.integers(-1, 7),
+    start_time_unix_nano=TIMES,
+    end_time_unix_nano=TIMES,
+    attributes=PAIRS,
+    dropped_attributes_count=COUNTS,
+    events=st.lists(
+        st.builds(
+            trace.Span.Event,
+            time_unix_nano=TIMES,
+            name=TEXTS,
+            attributes=PAIRS,
+            dropped_attributes_count=COUNTS,
+        ),
+        max_size=2,
+    ),
+    dropped_events_count=COUNTS,
+    links=st.lists(
+        st.builds(
+            trace.Span.Link,
+            trace_id=IDS,
+            span_id=IDS,
+            trace_state=TEXTS,
+            attributes=PAIRS,
+            dropped_attributes_count=COUNTS,
+            flags=COUNTS,
+        ),
+        max_size=2,
+    ),
+    dropped_links_count=COUNTS,
+    status=st.builds(trace.Status, message=TEXTS, code=st.integers(-1, 4)),
+)
+TRACE_REQUESTS = st.builds(
+    ExportTraceServiceRequest,
+    resource_spans=st.lists(
+        st.builds(
+            trace.ResourceSpans,
+            resource=RESOURCES,
+            schema_url=TEXTS,
+            scope_spans=st.lists(
+                st.builds(
+                    trace.ScopeSpans,
+                    scope=SCOPES,
+                    schema_url=TEXTS,
+                    spans=st.lists(SPANS, max_size=4),
                 ),
                 max_size=2,
             ),
@@ -389,13 +482,16 @@ def otlp_json(request: Message) -> bytes:
     return json.dumps(_hexadecimal(plain), ensure_ascii=False).encode()
 
 
+_IDS = ("traceId", "spanId", "parentSpanId")
+
+
 def _hexadecimal(plain: object) -> object:
     if isinstance(plain, list):
         return [_hexadecimal(one) for one in plain]
     if not isinstance(plain, dict):
         return plain
     return {
-        key: base64.b64decode(value).hex() if key in ("traceId", "spanId") else _hexadecimal(value)
+        key: base64.b64decode(value).hex() if key in _IDS else _hexadecimal(value)
         for key, value in plain.items()
     }
 

@@ -10,6 +10,7 @@ import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from support.builders import make_identity, manifest_of
 from sluice_lake.tables import Table
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import Columns
+from sluice_protocol.fields import KINDS
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, encode_record
@@ -26,9 +28,11 @@ from sluice_protocol.records import (
     EntryRecord,
     LogRecord,
     MetricPoint,
+    SpanRecord,
     entries_from_records,
     logs_from_records,
     metrics_from_records,
+    spans_from_records,
 )
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import by_lane
@@ -92,7 +96,42 @@ def _entry_rows(start: int, count: int, agent: str) -> tuple[Columns, list[Any]]
     return entries_from_records(records), [(r.ts_ns, r.key, r.value) for r in records]
 
 
-_MAKERS = {"logs": _log_rows, "metrics": _metric_rows, "entries": _entry_rows}
+def _span_rows(start: int, count: int, agent: str) -> tuple[Columns, list[Any]]:
+    records = [
+        SpanRecord(
+            ts_ns=T0_NS + n * 1_000_003,
+            name=f"op {n % 3}",
+            span_kind=n % 6,
+            duration_ns=2**53 + n,
+            status=n % 3,
+            trace_id=f"{n // 4:032x}",
+            span_id=f"{n:016x}",
+            parent_id=f"{n - 1:016x}" if n % 4 else "",
+            events='[{"name":"e"}]' if n % 5 == 0 else "",
+            attributes={"agent": agent} if n % 3 else {},
+        )
+        for n in range(start, start + count)
+    ]
+    return spans_from_records(records), [
+        _span_row(attrgetter(*_SPAN_NAMES)(one)) for one in records
+    ]
+
+
+_SPAN_NAMES = ("ts_ns", *(one.name for one in KINDS["spans"].own_fields), "attributes")
+
+
+def _span_row(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the values of a span, with None for empty texts as the lake has them."""
+    *own, attributes = values
+    return (*(None if one == "" else one for one in own), dict(attributes or []))
+
+
+_MAKERS = {
+    "logs": _log_rows,
+    "metrics": _metric_rows,
+    "entries": _entry_rows,
+    "spans": _span_rows,
+}
 
 
 def make_batch(
@@ -190,6 +229,8 @@ def lake_rows(deployment: Deployment, kind: str) -> list[tuple[Any, ...]]:
             case "metrics":
                 packed = struct.pack("<d", row["value"])
                 found.append((*head, row["name"], packed, row["type"], attributes))
+            case "spans":
+                found.append((*head[:3], *_span_row([row[name] for name in _SPAN_NAMES])))
             case _:
                 found.append((*head, row["key"], row["value"]))
     return sorted(found, key=lambda row: row[:3])
@@ -203,7 +244,7 @@ def sent_rows(batches: Sequence[Sent], kind: str) -> list[tuple[Any, ...]]:
 
 def assert_lake_holds(deployment: Deployment, batches: Sequence[Sent]) -> None:
     """Assert that lake and ledger contain every record of the batches exactly once."""
-    for kind in ("logs", "metrics", "entries"):
+    for kind in KINDS:
         assert lake_rows(deployment, kind) == sent_rows(batches, kind)
     ledger = sorted(
         (row["agent_id"], row["boot_id"], row["seq_start"], row["seq_end"], row["frame_sha256"])

@@ -1,4 +1,4 @@
-"""OTLP over gRPC: the services `LogsService` and `MetricsService`, on a separate port.
+"""OTLP over gRPC: the service of each signal, on a separate port.
 
 Bodies are decoded by the functions of the HTTP door, so a request that is repeated over the other
 transport is a duplicate. gRPC decompresses gzip and bounds the message. Senders are known by the
@@ -27,8 +27,7 @@ from sluice_doors.acceptance import MemoryBudget, MessageAcceptance
 from sluice_doors.decoded import BodyUnreadable, DecodedRecords
 from sluice_doors.otlp.http import (
     PROTOBUF_TYPE,
-    decode_otlp_logs,
-    decode_otlp_metrics,
+    SIGNALS,
     export_response,
 )
 from sluice_doors.requests import SERVER_ERRORS, Decode, DoorRequest, token_of
@@ -156,17 +155,17 @@ class GrpcRules:
     end_s: float
 
 
-def _logs(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
-    return decode_otlp_logs(body, PROTOBUF_TYPE, received_ns=received_ns)
-
-
-def _metrics(body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
-    return decode_otlp_metrics(body, PROTOBUF_TYPE, received_ns=received_ns)
+def _decode(signal: str, body: bytes, received_ns: UnixNs) -> Sequence[DecodedRecords]:
+    return SIGNALS[signal](body, PROTOBUF_TYPE, received_ns=received_ns)
 
 
 _METHODS: Final[dict[str, Decode]] = {
-    f"{_PACKAGE}.logs.v1.LogsService/Export": _logs,
-    f"{_PACKAGE}.metrics.v1.MetricsService/Export": _metrics,
+    f"{_PACKAGE}.{service}/Export": partial(_decode, signal)
+    for service, signal in (
+        ("logs.v1.LogsService", "logs"),
+        ("metrics.v1.MetricsService", "metrics"),
+        ("trace.v1.TraceService", "traces"),
+    )
 }
 
 

@@ -1,7 +1,8 @@
-"""OTLP over HTTP: logs and metrics, in protobuf or JSON, and the choice of the decoder for a body.
+"""OTLP over HTTP: its signals, in protobuf or JSON, and the choice of the decoder for a body.
 
 Source: OpenTelemetry protocol specification 1.x, "OTLP/HTTP"; the messages of the responses are
-`ExportLogsServiceResponse`, `ExportMetricsServiceResponse` and `google.rpc.Status`.
+`ExportLogsServiceResponse`, those of metrics and traces with the same fields, and
+`google.rpc.Status`.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,6 +18,7 @@ from sluice_doors.otlp import json as otlp_json
 from sluice_doors.otlp import protobuf as otlp_protobuf
 from sluice_doors.otlp.logs import logs_from_groups
 from sluice_doors.otlp.metrics import metrics_from_groups
+from sluice_doors.otlp.spans import spans_from_groups
 from sluice_doors.protobuf import arrow_road
 from sluice_doors.requests import (
     DoorRequest,
@@ -61,6 +63,23 @@ def decode_otlp_metrics(
     else:
         found = _metrics_from_protobuf(body, received_ns)
     return () if found is None else (found,)
+
+
+def decode_otlp_traces(
+    body: bytes, content_type: str, *, received_ns: int
+) -> tuple[DecodedRecords, ...]:
+    """Return the spans of a traces request; empty if it has none."""
+    groups = otlp_protobuf if _is_protobuf(content_type) else otlp_json
+    found = spans_from_groups(groups.span_groups(body), received_ns=received_ns)
+    return () if found is None else (found,)
+
+
+SIGNALS: Final = {
+    "logs": decode_otlp_logs,
+    "metrics": decode_otlp_metrics,
+    "traces": decode_otlp_traces,
+}
+"""The decoder of each signal, by the last part of its path."""
 
 
 def _logs_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
@@ -155,16 +174,11 @@ ROUTES: Final = tuple(
     DoorRoute(
         door="otlp",
         path=path,
-        summary=f"Send {kind} as an OTLP exporter does",
+        summary=f"Send {path.rpartition('/')[2]} as an OTLP exporter does",
         media_type=PROTOBUF_TYPE,
-        read=partial(_read, decode),
+        read=partial(_read, SIGNALS[path.rpartition("/")[2]]),
         respond=_respond,
         refuse=_refuse,
     )
-    for path, kind, decode in zip(
-        DOORS["otlp"].paths,
-        ("logs", "metrics"),
-        (decode_otlp_logs, decode_otlp_metrics),
-        strict=True,
-    )
+    for path in DOORS["otlp"].paths
 )

@@ -8,7 +8,7 @@ are ignored and reported, so that the record is also kept as text.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, TypeVar, Union, cast, get_args, get_origin
 
@@ -25,14 +25,19 @@ from sluice_doors.otlp.messages import (
     MetricsRequest,
     OtlpLog,
     OtlpResource,
+    OtlpSpan,
     PartlyReadLog,
     PartlyReadPoint,
+    PartlyReadSpan,
     Points,
     ResourceLogs,
     ResourceMetrics,
+    ResourceSpans,
     Scope,
     ScopeLogs,
     ScopeMetrics,
+    ScopeSpans,
+    TracesRequest,
 )
 from sluice_doors.otlp.metrics import has_points
 from sluice_protocol.errors import UNREADABLE_JSON
@@ -134,37 +139,20 @@ def _fit_integer(plain: object, *, is_text_known: bool) -> object:
     return str(found) if is_text_known and isinstance(plain, str) else found
 
 
-_LOGS: Final = msgspec.json.Decoder(LogsRequest)
-_METRICS: Final = msgspec.json.Decoder(MetricsRequest)
+_decoder = cache(msgspec.json.Decoder)
 _RECORD_LEVEL: Final = 6
 """The records in a request: of a list, of a scope, of a list, of a resource, of a list."""
 _KINDS: Final = ("gauge", "sum", "histogram", "exponentialHistogram", "summary")
-_Message = TypeVar("_Message", OtlpLog, Metric)
+_SPAN_LISTS: Final = ("resourceSpans", "scopeSpans", "spans")
+_LOG_LISTS: Final = ("resourceLogs", "scopeLogs", "logRecords")
+_Message = TypeVar("_Message", OtlpLog, Metric, OtlpSpan)
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-
-def log_groups(body: bytes) -> list[ScopeGroup[OtlpLog | RawRecord]]:
-    """Return the log records of a body by scope."""
-    try:
-        request = _LOGS.decode(body)
-    except UNREADABLE_JSON:
-        return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), _log))
-    groups = [
-        _group(each, scoped, scoped.log_records)
-        for each in request.resource_logs
-        for scoped in each.scope_logs
-    ]
-    whole = all(each.scope_logs for each in request.resource_logs)
-    if not whole or not groups or not all(group.records for group in groups):
-        # A list that is missing is not empty: the record may have another name.
-        return list(_tolerant(body, ("resourceLogs", "scopeLogs", "logRecords"), _log))
-    return groups
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     """Return the metrics of a body by scope."""
     try:
-        request = _METRICS.decode(body)
+        request = _decoder(MetricsRequest).decode(body)
     except UNREADABLE_JSON:
         return list(_tolerant(body, ("resourceMetrics", "scopeMetrics", "metrics"), _metric))
     groups = [
@@ -180,8 +168,8 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
 
 
 def _group(
-    each: ResourceLogs | ResourceMetrics,
-    scoped: ScopeLogs | ScopeMetrics,
+    each: ResourceLogs | ResourceMetrics | ResourceSpans,
+    scoped: ScopeLogs | ScopeMetrics | ScopeSpans,
     records: Sequence[_Message],
 ) -> ScopeGroup[_Message | RawRecord]:
     return ScopeGroup(
@@ -256,15 +244,49 @@ def _read_or_raw(
 
 
 def _log(plain: object) -> Iterator[OtlpLog | RawRecord]:
-    """Yield a log record; if it has unknown fields, it is also kept as text."""
-    found = fitted(plain, OtlpLog)
+    yield _read_or_partly(plain, OtlpLog, PartlyReadLog)
+
+
+def _span(plain: object) -> Iterator[OtlpSpan | RawRecord]:
+    yield _read_or_partly(plain, OtlpSpan, PartlyReadSpan)
+
+
+def _read_or_partly(plain: object, form: type[_Struct], partly: type[_Struct]) -> _Struct:
+    """Return a log record or span; if it has unknown fields, it is also kept as text."""
+    found = fitted(plain, form)
     if not found.unknown:
-        yield msgspec.convert(found.plain, OtlpLog)
-        return
+        return msgspec.convert(found.plain, form)
     if not found.plain:
         raise ValueError(_not_known(found.unknown))
     stated = {**found.plain, "source": json_text(plain), "reason": _not_known(found.unknown)}
-    yield msgspec.convert(stated, PartlyReadLog)
+    return msgspec.convert(stated, partly)
+
+
+def _groups(
+    request_type: type[msgspec.Struct],
+    names: tuple[str, str, str],
+    read: Callable[[object], Iterator[_Message | RawRecord]],
+    body: bytes,
+) -> list[ScopeGroup[_Message | RawRecord]]:
+    """Return the log records or spans of a body by scope."""
+    try:
+        request: Any = _decoder(request_type).decode(body)
+    except UNREADABLE_JSON:
+        return list(_tolerant(body, names, read))
+    resources, scopes, records = map(_snake, names)
+    listed = [(each, getattr(each, scopes)) for each in getattr(request, resources)]
+    groups = [
+        _group(each, scoped, getattr(scoped, records)) for each, found in listed for scoped in found
+    ]
+    whole = all(found for _, found in listed)
+    if not whole or not groups or not all(group.records for group in groups):
+        # A list that is missing is not empty: the record may have another name.
+        return list(_tolerant(body, names, read))
+    return groups
+
+
+log_groups = partial(_groups, LogsRequest, _LOG_LISTS, _log)
+span_groups = partial(_groups, TracesRequest, _SPAN_LISTS, _span)
 
 
 def _metric(plain: object) -> Iterator[Metric | RawRecord]:

@@ -4,26 +4,27 @@ This is the mapping that `docs/doors.md` describes. It serves JSON, and protobuf
 `arrow_logs.py` does not; a property test compares the two.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from sluice_doors.attributes import (
     FIELD,
     OWN,
+    SPAN_ID_BYTES,
+    TRACE_ID_BYTES,
     RawRecord,
     ScopeGroup,
     Sources,
     choose_time,
     count_text,
+    id_text,
     merged,
-    outer_pairs,
-    outer_sources,
     pairs_of,
     value_text,
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.otlp.messages import AnyValue, OtlpLog, PartlyReadLog
-from sluice_doors.rows import built_or_repaired, log_pieces, repaired_log
+from sluice_doors.rows import built_or_repaired, log_pieces, records_of_groups, repaired_log
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.fields import SEVERITY_MAX
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_records
@@ -43,36 +44,14 @@ LogGroup = ScopeGroup[OtlpLog | RawRecord]
 def logs_from_groups(groups: Iterable[LogGroup], *, received_ns: int) -> DecodedRecords | None:
     """Return the records of all groups; None if there are none."""
     tally = Tally()
-    filled = [each for each in groups if each.records]
-    shared, outer = outer_sources(filled)
-    tally.check_repeated(
-        (len(group.records), outer_pairs(sources))
-        for group, sources in zip(filled, outer, strict=True)
+    return records_of_groups(
+        groups, log_pieces(tally), lambda log, outer: _log(log, outer, received_ns, tally), tally
     )
-    rows = log_pieces(tally)
-    for group, sources in zip(filled, outer, strict=True):
-        rows.extend(_group_rows(group, sources, received_ns, tally))
-    return tally.decoded(rows.columns(), shared) if rows else None
 
 
 def logs_from_rows(rows: list[LogRecord], tally: Tally) -> LogColumns:
     """Return columns of records, and repair those with text that is not UTF-8."""
     return built_or_repaired(rows, logs_from_records, repaired_log, tally)
-
-
-def _group_rows(
-    group: LogGroup, outer: Sources, received_ns: int, tally: Tally
-) -> Iterator[LogRecord]:
-    for record in group.records:
-        if isinstance(record, RawRecord):
-            row = raw_log(record, outer, received_ns=received_ns)
-            tally.timed = False
-            tally.unreadable += 1
-            tally.foreign += record.is_foreign
-        else:
-            row = _log(record, outer, received_ns, tally)
-        tally.add(row.attributes, str(row.body))
-        yield row
 
 
 def raw_log(record: RawRecord, outer: Sources = (), *, received_ns: int) -> LogRecord:
@@ -87,7 +66,14 @@ def raw_log(record: RawRecord, outer: Sources = (), *, received_ns: int) -> LogR
     )
 
 
-def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRecord:
+def _log(log: OtlpLog | RawRecord, outer: Sources, received_ns: int, tally: Tally) -> LogRecord:
+    if isinstance(log, RawRecord):
+        row = raw_log(log, outer, received_ns=received_ns)
+        tally.timed = False
+        tally.unreadable += 1
+        tally.foreign += log.is_foreign
+        tally.add(row.attributes, str(row.body))
+        return row
     time = choose_time(log.time_unix_nano, log.observed_time_unix_nano, received_ns=received_ns)
     tally.timed = tally.timed and time.timed
     partly = (log.source, log.reason) if isinstance(log, PartlyReadLog) else ("", "")
@@ -96,8 +82,8 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
     stated = (
         ("severity_number", "" if severity is not None else str(log.severity_number)),
         ("severity_text", log.severity_text),
-        ("trace_id", log.trace_id.lower()),
-        ("span_id", log.span_id.lower()),
+        ("trace_id", id_text(log.trace_id, TRACE_ID_BYTES)),
+        ("span_id", id_text(log.span_id, SPAN_ID_BYTES)),
         ("trace_flags", count_text(log.flags)),
         ("event_name", log.event_name),
         ("dropped_attributes_count", count_text(log.dropped_attributes_count)),
@@ -106,12 +92,10 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
         (RAW_ATTRIBUTE, partly[0]),
     )
     fields = [pair for pair in stated if pair[1]]
-    return LogRecord(
-        ts_ns=time.ts_ns,
-        body="" if log.body == _NO_VALUE else value_text(log.body),
-        severity=severity or 0,
-        attributes=merged([(OWN, pairs_of(log.attributes)), (FIELD, fields), *outer]),
-    )
+    body = "" if log.body == _NO_VALUE else value_text(log.body)
+    attributes = merged([(OWN, pairs_of(log.attributes)), (FIELD, fields), *outer])
+    tally.add(attributes, body)
+    return LogRecord(ts_ns=time.ts_ns, body=body, severity=severity or 0, attributes=attributes)
 
 
 def otlp_severity(number: int | str) -> int | None:

@@ -3,7 +3,8 @@
 The JSON decoder builds these from a body. The protobuf decoder that needs no Arrow builds them from
 the wire, so that one mapping serves both.
 
-Source: opentelemetry-proto 1.10, `logs.proto`, `metrics.proto`, `common.proto`, `resource.proto`.
+Source: opentelemetry-proto 1.10, `logs.proto`, `metrics.proto`, `trace.proto`, `common.proto`,
+`resource.proto`.
 """
 
 from collections.abc import Collection
@@ -224,3 +225,80 @@ class MetricsRequest(_Struct, frozen=True):
     """The body of `POST /v1/metrics`."""
 
     resource_metrics: tuple[ResourceMetrics, ...] = ()
+
+
+class SpanEvent(_Struct, frozen=True):
+    """Something that happened during a span."""
+
+    time_unix_nano: int | str = 0
+    name: str = ""
+    attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
+
+
+class SpanLink(_Struct, frozen=True):
+    """A span of any trace that a span refers to."""
+
+    trace_id: str = ""
+    span_id: str = ""
+    trace_state: str = ""
+    attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
+    flags: int = 0
+
+
+class SpanStatus(_Struct, frozen=True):
+    """Whether the operation of a span succeeded."""
+
+    message: str = ""
+    code: int | str = 0
+
+
+class OtlpSpan(_Struct, frozen=True):
+    """A span."""
+
+    trace_id: str = ""
+    span_id: str = ""
+    trace_state: str = ""
+    parent_span_id: str = ""
+    flags: int = 0
+    name: str = ""
+    kind: int | str = 0
+    start_time_unix_nano: int | str = 0
+    end_time_unix_nano: int | str = 0
+    attributes: tuple[KeyValue, ...] = ()
+    dropped_attributes_count: int = 0
+    events: tuple[SpanEvent, ...] = ()
+    dropped_events_count: int = 0
+    links: tuple[SpanLink, ...] = ()
+    dropped_links_count: int = 0
+    status: SpanStatus = SpanStatus()
+
+
+class PartlyReadSpan(OtlpSpan, frozen=True):
+    """A span with fields that are not known; as `PartlyReadLog`."""
+
+    source: str = ""
+    reason: str = ""
+
+
+class ScopeSpans(_Struct, frozen=True):
+    """The spans of one scope."""
+
+    scope: Scope = Scope()
+    spans: tuple[OtlpSpan, ...] = ()
+    schema_url: str = ""
+
+
+class ResourceSpans(_Struct, frozen=True):
+    """The spans of one resource."""
+
+    resource: OtlpResource = OtlpResource()
+    scope_spans: tuple[ScopeSpans, ...] = ()
+    schema_url: str = ""
+
+
+class TracesRequest(_Struct, frozen=True):
+    """The body of `POST /v1/traces`."""
+
+    resource_spans: tuple[ResourceSpans, ...] = ()

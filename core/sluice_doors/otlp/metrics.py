@@ -19,13 +19,16 @@ from sluice_doors.attributes import (
     BAD_TIME,
     FIELD,
     OWN,
+    SPAN_ID_BYTES,
     TIME_KEY,
+    TRACE_ID_BYTES,
     LazyMessages,
     RawRecord,
     ScopeGroup,
     Sources,
     choose_time,
     double_text,
+    id_text,
     json_double,
     json_text,
     merged,
@@ -479,8 +482,8 @@ class _Series:
     def _exemplar(self, exemplar: Exemplar, ts_ns: int, point: DataPoint) -> MetricPoint:
         own_ns = otlp_time(exemplar.time_unix_nano)
         stated = (
-            ("trace_id", exemplar.trace_id.lower()),
-            ("span_id", exemplar.span_id.lower()),
+            ("trace_id", id_text(exemplar.trace_id, TRACE_ID_BYTES)),
+            ("span_id", id_text(exemplar.span_id, SPAN_ID_BYTES)),
             (TIME_KEY, "" if own_ns is not None else str(exemplar.time_unix_nano)),
             (ERROR_ATTRIBUTE, "" if own_ns is not None else BAD_TIME),
         )

@@ -26,9 +26,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
 from sluice_doors.attributes import LazyMessages, RawRecord, ScopeGroup
-from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable
+from sluice_doors.decoded import REASON_CHARACTERS_MAX, BodyUnreadable, check_count
 from sluice_doors.otlp.messages import (
     AnyValue,
     ArrayValue,
@@ -41,10 +42,14 @@ from sluice_doors.otlp.messages import (
     Metric,
     OtlpLog,
     OtlpResource,
+    OtlpSpan,
     PartlyReadPoint,
     Points,
     Quantile,
     Scope,
+    SpanEvent,
+    SpanLink,
+    SpanStatus,
 )
 from sluice_doors.protobuf import FOREIGN, base64_of_message, is_foreign
 from sluice_doors.rows import PIECE_ROWS, readable
@@ -53,6 +58,7 @@ _THEIRS: Final = "opentelemetry.proto."
 _OURS: Final = "sluice_doors.otlp."
 LOGS_REQUEST: Final = f"{_OURS}collector.logs.v1.ExportLogsServiceRequest"
 METRICS_REQUEST: Final = f"{_OURS}collector.metrics.v1.ExportMetricsServiceRequest"
+TRACES_REQUEST: Final = f"{_OURS}collector.trace.v1.ExportTraceServiceRequest"
 RESOURCE_LOGS: Final = f"{_OURS}logs.v1.ResourceLogs"
 NESTED_ARRAY: Final = f"{_OURS}common.v1.ArrayValue"
 NESTED_MAP: Final = f"{_OURS}common.v1.KeyValueList"
@@ -70,7 +76,7 @@ def message_type(name: str) -> Descriptor:
 @cache
 def _pool() -> DescriptorPool:
     pool = DescriptorPool()
-    for module in (logs_service_pb2, metrics_service_pb2):
+    for module in (logs_service_pb2, metrics_service_pb2, trace_service_pb2):
         _add(pool, module.DESCRIPTOR)
     return pool
 
@@ -92,6 +98,8 @@ def _add(pool: DescriptorPool, theirs: FileDescriptor) -> None:
 
 
 def _change(message: DescriptorProto) -> None:
+    for nested in message.nested_type:
+        _change(nested)
     for field in message.field:
         if field.HasField("type_name"):
             field.type_name = field.type_name.replace(_THEIRS, _OURS)
@@ -102,7 +110,7 @@ def _change(message: DescriptorProto) -> None:
 
 NESTING_MAX: Final = 100
 """Limit of arrays and maps inside each other, as parsers of protobuf have it."""
-_Message = TypeVar("_Message", OtlpLog, Metric)
+_Message = TypeVar("_Message", OtlpLog, Metric, OtlpSpan)
 _Proto = Any
 """A message: its class is made at run time."""
 
@@ -124,6 +132,16 @@ def log_records(body: bytes) -> Iterator[_Proto]:
     for each in _parse(LOGS_REQUEST, body).resource_logs:
         for scope in each.scope_logs:
             yield from scope.log_records
+
+
+def span_groups(body: bytes) -> list[ScopeGroup[OtlpSpan | RawRecord]]:
+    """Return the spans of a body by scope."""
+    request = _parse(TRACES_REQUEST, body)
+    return [
+        group
+        for each in request.resource_spans
+        for group in _groups(each, each.scope_spans, lambda scope: LazyMessages(scope.spans, _span))
+    ]
 
 
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
@@ -303,6 +321,58 @@ def _read_log(log: _Proto) -> OtlpLog:
         trace_id=log.trace_id.hex(),
         span_id=log.span_id.hex(),
         event_name=_text(log.event_name),
+    )
+
+
+def _span(span: _Proto) -> OtlpSpan | RawRecord:
+    if is_foreign(span):
+        return _raw(span, None)
+    try:
+        return _read_span(span)
+    except BodyUnreadable as error:
+        return _raw(span, error)
+
+
+def _read_span(span: _Proto) -> OtlpSpan:
+    check_count(span.events)
+    check_count(span.links)
+    return OtlpSpan(
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        trace_state=_text(span.trace_state),
+        parent_span_id=span.parent_span_id.hex(),
+        flags=span.flags,
+        name=_text(span.name),
+        kind=span.kind,
+        start_time_unix_nano=span.start_time_unix_nano,
+        end_time_unix_nano=span.end_time_unix_nano,
+        attributes=_pairs(span.attributes),
+        dropped_attributes_count=span.dropped_attributes_count,
+        events=tuple(map(_event, span.events)),
+        dropped_events_count=span.dropped_events_count,
+        links=tuple(map(_link, span.links)),
+        dropped_links_count=span.dropped_links_count,
+        status=SpanStatus(message=_text(span.status.message), code=span.status.code),
+    )
+
+
+def _event(event: _Proto) -> SpanEvent:
+    return SpanEvent(
+        time_unix_nano=event.time_unix_nano,
+        name=_text(event.name),
+        attributes=_pairs(event.attributes),
+        dropped_attributes_count=event.dropped_attributes_count,
+    )
+
+
+def _link(link: _Proto) -> SpanLink:
+    return SpanLink(
+        trace_id=link.trace_id.hex(),
+        span_id=link.span_id.hex(),
+        trace_state=_text(link.trace_state),
+        attributes=_pairs(link.attributes),
+        dropped_attributes_count=link.dropped_attributes_count,
+        flags=link.flags,
     )
 
 

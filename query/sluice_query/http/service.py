@@ -11,6 +11,7 @@ from sluice_query.http.download_api import DownloadApi
 from sluice_query.http.read_api import ReadApi
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
+from sluice_query.http.traces_api import TracesApi
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
@@ -35,6 +36,7 @@ def make_query_app(searcher: Searcher, settings: ServeSettings) -> web.Applicati
     return make_application(
         [
             *ReadApi(runner).endpoints(),
+            *TracesApi(runner).endpoints(),
             *DownloadApi(runner, settings).endpoints(),
             *TailApi(runner, settings).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),

@@ -41,7 +41,6 @@ ROW_GROUP_BYTES: Final = 32 * 1024 * 1024
 _OF_BATCH: Final = frozenset(("agent_id", "boot_id", "seq", "ts", "accepted_at", "queue_sequence"))
 """Columns that are compared separately, follow from others, or differ between batches."""
 _RAW_BITS: Final = "java_method('java.lang.Double', 'doubleToRawLongBits', {0})"
-ORDER: Final = (ACCEPTED_DATE, "ts", "agent_id", "boot_id", "seq")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +128,8 @@ def rewrite(
         "*", f"to_date(accepted_at) AS {ACCEPTED_DATE}"
     )
     count = max(1, -(-total_bytes(plan.files) // target_bytes))
-    ordered = frame.repartitionByRange(count, *ORDER).sortWithinPartitions(*ORDER)
+    order = (ACCEPTED_DATE, *table.order)
+    ordered = frame.repartitionByRange(count, *order).sortWithinPartitions(*order)
     found = ordered.mapInArrow(_file_writer(store_url, table), "result binary").toArrow()
     results = [decode_result(body) for body in found.column("result").to_pylist()]
     added = [result for result in results if isinstance(result, WrittenFile)]

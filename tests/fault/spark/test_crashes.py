@@ -10,6 +10,7 @@ from support.spark_local import die_at, ingest_locally, ingester, pending_rows, 
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import BATCHES
 from sluice_protocol.errors import Fenced, NoStore
+from sluice_protocol.fields import KINDS
 from sluice_queue.errors import ResumeRefused
 from sluice_spark.commits import commit_files
 from sluice_spark.errors import LakeInconsistent
@@ -26,6 +27,7 @@ STEPS = (
     pytest.param("after_records_logs", marks=pytest.mark.long),
     "after_records_metrics",
     pytest.param("after_records_entries", marks=pytest.mark.long),
+    "after_records_spans",
     "before_ledger",
     "after_ledger",
     pytest.param("before_ack", marks=pytest.mark.long),
@@ -36,8 +38,8 @@ STEPS = (
 
 def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
     """Return three entries per lane of every kind; one has no blob, some are enqueued twice."""
-    kinds = ("logs", "metrics", "entries")
-    good = [make_batch(n * 10, agent=f"host-{n % 4}", kind=kinds[n % 3]) for n in range(6)]
+    kinds = list(KINDS)
+    good = [make_batch(n * 10, agent=f"host-{n % 3}", kind=kinds[n % 4]) for n in range(8)]
     lost = make_batch(5000, agent="host-0")
     deployment.accept(good)
     deployment.accept([lost], blobs=False)

@@ -75,7 +75,7 @@ async def test_a_run_that_is_interrupted_at_any_request_is_completed_by_the_next
 
 
 async def is_recorded(table: IndexedTable) -> bool:
-    progress = await table.store.head(ObjectKey("index/v1/progress.json"))
+    progress = await table.store.head(ObjectKey("index/v1/logs/progress.json"))
     return hasattr(progress, "size_bytes")
 
 

@@ -24,6 +24,17 @@ METRICS = {
 }
 
 
+TRACES = {
+    "resourceSpans": [
+        {
+            "scopeSpans": [
+                {"spans": [{"name": "op", "startTimeUnixNano": "5", "traceId": "0a" * 16}]}
+            ]
+        }
+    ]
+}
+
+
 def settings(tmp_path: Path, gateway: str, port: int) -> AgentSettings:
     return settings_with(
         AgentSettings, gateway=gateway, spool=tmp_path / "s", agent_id="host-1",
@@ -44,14 +55,15 @@ async def post(port: int, path: str, **how: object) -> tuple[int, dict]:
     raise AssertionError("the receiver did not start")
 
 
-def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
-    """Logs and metrics are sent in separate frames; bombs and invalid bodies are rejected."""
+def test_all_signals_are_accepted(tmp_path: Path) -> None:
+    """Each is sent in separate frames; bombs and invalid bodies are rejected."""
 
     async def main(gateway: GatewayDouble) -> None:
         port, stop = free_port(), asyncio.Event()
         agent = asyncio.create_task(run_agent(settings(tmp_path, gateway.url, port), stop=stop))
         assert await post(port, "/v1/logs", json=LOGS) == (200, {})
         assert await post(port, "/v1/metrics", json=METRICS) == (200, {})
+        assert await post(port, "/v1/traces", json=TRACES) == (200, {})
         assert (await post(port, "/v1/logs", json=[]))[0] == 400
         protobuf = {"Content-Type": "application/x-protobuf"}
         assert (await post(port, "/v1/logs", data=b"x", headers=protobuf))[0] == 400
@@ -64,11 +76,11 @@ def test_logs_and_metrics_are_accepted(tmp_path: Path) -> None:
         assert (await post(port, "/v1/logs", data=b"x", headers=text))[0] == 415
         stop.set()
         outcome = await agent
-        assert (outcome.sealed_records, outcome.waiting) == (6, 0)
+        assert (outcome.sealed_records, outcome.waiting) == (7, 0)
 
     with GatewayDouble() as gateway:
         asyncio.run(main(gateway))
-        assert [f.envelope.kind for f in gateway.frames()] == ["logs", "metrics", "logs"]
+        assert [f.envelope.kind for f in gateway.frames()] == ["logs", "metrics", "spans", "logs"]
         assert gateway.bodies()[:2] == [b"hello", "it broke: ü".encode()]
 
 

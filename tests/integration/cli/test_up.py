@@ -55,9 +55,15 @@ def test_a_pasted_metric_is_plotted(deployment: LocalDeployment) -> None:
 
 
 def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> None:
-    """The variables are those of the OpenTelemetry SDK; its exporter runs in a new process."""
+    """The variables are those of the OpenTelemetry SDK; it sends all three signals."""
     program = (
         "import logging\n"
+        "from opentelemetry.sdk.metrics import MeterProvider\n"
+        "from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "from opentelemetry.sdk.trace.export import SimpleSpanProcessor\n"
+        "from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter\n"
+        "from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter\n"
         "from opentelemetry.sdk._logs import LoggerProvider, LoggingHandler\n"
         "from opentelemetry.sdk._logs.export import SimpleLogRecordProcessor\n"
         "from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter\n"
@@ -66,6 +72,14 @@ def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> N
         "logging.getLogger().addHandler(LoggingHandler(logger_provider=provider))\n"
         "logging.getLogger().warning('exported by the SDK')\n"
         "provider.shutdown()\n"
+        "reader = PeriodicExportingMetricReader(OTLPMetricExporter())\n"
+        "meters = MeterProvider(metric_readers=[reader])\n"
+        "meters.get_meter('up').create_counter('exported').add(1)\n"
+        "meters.shutdown()\n"
+        "tracers = TracerProvider()\n"
+        "tracers.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter()))\n"
+        "with tracers.get_tracer('up').start_as_current_span('exported span'): pass\n"
+        "tracers.shutdown()\n"
     )
     (deployment.folder / "export.py").write_text(program)
     line = f"{deployment.state['first_steps']['send OTLP']}; exec {sys.executable} export.py"
@@ -78,8 +92,13 @@ def test_the_pasted_otlp_settings_are_accepted(deployment: LocalDeployment) -> N
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, "Failed to export" in done.stderr) == (0, False), done.stderr
     deployment.wait_found("exported", SEARCHABLE_S)
+    query = deployment.state["first_steps"]["search"].removesuffix(" -q hello")
+    end_s = time.monotonic() + SEARCHABLE_S
+    for kind in ("spans", "metrics"):
+        while "exported" not in deployment.shell(f"{query} --kind {kind}"):
+            assert time.monotonic() < end_s, kind
 
 
 def test_a_live_tail_reads_the_reconciler(deployment: LocalDeployment) -> None:

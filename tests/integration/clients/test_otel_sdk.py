@@ -6,18 +6,24 @@ from pathlib import Path
 
 import pytest
 from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcSpans
 from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, Status, StatusCode
 from support.door_fleet import Fleet, fleet
 from support.otel_logging import logger_of
 
 from sluice_protocol.columns import MetricColumns
+from sluice_protocol.ndjson import ndjson_from_columns
 
 LINES = 2_000
 RESOURCE = Resource.create({"service.name": "shop"})
@@ -81,6 +87,68 @@ def test_metrics_over_http(tmp_path: Path) -> None:
         assert points["depth"] == 1
         assert points["wait_bucket"] == 3
         assert points["wait_sum"] == points["wait_count"] == 1
+
+
+def traced(exporter: OTLPSpanExporter | GrpcSpans, served: Fleet, *, traces: int) -> None:
+    """Make traces of two spans, while responses are lost."""
+    provider = TracerProvider(resource=RESOURCE)
+    provider.add_span_processor(BatchSpanProcessor(exporter, max_export_batch_size=100))
+    tracer = provider.get_tracer("tests")
+    for number in range(traces):
+        with tracer.start_as_current_span("GET /cart", kind=SpanKind.SERVER) as root:
+            root.set_attribute("http.response.status_code", 500)
+            with tracer.start_as_current_span("sql", kind=SpanKind.CLIENT) as inner:
+                inner.record_exception(ValueError("it broke"))
+                inner.set_status(Status(StatusCode.ERROR, "it broke"))
+        if number % 100 == 50:
+            assert provider.force_flush()
+            served.balancer.lost_responses = 1
+    assert provider.force_flush()
+    provider.shutdown()
+
+
+def check_traces(served: Fleet, traces: int) -> None:
+    """Check that each span is there once, and that the fields are those of the SDK."""
+    lines = [
+        json.loads(line) for frame in served.frames() for line in ndjson_from_columns(frame.columns)
+    ]
+    assert len({line["span_id"] for line in lines}) == len(lines) == 2 * traces
+    roots = {line["span_id"]: line for line in lines if "parent_id" not in line}
+    assert len(roots) == traces
+    for line in lines:
+        if "parent_id" in line:
+            root = roots[line["parent_id"]]
+            assert line["trace_id"] == root["trace_id"]
+            assert 0 <= line["duration_ns"] <= root["duration_ns"]
+            assert (line["name"], line["span_kind"], line["status"]) == ("sql", "client", "error")
+            [event] = json.loads(line["events"])
+            assert (event["name"], event["attributes"]["exception.message"]) == (
+                "exception", "it broke",
+            )  # fmt: skip
+
+
+def test_traces_over_http_arrive_once(tmp_path: Path) -> None:
+    with fleet(tmp_path, "otlp") as served:
+        exporter = OTLPSpanExporter(
+            f"http://{served.address}/v1/traces",
+            headers={"Authorization": f"Bearer {served.token}"},
+            compression=Compression.Gzip,
+        )
+        traced(exporter, served, traces=300)
+        check_traces(served, 300)
+        assert served.balancer.lost_responses == 0
+
+
+def test_traces_over_grpc_arrive_once(tmp_path: Path) -> None:
+    flags = ("--otlp-grpc-listen", "127.0.0.1:0")
+    with fleet(tmp_path, "otlp", count=1, flags=flags) as served:
+        exporter = GrpcSpans(
+            f"127.0.0.1:{grpc_port(served)}",
+            insecure=True,
+            headers={"authorization": f"Bearer {served.token}"},
+        )
+        traced(exporter, served, traces=40)
+        check_traces(served, 40)
 
 
 def test_logs_over_grpc_arrive_once(tmp_path: Path) -> None:

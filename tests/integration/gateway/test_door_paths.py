@@ -59,8 +59,8 @@ def _case(door: str, path: str) -> PathCase:
             return PathCase(method, url, body, headers, known, typo, foreign)
         case "json":
             return PathCase(method, url, body, headers, "time=time", "tim=time")
-        case "otlp" if path == "/v1/metrics":
-            return PathCase(method, url, METRICS, {"Content-Type": "application/json"})
+        case "otlp" if path in SIGNALS:
+            return PathCase(method, url, SIGNALS[path], {"Content-Type": "application/json"})
         case _:
             return PathCase(method, url, body, headers)
 
@@ -70,6 +70,14 @@ METRICS = json.dumps(
         {"name": "load", "gauge": {"dataPoints": [{"timeUnixNano": "1", "asDouble": 0.5}]}}
     ]}]}]}
 ).encode()  # fmt: skip
+
+
+TRACES = json.dumps(
+    {"resourceSpans": [{"scopeSpans": [{"spans": [{"name": "a", "startTimeUnixNano": "1"}]}]}]}
+).encode()
+
+
+SIGNALS = {"/v1/metrics": METRICS, "/v1/traces": TRACES}
 
 
 def _cases() -> Iterator[Any]:
@@ -101,7 +109,8 @@ async def test_each_path_accepts_records(tmp_path: Path, door: DoorName, case: P
             if isinstance(frame.columns, LogColumns)
             for body in frame.columns.body.slices()
         ]
-        assert door == "prometheus" or case.path == "/v1/metrics" or b"first" in bodies
+        others = (*SIGNALS, *DOORS["prometheus"].paths)
+        assert case.path in others or b"first" in bodies
 
 
 @pytest.mark.parametrize(("door", "case"), tuple(_cases()))

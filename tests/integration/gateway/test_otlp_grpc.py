@@ -14,6 +14,7 @@ from support.agent_doors import stalled_call
 from support.door_client import TestSender, accepted_frames, otlp_logs, post
 from support.dying_store import RefusingStore
 from support.gateway import Running, TestKey, running
+from support.otlp_requests import TRACE_REQUEST
 
 from sluice_gateway.process.serving import serving_grpc
 from sluice_store import StoreMode, open_store
@@ -23,6 +24,7 @@ HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())
 OTHER = TestSender("other", (), doors=("json",))
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
+TRACES = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 BODY = otlp_logs("one", "two")
 
 
@@ -74,6 +76,18 @@ async def test_a_retry_over_either_transport_is_a_duplicate(tmp_path: Path) -> N
         assert (await post(served, "/v1/logs", BODY, token)).status == 200
         [frame] = await accepted_frames(served.store.inner)
         assert frame.envelope.count == 2
+        assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 2
+
+
+async def test_a_retry_of_spans_over_either_transport_is_a_duplicate(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (served, channel):
+        token, body = SHOP.token.token, TRACE_REQUEST.SerializeToString()
+        for _ in range(2):
+            code, answer = await export(channel, body, token, TRACES)
+            assert (code, answer) == (grpc.StatusCode.OK, b"")
+        assert (await post(served, "/v1/traces", body, token)).status == 200
+        [frame] = await accepted_frames(served.store.inner)
+        assert (frame.envelope.kind, frame.envelope.count) == ("spans", 4)
         assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 2
 
 

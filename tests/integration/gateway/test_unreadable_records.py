@@ -22,7 +22,7 @@ from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
 from sluice_gateway.process.serving import serving_grpc
-from sluice_protocol.columns import LogColumns
+from sluice_protocol.columns import LogColumns, SpanColumns
 from sluice_store.port import ObjectStore
 
 HOST = TestKey("host-1", ("host-1",))
@@ -81,7 +81,13 @@ OTLP_JSON = json.dumps(
 LOKI_BAD = json.dumps(
     {"streams": [{"stream": {"a": "b"}, "values": [[f"{S}000000000", "good"], ["never", "bad"]]}]}
 ).encode()
+TRACES_JSON = json.dumps(
+    {"resourceSpans": [{"scopeSpans": [{"spans": [
+        {"name": "good", "startTimeUnixNano": str(S * 10**9)}, {"name": 7},
+    ]}]}]}
+).encode()  # fmt: skip
 CASES = (
+    Damaged("otlp", "/v1/traces", TRACES_JSON, {"partialSuccess": {"errorMessage": WARNING}}),
     Damaged("otlp", "/v1/logs", OTLP_JSON, {"partialSuccess": {"errorMessage": WARNING}}),
     Damaged("json", "/v1/ingest", GOOD + b"\n" + BAD),
     Damaged("elasticsearch", "/_bulk", b'{"create":{}}\n' + GOOD + b'\n{"create":{}}\n[1]\n'),
@@ -96,7 +102,7 @@ CASES = (
 async def check_kept(served: Running, store: ObjectStore, door: DoorName) -> None:
     """Check that both records are stored, one of them with the reason, and that it is counted."""
     [frame] = await accepted_frames(store)
-    assert isinstance(frame.columns, LogColumns)
+    assert isinstance(frame.columns, LogColumns | SpanColumns)
     assert frame.envelope.count == 2
     assert frame.columns.attributes is not None
     columns = frame.columns.attributes
@@ -107,7 +113,7 @@ async def check_kept(served: Running, store: ObjectStore, door: DoorName) -> Non
     assert served.count("sluice_door_requests_total", door=door, outcome="new") == 1
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.door)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.path)
 async def test_a_bad_record_is_kept_and_the_answer_is_a_success(
     tmp_path: Path, case: Damaged
 ) -> None:

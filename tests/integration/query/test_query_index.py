@@ -11,24 +11,31 @@ from support.query_lake import (
     make_query,
     many_lines,
     run_query,
+    sent,
 )
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
-from sluice_lake.tables import LOGS
+from sluice_lake.tables import LOGS, SPANS, Table
+from sluice_protocol.fields import KINDS
+from sluice_protocol.records import SpanRecord, spans_from_records
+from sluice_protocol.units import UnixNs
+from sluice_query.parameters import parse_trace
+from sluice_query.request import parse_filter
 from sluice_spark.index import group_files, make_chunk
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
 FILES = len(RACKS)
 
 
-def _index(place: Deployment) -> None:
-    opened = find_table(place.url, LOGS)
+def _index(place: Deployment, table: Table = LOGS) -> None:
+    opened = find_table(place.url, table)
     assert opened is not None
-    for group in group_files(list_files(opened, LOGS)):
-        assert make_chunk(place.url, group)
+    kind = next(one for one in KINDS.values() if one.name == table.name)
+    for group in group_files(list_files(opened, table)):
+        assert make_chunk(place.url, kind, group)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +101,7 @@ def test_a_chunk_that_was_removed_rules_nothing_out(tmp_path: Path) -> None:
         ingest_locally(made.url)
         opened = find_table(made.url, LOGS)
         assert opened is not None
-        make_chunk(made.url, [list_files(opened, LOGS)[-1]])
+        make_chunk(made.url, KINDS["logs"], [list_files(opened, LOGS)[-1]])
     chunks = sorted((made.root / "index").rglob("*.lmindex.zst"))
     lines = bodies(run_query(made, found))
     assert len(lines) == 3
@@ -103,3 +110,31 @@ def test_a_chunk_that_was_removed_rules_nothing_out(tmp_path: Path) -> None:
         path.unlink()
         assert run_query(made, nowhere).summary.segments_read == before + count
         assert bodies(run_query(made, found)) == lines
+
+
+def test_a_look_up_of_a_trace_reads_only_files_with_its_id(tmp_path: Path) -> None:
+    """Of spans and of logs; alternatives read the files of each, and a pattern reads all."""
+    made = deployment(tmp_path, lanes=1)
+    ids = [f"{number:032x}" for number in range(1, 5)]
+    for number, trace in enumerate(ids):
+        spans = [SpanRecord(ts_ns=DAY0_NS, name="op", trace_id=trace)] * 3
+        made.deliver([sent(spans_from_records(spans), start=number * 10)])
+        start = 1_000 + number * 10
+        made.deliver([log_batch(["a line"], start=start, attributes={"trace_id": trace.upper()})])
+        ingest_locally(made.url)
+    for table in (LOGS, SPANS):
+        _index(made, table)
+    for trace in ids:
+        result = run_query(made, parse_trace(trace, {}, UnixNs(DAY0_NS)))
+        assert (len(result.records), result.summary.segments_read) == (3, 1)
+    unknown = run_query(made, parse_trace("f" * 32, {}, UnixNs(DAY0_NS)))
+    assert (unknown.records, unknown.summary.segments_read) == ([], 0)
+    for condition, found, read in (
+        ([f"trace_id={ids[2]}"], 1, 1),
+        ([f"trace_id={ids[2]}", f"trace_id={ids[3]}"], 2, 2),
+        ([f"trace_id=~{ids[2]}"], 1, 4),
+        ([f"trace_id!={ids[2]}"], 3, 4),
+    ):
+        filters = tuple(parse_filter(one, "logs") for one in condition)
+        result = run_query(made, make_query(filters=filters))
+        assert (len(result.records), result.summary.segments_read) == (found, read)

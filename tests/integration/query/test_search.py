@@ -22,6 +22,7 @@ from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
@@ -161,8 +162,7 @@ def test_files_that_cannot_match_are_pruned(place: Deployment) -> None:
 
 def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) -> None:
     """An entry without a time has the time at which its batch was accepted."""
-    kinds = ("logs", "metrics", "entries")
-    batches = [make_batch(0, 4, kind=kind, agent=f"host-{kind}") for kind in kinds]
+    batches = [make_batch(0, 4, kind=kind, agent=f"host-{kind}") for kind in KINDS]
     bare = make_batch(5, 2, kind="entries", agent="host-3")
     place.deliver([*batches, bare])
     wide = {"from_ns": DAY0_NS, "to_ns": DAY0_NS + 3600 * NS_PER_S}
@@ -171,6 +171,8 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
             ingest_locally(place.url)
         metrics = run_query(place, make_query(kind="metrics", **wide)).records
         assert [row["name"] for row in metrics] == ["m.0", "m.1", "m.2", "m.3"]
+        spans = run_query(place, make_query(kind="spans", **wide)).records
+        assert [row["duration_ns"] for row in spans] == [2**53 + n for n in range(4)]
         entries = run_query(place, make_query(kind="entries", **wide)).records
         assert [row["key"] for row in entries] == [bytes([n, 0]) for n in (5, 6, 0, 1, 2, 3)]
         assert [row["ts_ns"] is None for row in entries] == [True] * 2 + [False] * 4
@@ -180,7 +182,7 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
         )
 
 
-@pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_pending_batches_are_equal_alone_and_together(place: Deployment, kind: str) -> None:
     """Read alone and together with others, and after ingestion."""
     asked = make_query(kind=kind, from_ns=DAY0_NS, to_ns=DAY0_NS + 3600 * NS_PER_S)

@@ -21,6 +21,7 @@ from sluice_lake.delta import find_table
 from sluice_lake.errors import CommitConflict
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS, METRICS, Table
+from sluice_protocol.fields import KINDS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_spark import session
@@ -67,15 +68,12 @@ def test_compact_merges_small_files_without_changing_records(spark: Any, tmp_pat
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(4):
         deployment.deliver(
-            [
-                make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind)
-                for kind in ("logs", "metrics", "entries")
-            ]
+            [make_batch(n * 10, agent=f"{kind}-{n % 2}", kind=kind) for kind in KINDS]
         )
         ingest_locally(deployment.url)
     assert len(files(deployment)) == 4
     report = compact(spark, deployment)
-    assert (report.files_after, report.dropped_rows, report.conflicts) == (3, 0, 0)
+    assert (report.files_after, report.dropped_rows, report.conflicts) == (4, 0, 0)
     assert_lake_holds(deployment, deployment.sent)
     (path,) = files(deployment)
     stamps = pq.read_table(path, columns=["ts"]).column("ts").to_pylist()
@@ -114,7 +112,7 @@ def test_compact_keeps_different_records_of_one_number(spark: Any, tmp_path: Pat
     """Both were accepted, for example from an agent that was restored from a snapshot."""
     deployment = Deployment(tmp_path, lanes=1).init()
     kept: dict[str, set[str]] = {}
-    for kind in ("logs", "metrics", "entries"):
+    for kind in KINDS:
         batches = [make_batch(start, 10, agent=kind, kind=kind) for start in (0, 4)]
         batches.append(make_batch(6, 10, agent=kind, kind=kind, text="other"))
         deployment.deliver(batches)

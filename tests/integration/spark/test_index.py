@@ -11,13 +11,13 @@ from support.spark_local import ingest_locally
 from sluice_lake.data_files import list_files
 from sluice_lake.tables import LOGS
 from sluice_protocol.index_chunk import FileIndex, decode_chunk
-from sluice_protocol.keys import INDEX
+from sluice_protocol.keys import INDEX, index_progress_key
 from sluice_protocol.outcomes import Found
 from sluice_spark import index
 from sluice_spark.commits import replace_files
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.failpoints import FailPoint
-from sluice_spark.index import INDEX_PROGRESS, run_index
+from sluice_spark.index import run_index
 from sluice_spark.settings import CompactSettings
 from sluice_store import open_store
 
@@ -28,7 +28,7 @@ def read_chunks(deployment: Deployment) -> dict[str, FileIndex]:
     async def read() -> dict[str, FileIndex]:
         found = {}
         async with open_store(deployment.url) as store:
-            async for page in store.list(f"{INDEX}date="):
+            async for page in store.list(f"{INDEX}logs/date="):
                 for listed in page.objects:
                     answer = await store.get(listed.key)
                     assert isinstance(answer, Found)
@@ -73,7 +73,7 @@ def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_
     deployment.deliver([make_batch(10)])
     ingest_locally(deployment.url)
     assert run_index(spark, deployment.url).indexed == 1
-    (record,) = tmp_path.rglob("index/v1/progress.json")
+    (record,) = tmp_path.rglob("index/v1/logs/progress.json")
     record.write_bytes(record.read_bytes().replace(b'"table_id":"', b'"table_id":"0'))
     assert run_index(spark, deployment.url).indexed == 1
     record.unlink()
@@ -110,7 +110,7 @@ def lines_with(deployment: Deployment, text: str) -> list[object]:
 
 def make_due(deployment: Deployment) -> list[str]:
     """Make every waiting date due, and return them."""
-    path = deployment.root / INDEX_PROGRESS
+    path = deployment.root / index_progress_key("logs")
     record = json.loads(path.read_bytes())
     for entry in record["waiting"]:
         entry["due_unix_ns"] = 0
@@ -193,7 +193,7 @@ def test_without_a_record_every_date_with_chunks_is_checked(spark: Any, tmp_path
     run_compact(spark, deployment.url, OPEN)
     run_index(spark, deployment.url)
     vacuum(deployment, spark, replaced)
-    path = deployment.root / INDEX_PROGRESS
+    path = deployment.root / index_progress_key("logs")
     path.write_bytes(path.read_bytes().replace(b"index_progress.v2", b"index_progress.v1"))
     assert run_index(spark, deployment.url).chunks_removed == 1
     assert run_index(spark, deployment.url).chunks_removed == 0

@@ -8,6 +8,7 @@ import pytest
 from support.spark_lake import assert_lake_holds, make_batch
 from support.store_buckets import Bucket, versitygw_deployment
 
+from sluice_protocol.fields import KINDS
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.index import run_index
 from sluice_spark.ingest.job import run_ingest
@@ -27,11 +28,10 @@ def test_pipeline_over_a_bucket(spark: Any, place: Bucket, tmp_path: Path) -> No
     """Ingest, compaction, rollups and index produce the same on a bucket as in a directory."""
     settings = IngestSettings(once=True, checkpoint=f"file://{tmp_path}/checkpoint")
     for n in range(2):
-        kinds = ("logs", "metrics", "entries")
-        place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in kinds])
+        place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in KINDS])
         run_ingest(place.url, settings, spark=spark)
     report = run_compact(spark, place.url, CompactSettings(open_partitions=True))
-    assert (report.files_after, report.dropped_rows, report.conflicts) == (3, 0, 0)
+    assert (report.files_after, report.dropped_rows, report.conflicts) == (4, 0, 0)
     assert_lake_holds(place, place.sent)
     assert run_rollup(spark, place.url).covers == 1
-    assert run_index(spark, place.url).chunks == 1
+    assert run_index(spark, place.url).chunks == 2

@@ -15,6 +15,8 @@ from support.otlp_requests import (
     METRIC_REQUEST,
     METRIC_REQUESTS,
     MIXED_METRIC_REQUESTS,
+    TRACE_REQUEST,
+    TRACE_REQUESTS,
     USUAL_METRIC_REQUESTS,
     damaged,
     otlp_json,
@@ -34,7 +36,7 @@ from sluice_doors.decoded import (
 from sluice_doors.otlp import arrow_logs as otlp_arrow
 from sluice_doors.otlp import arrow_metrics as otlp_metrics_arrow
 from sluice_doors.otlp import protobuf as otlp_protobuf
-from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, PROTOBUF, SIGNALS, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.logs import logs_from_groups
 from sluice_doors.otlp.metrics import metrics_from_groups
 from sluice_protocol.columns import check_columns
@@ -149,6 +151,18 @@ def check_json_and_protobuf_lead_to_the_same_logs(request: Message) -> None:
 
 
 @EXAMPLES
+def test_json_and_protobuf_lead_to_the_same_spans(examples: int) -> None:
+    for_all(examples, check_json_and_protobuf_lead_to_the_same_spans, TRACE_REQUESTS)
+
+
+def check_json_and_protobuf_lead_to_the_same_spans(request: Message) -> None:
+    binary = SIGNALS["traces"](request.SerializeToString(), PROTOBUF, received_ns=RECEIVED_NS)
+    text = SIGNALS["traces"](otlp_json(request), JSON, received_ns=RECEIVED_NS)
+    assert shown(tuple(map(canonical, binary))) == shown(tuple(map(canonical, text)))
+    assert [content_digest(one) for one in binary] == [content_digest(one) for one in text]
+
+
+@EXAMPLES
 def test_json_and_protobuf_lead_to_the_same_metrics(examples: int) -> None:
     for_all(examples, check_json_and_protobuf_lead_to_the_same_metrics, METRIC_REQUESTS)
 
@@ -224,16 +238,16 @@ def check_a_request_in_pieces_leads_to_the_same_metrics(
 
 
 @pytest.mark.parametrize("count", [300, pytest.param(times(1_000), marks=pytest.mark.long)])
-@pytest.mark.parametrize("kind", ["logs", "metrics"])
+@pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize(
     ("form", "arrow_bytes_min"), [(PROTOBUF, 0), (PROTOBUF, protobuf.ARROW_BYTES_MIN), (JSON, 0)]
 )
 def test_damaged_bodies_are_decoded_or_refused(
-    kind: str, form: str, arrow_bytes_min: int, count: int, monkeypatch: pytest.MonkeyPatch
+    signal: str, form: str, arrow_bytes_min: int, count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", arrow_bytes_min)
-    request = LOG_REQUEST if kind == "logs" else METRIC_REQUEST
-    decode = decode_otlp_logs if kind == "logs" else decode_otlp_metrics
+    request = {"logs": LOG_REQUEST, "metrics": METRIC_REQUEST, "traces": TRACE_REQUEST}[signal]
+    decode = SIGNALS[signal]
     good = request.SerializeToString() if form == PROTOBUF else otlp_json(request)
     decoded = 0
     for body in damaged(random.Random(16), [good], count):

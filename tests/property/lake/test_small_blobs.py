@@ -13,7 +13,7 @@ from support.builders import manifest_of
 from sluice_lake.records import DecodedBatch, records_table, small_blobs_table
 from sluice_protocol.column_codings import checksum_of
 from sluice_protocol.errors import SluiceError
-from sluice_protocol.fields import Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.frame import (
     HEADER_BYTES,
     decode_frame,
@@ -27,9 +27,11 @@ from sluice_protocol.records import (
     EntryRecord,
     LogRecord,
     MetricPoint,
+    SpanRecord,
     entries_from_records,
     logs_from_records,
     metrics_from_records,
+    spans_from_records,
 )
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
@@ -48,6 +50,16 @@ RECORDS = {
         type=st.integers(0, 2),
         attributes=PAIRS,
     ),
+    "spans": st.builds(
+        SpanRecord,
+        ts_ns=TIMES,
+        name=NAMES,
+        span_kind=st.integers(0, 5),
+        duration_ns=TIMES,
+        status=st.integers(0, 2),
+        **dict.fromkeys(("status_message", "trace_id", "span_id", "parent_id", "events"), TEXTS),
+        attributes=PAIRS,
+    ),
     "entries": st.builds(
         EntryRecord, key=st.binary(max_size=4), value=st.binary(max_size=4), ts_ns=st.none()
     ),
@@ -56,12 +68,13 @@ MAKERS = {
     "logs": logs_from_records,
     "metrics": metrics_from_records,
     "entries": entries_from_records,
+    "spans": spans_from_records,
 }
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[Kind, list[tuple[AcceptedManifest, bytes]]]:
-    kind = draw(st.sampled_from(["logs", "metrics", "entries"]))
+    kind = draw(st.sampled_from(list(KINDS)))
     found = []
     for _ in range(draw(st.integers(1, 6))):
         records = draw(st.lists(RECORDS[kind], min_size=1, max_size=4))
@@ -124,13 +137,14 @@ def changed_column(good: bytes, name: str, place: int, value: int) -> bytes:
     return b"".join((good[:HEADER_BYTES], envelope, *pieces))
 
 
-@pytest.mark.parametrize("kind", ["logs", "metrics", "entries"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind) -> None:
     """Each byte of a column is changed; a group with the frame is refused, or is equal."""
     made: dict[str, list[object]] = {
         "logs": [LogRecord(ts_ns=n, body="äb", attributes={"k": "v", "l": "€"}) for n in (1, 2)],
         "metrics": [MetricPoint(ts_ns=n, name=f"m{n}", value=1.0) for n in (1, 2)],
         "entries": [EntryRecord(key=b"k", value=b"v", ts_ns=n) for n in (1, 2)],
+        "spans": [SpanRecord(ts_ns=n, name="s", trace_id="äb", duration_ns=n) for n in (1, 2)],
     }
     who = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=1)
     other = Identity(agent_id="a", boot_id="b", seq_start=2, seq_end=3)

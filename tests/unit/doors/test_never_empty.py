@@ -22,7 +22,7 @@ from support.door_bodies import (
     label,
     part,
 )
-from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST, otlp_json
+from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST, TRACE_REQUEST, otlp_json
 
 from sluice_doors import protobuf
 from sluice_doors.content_coding import decompress
@@ -34,7 +34,13 @@ from sluice_doors.json.hec import decode_events, decode_raw
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import (
+    JSON,
+    PROTOBUF,
+    decode_otlp_logs,
+    decode_otlp_metrics,
+    decode_otlp_traces,
+)
 from sluice_doors.prometheus.write import VERSION_2, decode_remote_write
 from sluice_doors.requests import DoorRequest, canonical_records
 from sluice_doors.table import DoorName
@@ -50,6 +56,8 @@ DOORS: dict[str, tuple[DoorName, Decode]] = {
     "otlp metrics json": ("otlp", lambda b, t: decode_otlp_metrics(b, JSON, received_ns=t)),
     "otlp logs": ("otlp", lambda b, t: decode_otlp_logs(b, PROTOBUF, received_ns=t)),
     "otlp metrics": ("otlp", lambda b, t: decode_otlp_metrics(b, PROTOBUF, received_ns=t)),
+    "otlp traces json": ("otlp", lambda b, t: decode_otlp_traces(b, JSON, received_ns=t)),
+    "otlp traces": ("otlp", lambda b, t: decode_otlp_traces(b, PROTOBUF, received_ns=t)),
     "json": (
         "json",
         lambda b, t: decode_json(b, RecordFields(received_ns=t)),
@@ -102,6 +110,8 @@ GOOD = {
     "otlp metrics json": otlp_json(METRIC_REQUEST),
     "otlp logs": LOG_REQUEST.SerializeToString(),
     "otlp metrics": METRIC_REQUEST.SerializeToString(),
+    "otlp traces json": otlp_json(TRACE_REQUEST),
+    "otlp traces": TRACE_REQUEST.SerializeToString(),
     "json": NDJSON,
     "bulk": BULK,
     "document": b'{"message":"a"}',

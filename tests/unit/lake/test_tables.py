@@ -26,6 +26,10 @@ def test_each_kind_has_its_own_fields_in_this_order() -> None:
         "logs": ["body", "severity"],
         "metrics": ["name", "value", "type"],
         "entries": ["key", "value"],
+        "spans": [
+            *("name", "span_kind", "duration_ns", "status", "status_message"),
+            *("trace_id", "span_id", "parent_id", "trace_state", "events", "links"),
+        ],
     }
 
 

@@ -106,7 +106,9 @@ def test_a_later_kind_is_a_row_too() -> None:
     decode_frame(encode_frame(identity=identity(3), columns=metrics()))
 
 
-@pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
+@pytest.mark.parametrize(
+    "columns", all_kinds(), ids=["logs", "metrics", "entries", "bare", "spans"]
+)
 def test_every_slice_has_the_records_of_its_range(columns: Columns) -> None:
     """Names that no record of the slice uses are left out: the check refuses unused names."""
     lines = list(ndjson_from_columns(columns))

@@ -2,6 +2,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedRecord
 from sluice_protocol.index_chunk import (
@@ -70,3 +71,15 @@ def test_a_chunk_of_another_version_is_unreadable(version: int) -> None:
     with pytest.raises(UnsupportedRecord) as refused:
         decode_chunk("k", zstandard.ZstdCompressor().compress(raw))
     assert (refused.value.found, refused.value.known, refused.value.key) == (version, 1, "k")
+
+
+def test_ids_are_found_whole_next_to_texts() -> None:
+    """No id of the file is missing, and hardly any other passes; texts are found as without ids."""
+    ids = [b"%032x" % (n * 0x9E3779B97F4A7C15F39CC0605CEDC835 % 2**128) for n in range(5_000)]
+    bits_log2, bits = build_filter([b"a line with some words"], ids)
+    found = FileIndex(file=replace(indexed("p").file, bits_log2=bits_log2), filter=bits)
+    assert all(map(found.may_have, ids))
+    assert sum(found.may_have(b"%032x" % n) for n in range(2_000)) < 40
+    assert found.may_contain(b"line with some")
+    assert not found.may_contain(b"line without any")
+    assert len(bits) < 8 * len(ids)

@@ -21,7 +21,9 @@ from sluice_protocol.records import (
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 
 
-@pytest.mark.parametrize("columns", all_kinds(), ids=["logs", "metrics", "entries", "bare"])
+@pytest.mark.parametrize(
+    "columns", all_kinds(), ids=["logs", "metrics", "entries", "bare", "spans"]
+)
 def test_ndjson_round_trip(columns: Columns) -> None:
     lines = list(ndjson_from_columns(columns))
     assert_same(columns_from_ndjson(kind_of(columns), lines), columns)

@@ -85,7 +85,7 @@ def test_a_filter_is_a_field_an_operator_and_a_value(
         ("severity=\u0661", "logs", "must be a number"),
         ("severity=~1", "logs", "a number does not match a pattern"),
         ("value>=NaN", "metrics", "NaN has no order"),
-        ("body<x", "logs", "only severity and value have an order"),
+        ("body<x", "logs", "only severity, value and duration_ns have an order"),
         ("!body=x", "logs", "a filter with `!` has no value"),
         ("body=\ud800", "logs", "not valid UTF-8"),
     ],

@@ -8,13 +8,13 @@ from support.index_store import NOW_NS, IndexedTable, due, log_file, put_chunk
 from support.queue_store import SimClock, SimStore, UnversionedStore
 
 from sluice_lake.data_files import DataFile
+from sluice_protocol.keys import index_progress_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_spark import index
 from sluice_spark.errors import JobStopped
 from sluice_spark.index import (
     DAY_NS,
-    INDEX_PROGRESS,
     CheckStep,
     ChunkFate,
     IndexProgress,
@@ -158,7 +158,7 @@ async def test_the_chunks_of_a_date_without_files_are_removed_unread() -> None:
 
 async def test_an_object_that_is_no_chunk_is_kept() -> None:
     table = IndexedTable(store=SimStore())
-    note = ObjectKey(f"index/v1/date={DAY}/hour=00/note.txt")
+    note = ObjectKey(f"index/v1/logs/date={DAY}/hour=00/note.txt")
     await table.store.create(note, b"note")
     assert await table.run(DAY) == 0
     assert await table.chunks() == {note}
@@ -274,10 +274,10 @@ async def test_the_dates_with_chunks_are_listed_with_a_request_for_each() -> Non
     for name in "abc":
         await table.write(log_file(DAY, name))
     await table.write(FAR)
-    await table.store.create(ObjectKey("index/v1/date=other/x"), b"")
-    await table.store.create(ObjectKey("index/v1/date=2026-10"), b"")
+    await table.store.create(ObjectKey("index/v1/logs/date=other/x"), b"")
+    await table.store.create(ObjectKey("index/v1/logs/date=2026-10"), b"")
     table.store.counts.clear()
-    assert await list_chunk_dates(table.store) == [DAY, OTHER]
+    assert await list_chunk_dates(table.store, "logs") == [DAY, OTHER]
     assert table.store.counts == {"list": 5}
 
 
@@ -301,32 +301,32 @@ async def test_the_requests_of_a_run_do_not_grow_with_the_dates_that_are_indexed
     store, files = await store_with(days)
     known = {one.path for one in files}
     later = [file(days - 1, "b"), file(0, "late")]
-    assert await find_new_files(store, [*files, *later], known) == later
+    assert await find_new_files(store, "logs", [*files, *later], known) == later
     assert store.counts == {"list": 2, "get": 2}
-    assert await find_new_files(store, files, known) == []
+    assert await find_new_files(store, "logs", files, known) == []
     assert store.counts == {"list": 2, "get": 2}
 
 
 async def test_without_a_recorded_state_every_chunk_is_read_and_no_file_is_indexed_again() -> None:
     store, files = await store_with(5)
     later = file(4, "b")
-    assert await find_new_files(store, [*files, later], ()) == [later]
+    assert await find_new_files(store, "logs", [*files, later], ()) == [later]
     assert store.counts == {"list": 5, "get": 5}
 
 
 async def test_the_recorded_state_is_read_as_it_was_written_and_damage_is_ignored() -> None:
     store = SimStore()
-    assert await read_index_progress(store) is None
+    assert await read_index_progress(store, "logs") is None
     progress = IndexProgress(table_id="0a", table_version=7)
-    await write_index_progress(store, progress)
-    assert await read_index_progress(store) == progress
-    assert store.held[INDEX_PROGRESS].body == encode_record(progress)
-    assert INDEX_PROGRESS == "index/v1/progress.json"
+    await write_index_progress(store, "logs", progress)
+    assert await read_index_progress(store, "logs") == progress
+    assert store.held[index_progress_key("logs")].body == encode_record(progress)
+    assert index_progress_key("logs") == "index/v1/logs/progress.json"
     assert encode_record(progress) == (
         b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":[]}'
     )
-    store.held[INDEX_PROGRESS].body = b"{broken"
-    assert await read_index_progress(store) is None
+    store.held[index_progress_key("logs")].body = b"{broken"
+    assert await read_index_progress(store, "logs") is None
 
 
 async def test_the_waiting_dates_are_part_of_the_record() -> None:
@@ -339,8 +339,8 @@ async def test_the_waiting_dates_are_part_of_the_record() -> None:
     )
     store = SimStore()
     progress = IndexProgress(table_id="0a", table_version=7, waiting=waiting)
-    await write_index_progress(store, progress)
-    assert await read_index_progress(store) == progress
+    await write_index_progress(store, "logs", progress)
+    assert await read_index_progress(store, "logs") == progress
     assert encode_record(progress) == (
         b'{"schema":"sluice.index_progress.v2","table_id":"0a","table_version":7,"waiting":['
         b'{"date":"2026-09-21","due_unix_ns":9,"since_unix_ns":5},'

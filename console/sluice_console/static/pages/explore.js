@@ -238,7 +238,7 @@ function Bar({ search, live, paused, setLive, setPaused }) {
     <label class="grow">Text<input data-search type="search" value=${typed} placeholder=${search.regex ? "a pattern (RE2), for example status=5\\d\\d" : "a text that the line contains"} onInput=${(event) => setTyped(event.target.value)} /></label>
     <label class="inline"><input type="checkbox" checked=${search.regex} onChange=${(event) => change({ regex: event.target.checked, q: typed })} />Pattern</label>
     <label class="inline"><input type="checkbox" checked=${search.ignore_case} onChange=${(event) => change({ ignore_case: event.target.checked, q: typed })} />Ignore case</label>
-    <label>Kind<select value=${search.kind} onChange=${(event) => change({ kind: event.target.value, columns: [] })}>${["logs", "metrics", "entries"].map((kind) => html`<option value=${kind}>${kind}</option>`)}</select></label>
+    <label>Kind<select value=${search.kind} onChange=${(event) => change({ kind: event.target.value, columns: [] })}>${["logs", "metrics", "spans", "entries"].map((kind) => html`<option value=${kind}>${kind}</option>`)}</select></label>
     <label>Time<select value=${preset} onChange=${(event) => event.target.value && change({ from: event.target.value, to: "" })}>${!preset && html`<option value="">chosen range</option>`}${RANGES.map(([value, title]) => html`<option value=${value}>last ${title}</option>`)}</select></label>
     <button type="submit" class="primary">Search</button>
     <button type="button" aria-pressed=${live ? "true" : "false"} onClick=${() => { setLive(!live); setPaused(false); }}>Live tail</button>

@@ -1,0 +1,82 @@
+"""`/v1/traces/{id}` and `/v1/operations`: the spans of one trace, and what services do."""
+
+from typing import Any, Final
+
+from aiohttp import web
+
+from sluice_protocol.errors import ErrorCode
+from sluice_protocol.meaning import plain_id
+from sluice_query.http.responses import given_parameters, read_endpoint
+from sluice_query.http.runner import QueryRunner
+from sluice_query.parameters import OPERATIONS, TRACE, parse_operations, parse_trace
+from sluice_query.result import ViewResult, record_json
+from sluice_query.views import OperationsResult
+from sluice_web.endpoints import Endpoint
+from sluice_web.json_bodies import json_response
+from sluice_web.problems import HttpRefusal
+
+_ID_SHOWN_CHARS: Final = 64
+
+
+class TraceResult(ViewResult, frozen=True, kw_only=True):
+    """The spans of one trace.
+
+    Attributes:
+        spans: The spans as `/v1/query` returns records, by their start.
+        more: Whether there are further, later spans than the limit.
+    """
+
+    trace_id: str
+    spans: tuple[dict[str, Any], ...]
+    more: bool
+
+
+class TracesApi:
+    """The endpoints of traces."""
+
+    def __init__(self, runner: QueryRunner) -> None:
+        self._runner = runner
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the endpoints."""
+        return (
+            read_endpoint(
+                path="/v1/traces/{id}",
+                handler=self._show_trace,
+                summary="Return the spans of a trace by their start; 404 for an unknown one",
+                parameters=TRACE,
+                result=TraceResult,
+            ),
+            read_endpoint(
+                path="/v1/operations",
+                handler=self._list_operations,
+                summary="Return the services and their operations, with errors and durations",
+                parameters=OPERATIONS,
+                result=OperationsResult,
+            ),
+        )
+
+    async def _show_trace(self, request: web.Request) -> web.StreamResponse:
+        trace_id = plain_id("trace_id", request.match_info["id"])
+        now_ns = self._runner.searcher.clock.now_ns()
+        found = await self._runner.search(parse_trace(trace_id, given_parameters(request), now_ns))
+        if not found.records and not found.summary.partial:
+            # An empty success would be drawn as a trace without spans.
+            raise HttpRefusal(
+                ErrorCode.NOT_FOUND,
+                "no span of this trace: check the id, or `from` and `to` if they are given,"
+                f" trace_id=`{trace_id[:_ID_SHOWN_CHARS]}`",
+            )
+        return json_response(
+            TraceResult(
+                trace_id=trace_id,
+                spans=tuple(record_json("spans", row) for row in found.records),
+                more=found.summary.more,
+                summary=found.summary,
+            )
+        )
+
+    async def _list_operations(self, request: web.Request) -> web.StreamResponse:
+        now_ns = self._runner.searcher.clock.now_ns()
+        found = await self._runner.search(parse_operations(given_parameters(request), now_ns))
+        return json_response(found.view)

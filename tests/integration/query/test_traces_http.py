@@ -1,0 +1,141 @@
+"""One trace and the operations of services, over a lake and pending batches."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.query_lake import DAY0_NS, QueryClient, deployment, log_batch, sent, talk
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+
+from sluice_protocol.records import SpanRecord, spans_from_records
+from sluice_protocol.units import NS_PER_S
+
+MS = NS_PER_S // 1000
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+OTHER = "00000000000000000000000000000001"
+SHOP = {"service.name": "shop"}
+
+
+def span(number: int, name: str, *, parent: int | None = None, **more: object) -> SpanRecord:
+    stated = {"ts_ns": DAY0_NS + number * MS, "trace_id": TRACE, "attributes": SHOP, **more}
+    return SpanRecord(
+        name=name,
+        span_id=f"{number:016x}",
+        parent_id="" if parent is None else f"{parent:016x}",
+        **stated,  # type: ignore[arg-type]
+    )
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    """Spans of one trace in the lake and pending, a log of it, and another trace."""
+    found = deployment(Path(tmp_path_factory.mktemp("traces")))
+    later = [span(2, "sql", parent=1, duration_ns=5 * MS, span_kind=3), span(3, "sql", parent=1)]
+    found.deliver([sent(spans_from_records(later))])
+    found.deliver([sent(spans_from_records([span(9, "other", trace_id=OTHER)]), start=10)])
+    ingest_locally(found.url)
+    events = '[{"name":"exception"}]'
+    root = span(1, "GET /cart", duration_ns=2**53 + 1, status=2, span_kind=2, events=events)
+    found.deliver([sent(spans_from_records([root]), start=20)])
+    found.deliver([log_batch(["it broke"], start=30, attributes={"trace_id": TRACE})])
+    return found
+
+
+def test_a_trace_has_all_its_spans_by_their_start(place: Deployment) -> None:
+    """It needs no range of time, and the id may have the form of a log's."""
+
+    async def story(client: QueryClient) -> None:
+        for name in (TRACE, TRACE.upper(), f"{TRACE[:8]}-{TRACE[8:]}"):
+            async with client.session.get(f"{client.url}/v1/traces/{name}") as response:
+                shown = json.loads(await response.read())
+            assert (response.status, shown["trace_id"], shown["more"]) == (200, TRACE, False)
+            assert [one["name"] for one in shown["spans"]] == ["GET /cart", "sql", "sql"]
+            root, sql, _ = shown["spans"]
+            assert (root["duration_ns"], root["status"], root["span_kind"]) == (
+                2**53 + 1, "error", "server",
+            )  # fmt: skip
+            assert ("parent_id" in root, sql["parent_id"]) == (False, root["span_id"])
+            assert json.loads(root["events"]) == [{"name": "exception"}]
+            assert (sql["service"], shown["summary"]["partial"]) == ("shop", False)
+
+    talk(place, story)
+
+
+def test_a_trace_that_is_cut_states_it(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        status, shown = await client.get(f"/v1/traces/{TRACE}", limit=2)
+        assert (status, len(shown["spans"]), shown["more"]) == (200, 2, True)
+        status, shown = await client.get(f"/v1/traces/{TRACE}", to=DAY0_NS + 2 * MS)
+        assert [one["name"] for one in shown["spans"]] == ["GET /cart"]
+
+    talk(place, story)
+
+
+def test_an_unknown_trace_is_not_found(place: Deployment) -> None:
+    """An empty success would look like a trace without spans."""
+
+    async def story(client: QueryClient) -> None:
+        for name in ("f" * 32, "none", "%C3%A4"):
+            status, shown = await client.get(f"/v1/traces/{name}")
+            assert (status, shown["code"]) == (404, "not_found")
+        status, shown = await client.get(f"/v1/traces/{TRACE}", kind="logs")
+        assert (status, shown["code"]) == (400, "bad_request")
+
+    talk(place, story)
+
+
+def test_operations_have_errors_and_durations(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        status, shown = await client.get("/v1/operations")
+        assert status == 200
+        found = {one["name"]: one for one in shown["operations"]}
+        assert list(found) == ["sql", "GET /cart", "other"]
+        assert found["GET /cart"] == {
+            "service": "shop", "name": "GET /cart", "spans": 1, "errors": 1,
+            "duration_p50_ns": found["GET /cart"]["duration_p50_ns"],
+            "duration_p95_ns": found["GET /cart"]["duration_p95_ns"],
+            "duration_max_ns": 2**53 + 1,
+        }  # fmt: skip
+        assert (found["sql"]["spans"], found["sql"]["duration_max_ns"]) == (2, 5 * MS)
+        _, shown = await client.get("/v1/operations", limit=1, filter="span_kind=client")
+        assert [one["spans"] for one in shown["operations"]] == [1]
+        _, shown = await client.get("/v1/operations", limit=1)
+        assert (len(shown["operations"]), shown["more"]) == (1, True)
+
+    talk(place, story)
+
+
+@pytest.mark.parametrize(
+    ("condition", "names"),
+    [
+        ("duration_ns>=5ms", ["GET /cart", "sql"]),
+        (f"duration_ns>{2**53}", ["GET /cart"]),
+        (f"duration_ns>{2**53 + 1}", []),
+        (f"duration_ns<{10**30}", ["GET /cart", "sql", "sql", "other"]),
+        ("status=error", ["GET /cart"]),
+        ("!parent_id", ["GET /cart", "other"]),
+        (f"trace_id={OTHER}", ["other"]),
+        ("name=sql", ["sql", "sql"]),
+        ("service=shop", ["GET /cart", "sql", "sql", "other"]),
+    ],
+)
+def test_spans_are_found_by_their_fields(
+    place: Deployment, condition: str, names: list[str]
+) -> None:
+    """Durations are compared exactly, also above 104 days."""
+
+    async def story(client: QueryClient) -> None:
+        *found, last = await client.lines("/v1/query", kind="spans", filter=condition)
+        assert [one["name"] for one in found] == names
+        assert not last["summary"]["partial"]
+
+    talk(place, story)
+
+
+def test_logs_of_a_trace_are_found_by_its_id(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        *found, _ = await client.lines("/v1/query", filter=f"trace_id={TRACE}")
+        assert [one["body"] for one in found] == ["it broke"]
+
+    talk(place, story)
