@@ -1,7 +1,8 @@
 """The data files of one state of a table, with the statistics that its log records."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -30,11 +31,24 @@ class TimeStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromotedStats:
+    """What the log records about a promoted column that a data file has.
+
+    `bounds` are the least and the greatest value, the latter possibly longer than any value with
+    the same beginning; None if they are not known. `nulls` counts the rows without a value.
+    """
+
+    nulls: int
+    bounds: tuple[str, str] | tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """One data file of a table; None means that the log does not record the value.
 
     A pair is the first and the last value. Agents and boots are in byte order, and the last one may
-    be truncated. `sequences` are those of the queue.
+    be truncated. `sequences` are those of the queue. `promoted` has the promoted columns, by name,
+    that the file is certain to have.
     """
 
     path: str
@@ -47,6 +61,7 @@ class DataFile:
     boots: tuple[str, str] | None = None
     record_seqs: tuple[int, int] | None = None
     sequences: tuple[int, int] | None = None
+    promoted: Mapping[str, PromotedStats] = field(default_factory=dict)
 
     @property
     def times_ns(self) -> tuple[int, int] | None:
@@ -61,9 +76,15 @@ class DataFile:
 
 
 def list_files(
-    opened: DeltaTable, table: Table, wanted: Callable[[str], bool] | None = None
+    opened: DeltaTable,
+    table: Table,
+    wanted: Callable[[str], bool] | None = None,
+    promoted: Sequence[str] = (),
 ) -> list[DataFile]:
-    """Return the data files by partition and path; `wanted` chooses by the partition's value."""
+    """Return the data files by partition and path; `wanted` chooses by the partition's value.
+
+    `promoted` names the promoted columns whose statistics are wanted.
+    """
     column = f"partition.{table.partition_column}"
     found = pa.table(opened.get_add_actions(flatten=True))
     if wanted is not None:
@@ -72,6 +93,9 @@ def list_files(
         # Selected before rows become Python objects: a table has files of many partitions.
         found = found.filter(pc.is_in(values, value_set=pa.array(kept, values.type)))
     files = [_file(row, _partition(row[column])) for row in found.to_pylist()]
+    if promoted:
+        stats = [_promoted(row, promoted) for row in found.to_pylist()]
+        files = [replace(one, promoted=have) for one, have in zip(files, stats, strict=True)]
     return sorted(files, key=lambda file: (file.partition, file.path))
 
 
@@ -110,6 +134,26 @@ def _file(row: dict[str, Any], partition: str) -> DataFile:
         record_seqs=_numbers(row, "seq"),
         sequences=_numbers(row, "queue_sequence"),
     )
+
+
+_OWN_FILE: Final = re.compile(
+    r"[^/]+/(?:part|[0-9]{3}-[0-9]{20}-[0-9]{20}-[0-9]{5})-[0-9a-hjkmnp-tv-z]{26}\.parquet"
+)
+"""The files that sluice writes. Another program that merges files adds empty promoted columns."""
+
+
+def _promoted(row: dict[str, Any], names: Sequence[str]) -> dict[str, PromotedStats]:
+    """Return the promoted columns of a file that sluice wrote: those whose nulls are counted."""
+    if _OWN_FILE.fullmatch(row["path"]) is None:
+        return {}
+    found = {}
+    for name in names:
+        nulls = row.get(f"null_count.{name}")
+        first, last = row.get(f"min.{name}"), row.get(f"max.{name}")
+        if nulls is not None:
+            bounds = None if first is None or last is None else (first, last)
+            found[name] = PromotedStats(nulls=int(nulls), bounds=bounds)
+    return found
 
 
 def _texts(row: dict[str, Any], column: str) -> tuple[str, str] | None:

@@ -37,7 +37,7 @@ from sluice_lake.locations import (
     trusting,
 )
 from sluice_lake.log_errors import first_line, log_errors_translated
-from sluice_lake.schemas import schema_json
+from sluice_lake.schemas import PROMOTES, schema_json
 from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
 
@@ -88,8 +88,12 @@ def _used_by_properties(properties: Mapping[str, str | None]) -> set[str]:
 CONFIGURATION: Final = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": "50",
+    "delta.dataSkippingNumIndexedCols": "-1",
 }
-"""With deletion vectors a reader of the data files alone would return deleted rows (ADR 31)."""
+"""With deletion vectors a reader of the data files alone would return deleted rows (ADR 31).
+delta-rs returns the statistics of the first 32 columns only, unless the last property is set, and
+promoted columns are the last ones.
+"""
 _CONFLICTS: Final = ("Failed to commit transaction", "Tried committing existing table version")
 """How delta-rs begins the error of a commit that lost to another one (ADR 32)."""
 LaneEnds = Mapping[int, int]
@@ -317,9 +321,17 @@ def _wrong_columns(table: Table, opened: DeltaTable) -> list[str]:
 
 
 def _inexact_columns(table: Table, opened: DeltaTable) -> list[str]:
-    """Return what differs; columns that may be added may be missing, and be in any order."""
+    """Return what differs; columns that may be added may be missing, and be in any order.
+
+    A promoted column that the caller does not know follows from others, so nothing is lost with it.
+    """
     addable = {column.name for column in table.addable_columns}
-    have = [(field.name, field.type.to_json()) for field in opened.schema().fields]
+    known = {column.name for column in table.columns}
+    have = [
+        (field.name, field.type.to_json())
+        for field in opened.schema().fields
+        if field.name in known or PROMOTES not in field.metadata
+    ]
     want = [
         (field.name, field.type.to_json())
         for field in delta_schema(table).fields

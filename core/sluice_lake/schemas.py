@@ -7,9 +7,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice_lake.tables import ColumnType, Table
+from sluice_lake.tables import Column, ColumnType, Table
 from sluice_protocol.columns import TextColumn
 
+PROMOTES: Final = "sluice.promotes"
+"""Name in the metadata of a field of a Delta schema: the attribute that the column promotes."""
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 
 ARROW: Final = {
@@ -18,6 +20,7 @@ ARROW: Final = {
     ColumnType.INTEGER: pa.int32(),
     ColumnType.LONG: pa.int64(),
     ColumnType.DOUBLE: pa.float64(),
+    ColumnType.BOOLEAN: pa.bool_(),
     ColumnType.DATE: pa.date32(),
     ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
     ColumnType.TEXT_MAP: TEXT_MAP,
@@ -41,11 +44,16 @@ def schema_json(table: Table) -> str:
             "name": column.name,
             "type": _json_type(column.type),
             "nullable": True,
-            "metadata": {"comment": column.meaning},
+            "metadata": _metadata(column),
         }
         for column in table.columns
     ]
     return json.dumps({"type": "struct", "fields": fields})
+
+
+def _metadata(column: Column) -> dict[str, str]:
+    promotes = {PROMOTES: column.promotes} if column.promotes else {}
+    return {"comment": column.meaning, **promotes}
 
 
 def _json_type(kind: ColumnType) -> str | dict[str, object]:

@@ -7,7 +7,8 @@ contains batches whose blob was missing or damaged during ingestion; they never 
 Source: `docs/adr/0030-exactly-once-into-the-lake.md`, `docs/adr/0031-ingestion-and-tables.md`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
@@ -25,6 +26,7 @@ class ColumnType(StrEnum):
     INTEGER = "integer"
     LONG = "long"
     DOUBLE = "double"
+    BOOLEAN = "boolean"
     DATE = "date"
     TIMESTAMP = "timestamp"
     """Microseconds, UTC."""
@@ -38,6 +40,7 @@ class Column:
     `meaning` is one line, stored as the column's comment. Data files record the minimum and maximum
     of a `skippable` column, so that readers can skip files. A table of an earlier version may do
     without an `addable` column: its next writer adds it, and rows written before have null.
+    `promotes` is the attribute that an operator gave this column, `attributes.KEY` (ADR 46).
     """
 
     name: str
@@ -45,6 +48,7 @@ class Column:
     meaning: str
     skippable: bool = False
     addable: bool = False
+    promotes: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +73,22 @@ class Table:
     def addable_columns(self) -> tuple[Column, ...]:
         """The columns that a table of an earlier version may do without."""
         return tuple(column for column in self.columns if column.addable)
+
+    @property
+    def promoted_columns(self) -> tuple[Column, ...]:
+        """The columns that operators gave to attributes; they follow from the maps of a row."""
+        return tuple(column for column in self.columns if column.promotes)
+
+    @property
+    def without_promoted(self) -> "Table":
+        """The table as this version defines it."""
+        return replace(self, columns=tuple(one for one in self.columns if not one.promotes))
+
+    def with_promoted(self, columns: Sequence[Column]) -> "Table":
+        """Return the table with further promoted columns, before the partition column."""
+        have = {column.name for column in self.columns}
+        new = [column for column in columns if column.name not in have]
+        return replace(self, columns=(*self.columns[:-1], *new, self.columns[-1]))
 
     @property
     def skipping_columns(self) -> tuple[Column, ...]:

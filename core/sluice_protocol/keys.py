@@ -32,6 +32,7 @@ AUTHORITY_SETTINGS: Final = ObjectKey("authority/v1/settings.json")
 DELETES: Final = "deletes/v1/"
 ACTIVE_DELETES: Final = ObjectKey("reconciler/v1/active-deletes.json")
 DECISIONS: Final = "decisions/v1/"
+PROMOTIONS: Final = "promotions/v1/"
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
 HIGH_WATER: Final = "reconciler/v1/high-water/"
@@ -64,7 +65,7 @@ INGEST_QUEUE: Final = "spark"
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
-    *(DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE, MAINTAIN),
+    *(PROMOTIONS, DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE, MAINTAIN),
 )
 """Every prefix under which sluice writes; policies are rendered from it."""
 

@@ -168,7 +168,7 @@ TASK_RIGHTS: Final = {
     "ingest": TaskRights(
         reads=(
             *(keys.AUTHORITY, keys.QUEUE, keys.WORK_LISTS, keys.RAW_BLOBS, keys.ACCEPTED),
-            keys.LAKE,
+            *(keys.LAKE, keys.PROMOTIONS),
         ),
         # It enqueues restored dead letters again.
         writes=(keys.QUEUE, keys.WORK_LISTS, keys.LAKE),
@@ -182,7 +182,10 @@ TASK_RIGHTS: Final = {
         deletes=(keys.LAKE, keys.ROLLUP),
     ),
     "compact": TaskRights(
-        reads=(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
+        reads=(
+            *(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
+            keys.PROMOTIONS,
+        ),
         writes=(keys.LAKE, keys.ACTIVE_DELETES, keys.ROLLUP),
         uploads=(keys.LAKE,),
         deletes=(keys.LAKE, keys.ROLLUP),

@@ -122,7 +122,7 @@ MATRIX: Final = {
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
                 *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
-                *(keys.MAINTAIN, keys.ACTIVE_DELETES),
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES, keys.PROMOTIONS),
             ),
             # The leases of `sluice maintain` save work and prove nothing.
             Verb.WRITE: (
@@ -171,14 +171,14 @@ MATRIX: Final = {
     ),
     RoleName.OPERATOR: Rights(
         purpose=(
-            "resolves conflicts, deletes records, sets retention, approves and stops deletion"
-            " plans, resumes halted tasks, runs the doctor"
+            "resolves conflicts, deletes records, promotes attributes, sets retention, approves and"
+            " stops deletion plans, resumes halted tasks, runs the doctor"
         ),
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (
                 *(keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR, keys.MAINTAIN),
-                *(keys.GC_APPROVALS, keys.GC_PLANS),
+                *(keys.GC_APPROVALS, keys.GC_PLANS, keys.PROMOTIONS),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
@@ -216,7 +216,7 @@ MATRIX: Final = {
 
 RECORDED_DECISIONS: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
-    keys.GC_APPROVALS,
+    *(keys.PROMOTIONS, keys.GC_APPROVALS),
 )
 """Records that are written once and permanent: a second write under the same key would change an
 earlier decision.

@@ -176,6 +176,8 @@ def _administering() -> Iterator[PolicyProbe]:
     yield _denied("auditor-put", RoleName.AUDITOR, Trial.PUT, keys.DOCTOR, "own-prefixes")
     yield _allowed("auditor-read", RoleName.AUDITOR, Trial.GET, keys.ACCEPTED)
     yield _allowed("operator-decide", RoleName.OPERATOR, Trial.PUT, keys.DECISIONS, **_CREATE)
+    yield _allowed("operator-promote", RoleName.OPERATOR, Trial.PUT, keys.PROMOTIONS, **_CREATE)
+    yield _denied("spark-promote", RoleName.SPARK, Trial.PUT, keys.PROMOTIONS, "writers", **_CREATE)
     console, put = RoleName.CONSOLE, Trial.PUT
     yield _denied("console-put-accepted", console, put, keys.ACCEPTED, "writers", **_CREATE)
     yield _denied("console-put-certificate", console, put, keys.AUDIT, "writers")

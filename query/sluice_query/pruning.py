@@ -9,8 +9,8 @@ file is read.
 import asyncio
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sluice_lake.data_files import (
@@ -24,13 +24,13 @@ from sluice_lake.data_files import (
 from sluice_lake.delta import find_table, is_extended
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.tables import Table
+from sluice_lake.tables import Column, Table
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
-from sluice_query.request import FilterOperator, Query
+from sluice_query.request import FilterOperator, Query, RecordField
 from sluice_store.port import ListedObject, ObjectStore
 
 _UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
@@ -87,6 +87,7 @@ class SelectedFiles:
         extended: The table whose columns some files may do without; None if all have all columns.
         index_bytes: Size of the index chunks read for the selection.
         lanes: Lane to the last queue sequence that this state of the table contains.
+        promoted: The promoted columns of this state that the query has a use for.
     """
 
     location: TableLocation
@@ -95,6 +96,7 @@ class SelectedFiles:
     extended: Table | None = None
     index_bytes: int = 0
     lanes: dict[int, int]
+    promoted: Mapping[RecordField, Column] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:
@@ -111,14 +113,22 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     opened = find_table(store_url, table)
     if opened is None:
         return SelectedFiles(location=location, lanes={})
-    files = list_files(opened, table)
+    promoted: Mapping[RecordField, Column] = {}
+    if query.filters or query.attributes or query.view is not None:
+        from sluice_query.promoted import may_match, usable_columns  # noqa: PLC0415 - only for fields
+
+        promoted = usable_columns(query, opened, table)
+    files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
     read = tuple(file for file in files if may_contain(file, query))
+    if promoted:
+        read = tuple(file for file in read if may_match(file, query, promoted))
     return SelectedFiles(
         location=location,
         read=read,
         pruned=len(files) - len(read),
         extended=table if is_extended(opened, table) else None,
         lanes=read_lane_versions(location, opened, lanes),
+        promoted=promoted,
     )
 
 
@@ -134,7 +144,7 @@ def may_contain(file: DataFile, query: Query) -> bool:
     """Return False if the file's statistics show that no record of the query is in it."""
     if file.records == 0 or not may_have_agent(file, query.agents):
         return False
-    if query.around is not None and not _may_be_in(query.around.boot_id, file.boots):
+    if query.around is not None and not may_be_in(query.around.boot_id, file.boots):
         return False
     if query.accepted_from_ns is not None and file.accepted_at.range_ns is not None:
         latest = file.accepted_at.range_ns[1]
@@ -156,10 +166,11 @@ def _may_overlap(stats: TimeStats, records: int | None, query: Query) -> bool:
 
 def may_have_agent(file: DataFile, agents: tuple[str, ...]) -> bool:
     """Return False if statistics show that a file has no row of the agents; empty means all."""
-    return not agents or any(_may_be_in(agent, file.agents) for agent in agents)
+    return not agents or any(may_be_in(agent, file.agents) for agent in agents)
 
 
-def _may_be_in(text: str, bounds: tuple[str, str] | None) -> bool:
+def may_be_in(text: str, bounds: tuple[str, str] | None) -> bool:
+    """Return False if a text is outside of bounds, of which the upper one may be cut."""
     if bounds is None:
         return True
     first, last = bounds

@@ -29,7 +29,13 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
-from sluice_query.engine import LAKE, PENDING, DataFilesUnreadable, QueryEngine, open_engine
+from sluice_query.engine import (
+    LAKE,
+    PENDING,
+    DataFilesUnreadable,
+    QueryEngine,
+    open_engine,
+)
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
@@ -54,6 +60,7 @@ from sluice_query.result import (
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import (
+    Promoted,
     RecordSources,
     SqlStatement,
     counts_sql,
@@ -538,15 +545,22 @@ class Evaluator:
 
         The files follow the pending batches for a bounded sample of the newest.
         """
-        names = []
+        names: list[str] = []
+        promoted: dict[str, Promoted] = {}
         if files:
             found = self.read.files
-            self.engine.register_files(LAKE, files, found.location, found.extended)
-            names.append(LAKE)
+            if found.promoted:
+                from sluice_query.promoted import register_runs  # noqa: PLC0415 - only with columns
+
+                promoted = register_runs(self.engine, self.query, found, files)
+                names += promoted
+            else:
+                self.engine.register_files(LAKE, files, found.location, found.extended)
+                names.append(LAKE)
         if self.read.fetched.tables:
             self.engine.register_table(PENDING, pa.concat_tables(self.read.fetched.tables))
             names.insert(0 if pending_first else len(names), PENDING)
-        return RecordSources(names=tuple(names), deletes=self.read.deletes)
+        return RecordSources(names=tuple(names), deletes=self.read.deletes, promoted=promoted)
 
     def rows(self, found: list[tuple[object, ...]]) -> list[Row]:
         """Return rows of the returned columns as records, highlighted if the query wants that."""

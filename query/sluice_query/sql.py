@@ -4,17 +4,21 @@ The text never contains a value from a request.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Final, assert_never
 
-from sluice_lake.tables import RECORD_TABLES
+from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.request import FIELDS, FilterOperator, Query, RecordField, RecordFilter
+from sluice_query.request import FIELDS, MAPS, FilterOperator, Query, RecordField, RecordFilter
 
 SqlValue = str | int | float | list[str] | list[int]
+Promoted = Mapping[RecordField, Column]
+"""The promoted columns of a source, by the fields that they contain."""
+_NONE: Final[Promoted] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,15 @@ condition, so this one has a second column.
 """
 
 
-def field_sql(field: RecordField) -> SqlStatement:
-    """Return the expression for the value of a field; NULL where a record does not have it."""
+def field_sql(field: RecordField, promoted: Promoted = _NONE) -> SqlStatement:
+    """Return the expression for the value of a field; NULL where a record does not have it.
+
+    A promoted text is exactly what its map contains; other columns show no text that was sent.
+    """
     if field.key is not None:
+        column = promoted.get(field)
+        if column is not None and column.type is ColumnType.STRING:
+            return SqlStatement(column.name)
         return SqlStatement(f"{field.column}[?]", (field.key,))
     known = FIELDS.get(field.column)
     if known is None:
@@ -63,23 +73,49 @@ def field_sql(field: RecordField) -> SqlStatement:
     return SqlStatement(known.name)
 
 
-def filter_conditions(filters: Sequence[RecordFilter]) -> list[SqlStatement]:
+def filter_conditions(
+    filters: Sequence[RecordFilter], promoted: Promoted = _NONE
+) -> list[SqlStatement]:
     """Return the conditions that must all be met; several `=` of one field are alternatives."""
     equal: dict[RecordField, list[SqlStatement]] = {}
     others = []
     for one in filters:
         if one.operator is FilterOperator.EQUAL:
-            equal.setdefault(one.field, []).append(_condition(one))
+            equal.setdefault(one.field, []).append(_condition(one, promoted))
         else:
-            others.append(_condition(one))
+            others.append(_condition(one, promoted))
     return [*map(any_condition, equal.values()), *others]
 
 
-def _condition(one: RecordFilter) -> SqlStatement:
+def _condition(one: RecordFilter, promoted: Promoted) -> SqlStatement:
     if one.field.column == "value" and not isinstance(one.value, str):
         return _number_condition(one.operator, one.value)
-    value = field_sql(one.field)
-    return _text_or_level_condition(one, value.text, value.values)
+    value = field_sql(one.field, promoted)
+    found = _text_or_level_condition(one, value.text, value.values)
+    column = promoted.get(one.field)
+    return found if column is None else _by_column(one, column, found)
+
+
+def _by_column(one: RecordFilter, column: Column, found: SqlStatement) -> SqlStatement:
+    """Return a condition on a promoted column with the same result as `found`, on its map.
+
+    Only one text converts to an integer or a boolean, so their columns decide alone. Several texts
+    are the same float, such as 1.0 and 1.00, so the map decides about the rows that are left.
+    """
+    compared = one.operator in {FilterOperator.EQUAL, FilterOperator.UNEQUAL}
+    if column.type is ColumnType.STRING or not compared:
+        return found
+    from sluice_lake.promoted import converted_text  # noqa: PLC0415 - only with such a column
+
+    value = converted_text(str(one.value), column.type)
+    if value is not None and column.type is not ColumnType.DOUBLE:
+        operator = "=" if one.operator is FilterOperator.EQUAL else "IS DISTINCT FROM"
+        return SqlStatement(f"{column.name} {operator} ?", (value,))
+    if one.operator is FilterOperator.UNEQUAL:
+        return found
+    if value is None:
+        return SqlStatement(f"({column.name} IS NULL AND {found.text})", found.values)
+    return SqlStatement(f"({column.name} = ? AND {found.text})", (value, *found.values))
 
 
 def _text_or_level_condition(
@@ -134,10 +170,14 @@ _HOUR: Final = "strftime(make_timestamp(accepted_at_ns // 1000), '%Y-%m-%dT%H')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordSources:
-    """The sources of a query's records, and the deletes that hide some of them."""
+    """The sources of a query's records, and the deletes that hide some of them.
+
+    `promoted` has, by the name of a source, the promoted columns that all its files have.
+    """
 
     names: tuple[str, ...]
     deletes: tuple[DeleteRecord, ...] = ()
+    promoted: Mapping[str, Promoted] = dataclass_field(default_factory=dict)
 
 
 def returned_columns(kind: Kind) -> list[str]:
@@ -176,7 +216,9 @@ def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
     )
 
 
-def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatement:
+def condition(
+    query: Query, deletes: Sequence[DeleteRecord] = (), promoted: Promoted = _NONE
+) -> SqlStatement:
     """Return the condition that a record must meet."""
     # The plain comparisons are first, because the engine skips row groups by them.
     at = record_time(query.kind)
@@ -187,8 +229,8 @@ def condition(query: Query, deletes: Sequence[DeleteRecord] = ()) -> SqlStatemen
         parts.append(SqlStatement("boot_id = ?", (query.around.boot_id,)))
     if query.accepted_from_ns is not None:
         parts.append(SqlStatement(f"{_ACCEPTED_NS} >= ?", (query.accepted_from_ns,)))
-    parts += [_attribute(key, value) for key, value in query.attributes]
-    parts += filter_conditions(query.filters)
+    parts += [_attribute(key, value, promoted) for key, value in query.attributes]
+    parts += filter_conditions(query.filters, promoted)
     if query.series is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
@@ -256,15 +298,26 @@ def entered_sql(source: str, agents: list[str]) -> SqlStatement:
     )
 
 
-def select_sql(query: Query, columns: SqlStatement, sources: RecordSources) -> SqlStatement:
-    """Return the statement for columns of every record of a query, without an order."""
-    where = condition(query, sources.deletes)
-    selects = [
-        f"SELECT {columns.text} FROM {source} WHERE {where.text}"  # noqa: S608 - constants
-        for source in sources.names
-    ]
-    values = (*columns.values, *where.values)
-    return SqlStatement(" UNION ALL ".join(selects), values * len(sources.names))
+def select_sql(
+    query: Query, columns: SqlStatement, sources: RecordSources, found: RecordField | None = None
+) -> SqlStatement:
+    """Return the statement for columns of every record of a query, without an order.
+
+    The value of a field is selected too, as `found`.
+    """
+    selects: list[str] = []
+    values: list[SqlValue] = []
+    for source in sources.names:
+        promoted = sources.promoted.get(source, _NONE)
+        where = condition(query, sources.deletes, promoted)
+        text, shown = columns.text, columns.values
+        if found is not None:
+            value = field_sql(found, promoted)
+            text = f"{text}, {value.text} AS found" if text else f"{value.text} AS found"
+            shown = (*shown, *value.values)
+        selects.append(f"SELECT {text} FROM {source} WHERE {where.text}")  # noqa: S608 - constants
+        values += (*shown, *where.values)
+    return SqlStatement(" UNION ALL ".join(selects), tuple(values))
 
 
 def record_time(kind: Kind) -> str:
@@ -278,8 +331,13 @@ def is_agent(agents: Sequence[str]) -> SqlStatement:
     return SqlStatement(f"agent_id IN ({placeholders})", tuple(agents))
 
 
-def _attribute(key: str, value: str) -> SqlStatement:
-    return SqlStatement("(attributes[?] = ? OR resource[?] = ?)", (key, value, key, value))
+def _attribute(key: str, value: str, promoted: Promoted = _NONE) -> SqlStatement:
+    if not promoted:
+        return SqlStatement("(attributes[?] = ? OR resource[?] = ?)", (key, value, key, value))
+    places = [field_sql(RecordField(one, key), promoted) for one in MAPS]
+    return any_condition(
+        [SqlStatement(f"{place.text} = ?", (*place.values, value)) for place in places]
+    )
 
 
 def matches_sql(

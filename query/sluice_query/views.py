@@ -96,9 +96,7 @@ def histogram_sql(query: Query, histogram: Histogram, sources: RecordSources) ->
         inner = select_sql(query, SqlStatement(f"{bucket} AS bucket"), sources)
         text = f"SELECT bucket, NULL, NULL, count(*) FROM ({inner.text}) GROUP BY bucket"  # noqa: S608 - constants
         return SqlStatement(text, inner.values)
-    value = field_sql(histogram.by)
-    columns = SqlStatement(f"{bucket} AS bucket, {value.text} AS found", value.values)
-    inner = select_sql(query, columns, sources)
+    inner = select_sql(query, SqlStatement(f"{bucket} AS bucket"), sources, histogram.by)
     counted = f"SELECT bucket, found, count(*) AS n FROM ({inner.text}) GROUP BY bucket, found"  # noqa: S608 - constants
     place = "row_number() OVER (ORDER BY sum(n) DESC, found) AS place"
     ranked = f"SELECT found, {place} FROM counted GROUP BY found ORDER BY place LIMIT ?"  # noqa: S608 - constants
@@ -222,9 +220,7 @@ def values_sql(
     Its rows are a value, its count, the number of values, of records without one, and of all
     records. The value None is last. One record over the limit shows whether there are more.
     """
-    value = field_sql(top.field)
-    columns = SqlStatement(f"{value.text} AS found", value.values)
-    inner = select_sql(query, columns, sources)
+    inner = select_sql(query, SqlStatement(""), sources, top.field)
     text = (
         f"WITH counted AS (SELECT found, count(*) AS n FROM ({inner.text} LIMIT ?) GROUP BY found)"  # noqa: S608 - constants
         " SELECT found, n, count(found) OVER (),"

@@ -6,7 +6,7 @@
 | `queue` | `spark` | name of the queue |
 | `face` | `descriptors` | `descriptors`: a row per accepted batch; `records`: a row per record |
 | `kind` | none | with `records`: `logs`, `metrics` or `entries` |
-| `columns` | all | with `records`: comma-separated columns to read |
+| `columns` | all | with `records`: comma-separated columns to read, also promoted ones |
 | `maxBytesPerTrigger` | 536870912 | maximum frame bytes of a micro-batch |
 | `maxBatchesPerTrigger` | 20000 | maximum number of accepted batches of a micro-batch |
 | `partitionBytes` | 67108864 | frame bytes of one partition |
@@ -16,7 +16,7 @@ Nothing depends on `commit()`: Spark calls it one micro-batch late, and never fo
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, Final, TypeVar, get_args
 
@@ -49,12 +49,14 @@ from pyspark_sluice.offsets import (
     read_start,
 )
 from sluice_lake.blobs import RejectedBlob, decode_blob
+from sluice_lake.promoted import promoted_column, with_promoted_values
 from sluice_lake.records import kept_batches, records_table
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, Table, accepted_date
+from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, Column, Table, accepted_date
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.fields import Kind
 from sluice_protocol.keys import INGEST_QUEUE
+from sluice_protocol.promotions import is_promoted_name
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_spark.ingest.blob_reader import BlobReader
@@ -62,6 +64,7 @@ from sluice_spark.ingest.descriptors import DESCRIPTORS, encode_descriptors
 from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.stored_promotions import read_promotions
 
 CONCURRENT_LISTS = 16
 
@@ -113,6 +116,7 @@ def read_records(
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
         for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
             records = records_table(kind, [batch], plain=True)
+            records = with_promoted_values(records, table.promoted_columns)
             yield from _with_partition_column(records, accepted_at_ns, schema)
     if not any(row.manifest.kept for row in rows):
         yield pa.RecordBatch.from_pylist([], schema=schema)
@@ -148,13 +152,14 @@ class SourceOptions:
     max_bytes: int
     max_batches: int
     partition_bytes: int
+    promoted: tuple[Column, ...] = ()
 
     @property
     def table(self) -> Table:
         """The schema of the rows."""
         if self.kind is None:
             return DESCRIPTORS
-        whole = RECORD_TABLES[self.kind]
+        whole = RECORD_TABLES[self.kind].with_promoted(self.promoted)
         if self.columns is None:
             return whole
         chosen = tuple(column for column in whole.columns if column.name in self.columns)
@@ -200,9 +205,30 @@ def _check_columns(kind: Kind | None, columns: Sequence[str]) -> None:
     if kind is None:
         raise BadUsage("option `columns` is allowed only if face is records")
     known = {column.name for column in RECORD_TABLES[kind].columns}
-    unknown = [name for name in columns if name not in known]
-    if unknown:
-        raise BadUsage(f"option `columns` names no column of {kind}, column=`{unknown[0]}`")
+    for name in columns:
+        if name not in known and not is_promoted_name(name):
+            raise _no_column(name, kind)
+
+
+def _no_column(name: str, kind: Kind) -> BadUsage:
+    return BadUsage(f"option `columns` names no column of {kind}, column=`{name}`")
+
+
+def _with_promoted(options: SourceOptions, schema: Any = None) -> SourceOptions:  # noqa: ANN401 - pyspark's StructType
+    """Return options with the promoted columns of the store, or those of them in a schema."""
+    kind = options.kind
+    if kind is None:
+        return options
+    found = _read_store(options.store, read_promotions).records
+    promoted = [promoted_column(one) for one in found if one.kind == kind]
+    if schema is not None:
+        promoted = [column for column in promoted if column.name in schema.names]
+    whole = replace(options, promoted=tuple(promoted))
+    have = {column.name for column in whole.table.columns}
+    for name in options.columns or ():
+        if name not in have:
+            raise _no_column(name, kind)
+    return whole
 
 
 def _positive(options: Mapping[str, str], name: str, fallback: int) -> int:
@@ -224,15 +250,15 @@ class SluiceSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> Any:  # noqa: ANN401 - pyspark's StructType, which has no types here
         """Return the schema of the rows."""
-        return spark_schema(parse_options(self.options).table)
+        return spark_schema(_with_promoted(parse_options(self.options)).table)
 
-    def reader(self, schema: Any) -> "SluiceReader":  # noqa: ANN401, ARG002
+    def reader(self, schema: Any) -> "SluiceReader":  # noqa: ANN401
         """Return the batch reader, which reads every pending entry of the queue."""
-        return SluiceReader(parse_options(self.options))
+        return SluiceReader(_with_promoted(parse_options(self.options), schema))
 
-    def streamReader(self, schema: Any) -> "SluiceStreamReader":  # noqa: ANN401, ARG002, N802
+    def streamReader(self, schema: Any) -> "SluiceStreamReader":  # noqa: ANN401, N802
         """Return the streaming reader."""
-        return SluiceStreamReader(parse_options(self.options))
+        return SluiceStreamReader(_with_promoted(parse_options(self.options), schema))
 
 
 class EntryPartition(InputPartition):  # type: ignore[misc]

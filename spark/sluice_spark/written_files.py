@@ -26,6 +26,8 @@ DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
 
 
 Scalar = int | float | str
+_BOUND_CHARS: Final = 32
+_GREATEST: Final = "\U0010ffff"
 
 
 class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
@@ -102,6 +104,7 @@ def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
     maximums: dict[str, Scalar] = {}
     nulls: dict[str, int] = {}
     wanted = {column.name for column in table.skipping_columns}
+    promoted = {column.name for column in table.promoted_columns}
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
         if name not in wanted:
@@ -117,12 +120,29 @@ def file_statistics(table: Table, metadata: pq.FileMetaData) -> dict[str, Any]:
         if bounded and len(bounded) == len(full):
             minimums[name] = _scalar(min(statistics.min for statistics in bounded))
             maximums[name] = _scalar(max(statistics.max for statistics in bounded))
+            if name in promoted:
+                _bound(name, minimums, maximums)
     return {
         "numRecords": metadata.num_rows,
         "minValues": minimums,
         "maxValues": maximums,
         "nullCount": nulls,
     }
+
+
+def _bound(name: str, minimums: dict[str, Scalar], maximums: dict[str, Scalar]) -> None:
+    """Cut long bounds of a text, which the log of the table repeats for each file.
+
+    The upper bound then ends in the greatest character, as Delta's own writers do it. Delta has no
+    bounds of booleans.
+    """
+    first, last = minimums[name], maximums[name]
+    if isinstance(first, bool):
+        del minimums[name], maximums[name]
+    if isinstance(first, str) and len(first) > _BOUND_CHARS:
+        minimums[name] = first[:_BOUND_CHARS]
+    if isinstance(last, str) and len(last) > _BOUND_CHARS:
+        maximums[name] = f"{last[:_BOUND_CHARS]}{_GREATEST}"
 
 
 def _groups(metadata: pq.FileMetaData) -> Iterable[int]:

@@ -6,13 +6,14 @@ Tests also run it in another process, which ends at a step of a commit as a kill
 import asyncio
 import multiprocessing
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from pyspark_sluice.offsets import read_lanes
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.tables import Table
+from sluice_protocol.fields import Kind
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import PendingBatch, read_pending_batches
@@ -26,6 +27,7 @@ from sluice_spark.failpoints import (
 )
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
 from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.ingest.promoted_columns import PromotedColumns
 from sluice_spark.ingest.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
@@ -67,10 +69,9 @@ def ingester(
     parallelism: int = 2,
     failpoint: FailPoint | None = None,
 ) -> Ingester:
-    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
-        return [
-            result for task in plan_tasks(url, rows, parallelism) for result in write_rows(task)
-        ]
+    def write(rows: Sequence[PendingBatch], tables: Mapping[Kind, Table]) -> list[TaskResult]:
+        tasks = plan_tasks(url, rows, parallelism, tables)
+        return [result for task in tasks for result in write_rows(task)]
 
     return Ingester(
         store_url=url,
@@ -89,6 +90,8 @@ def ingest_locally(
     with FencedConsumers(url, "spark") as consumers:
         snapshot = open_snapshot(url)
         consumers.open(snapshot.committed_through)
+        promoted = PromotedColumns(store_url=url, consumers=consumers, clock=SystemClock())
+        promoted.add_if_due()
         job = ingester(url, consumers, failpoint=failpoint)
         while rows := pending_rows(url):
             first: dict[int, int] = {}

@@ -13,25 +13,28 @@ from typing import Final
 from sluice_lake.data_files import DataFile
 from sluice_lake.tables import accepted_date
 from sluice_protocol.keys import ACTIVE_DELETES
+from sluice_protocol.promotions import Promotion
 from sluice_protocol.record_deletes import DeleteRecord, is_retention
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.compaction.delete_matches import sql_literal
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import read_known_deletes
+from sluice_store.stored_promotions import read_promotions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintenanceInput:
-    """The store's time, the retry horizon and every delete."""
+    """The store's time, the retry horizon, every delete and every promotion."""
 
     now_ns: int
     retry_horizon_s: int
     deletes: tuple[DeleteRecord, ...]
+    promotions: tuple[Promotion, ...] = ()
 
 
 async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
-    """Read the authority and every delete.
+    """Read the authority, every delete, and the promotions that can be decoded.
 
     Raises:
         InvalidRecord: Skipping a delete that cannot be decoded would keep deleted rows.
@@ -42,6 +45,7 @@ async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
         now_ns=date_ns,
         retry_horizon_s=authority.retry_horizon_s,
         deletes=tuple(await read_known_deletes(store)),
+        promotions=(await read_promotions(store)).records,
     )
 
 

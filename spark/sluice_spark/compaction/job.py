@@ -16,11 +16,13 @@ from functools import partial
 from typing import Final
 
 import structlog
+from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
-from sluice_lake.errors import CommitConflict
+from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.log_errors import read_transaction
+from sluice_lake.promoted import add_promoted, table_of
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, TABLES, Table
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
@@ -232,18 +234,27 @@ class _Compactor:
     def run(self, kind: Kind) -> None:
         """Compact one record table."""
         self.stop()
-        table = RECORD_TABLES[kind]
-        opened = find_table(self.store_url, table, for_writing=True)
+        opened = self._open(kind)
         if opened is None:
             return
+        table = table_of(opened, RECORD_TABLES[kind])
         before = list_files(opened, table)
         self.report.files_before += len(before)
         self._drop_duplicates(table)
         deletes = self._drop_deleted(kind, table)
         self._merge_small_files(table)
-        self._remove_repetitions(kind, deletes)
+        self._remove_repetitions(kind, table, deletes)
         self._record_applied(kind, deletes)
         self.report.files_after += len(self._files(table))
+
+    def _open(self, kind: Kind) -> DeltaTable | None:
+        """Open a record table, with the columns of all promotions unless nothing is written."""
+        if not self.settings.dry_run:
+            try:
+                add_promoted(self.store_url, kind, self.input.promotions)
+            except (CommitConflict, TableRefused) as error:
+                _log.warning("column_not_added", reason=str(error))
+        return find_table(self.store_url, RECORD_TABLES[kind], for_writing=True)
 
     def _files(self, table: Table) -> list[DataFile]:
         opened = find_table(self.store_url, table, for_writing=True)
@@ -292,8 +303,8 @@ class _Compactor:
             self.treated.update(file.path for file in added)
         return added
 
-    def _remove_repetitions(self, kind: Kind, deletes: FileDeletes) -> None:
-        settings, table = self.settings, RECORD_TABLES[kind]
+    def _remove_repetitions(self, kind: Kind, table: Table, deletes: FileDeletes) -> None:
+        settings = self.settings
         if not (
             (kind == "logs" and settings.dedupe) or (kind == "metrics" and settings.dedupe_metrics)
         ):
@@ -310,7 +321,7 @@ class _Compactor:
             treated=self.treated,
             dry_run=settings.dry_run,
             failpoint=self.failpoint,
-            replace=lambda table, plan: self._rewrite(table, plan) is not None,
+            replace=lambda _, plan: self._rewrite(table, plan) is not None,
         )
         self.report.repetitions += remover.run(lambda: self._selectable(self._files(table)))
 

@@ -21,6 +21,7 @@ from sluice_lake.data_files import DataFile, total_bytes
 from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.promoted import with_promoted_values
 from sluice_lake.schemas import arrow_schema, conform
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
 from sluice_protocol.system_clock import SystemClock, SystemIds
@@ -123,7 +124,7 @@ def rewrite(
     Raise `CommitConflict` if the files are no longer in the table: plan again. Raise `TableRefused`
     if fewer rows were read than the files contain.
     """
-    rows = read_files(spark, store_url, table, plan.files).drop("data_file")
+    rows = read_files(spark, store_url, table.without_promoted, plan.files).drop("data_file")
     frame = _kept_rows(rows, table, plan).selectExpr(
         "*", f"to_date(accepted_at) AS {ACCEPTED_DATE}"
     )
@@ -225,7 +226,10 @@ def _file_writer(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the fun
 def write_ordered(
     store_url: str, table: Table, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[WrittenFile]:
-    """Write rows that are ordered by date to one file per date, and yield the files."""
+    """Write rows that are ordered by date to one file per date, and yield the files.
+
+    Promoted columns are filled from the maps of the rows, also those of older files.
+    """
     schema = arrow_schema(table, partition=False)
     name = f"part-{SystemIds().ulid().lower()}.parquet"
     current: _OpenFile | None = None
@@ -234,7 +238,8 @@ def write_ordered(
             if current is not None:
                 yield _close_file(store_url, table, current)
             current = _open_file(store_url, table, day, name)
-        current.writer.write_table(rows.cast(schema), row_group_size=rows.num_rows)
+        whole = with_promoted_values(rows, table.promoted_columns)
+        current.writer.write_table(whole.cast(schema), row_group_size=rows.num_rows)
     if current is not None:
         yield _close_file(store_url, table, current)
 

@@ -8,15 +8,16 @@ import hashlib
 import random  # noqa: TID251 - the source of jitter is made here
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
 from sluice_lake.delta import find_table
-from sluice_lake.tables import DEAD_LETTERS
+from sluice_lake.tables import DEAD_LETTERS, Table
 from sluice_protocol.errors import BadUsage, Fenced
+from sluice_protocol.fields import Kind
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.worklists import PendingBatch
@@ -24,6 +25,7 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.ingest.descriptors import decode_descriptors
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
 from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
+from sluice_spark.ingest.promoted_columns import PromotedColumns
 from sluice_spark.ingest.redelivery import Redelivery
 from sluice_spark.ingest.supervision import QueryState, QuerySupervisor, RestartSettings
 from sluice_spark.ingest.write_tasks import plan_tasks, run_tasks
@@ -153,8 +155,8 @@ def _run(
     consumers: FencedConsumers,
     report: Callable[[QueryState, IngestTotals], None],
 ) -> IngestTotals:
-    def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
-        tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism)
+    def write(rows: Sequence[PendingBatch], tables: Mapping[Kind, Table]) -> list[TaskResult]:
+        tasks = plan_tasks(store_url, rows, session.sparkContext.defaultParallelism, tables)
         return run_tasks(session, tasks)
 
     ingester = Ingester(
@@ -168,15 +170,17 @@ def _run(
     sink = MicroBatchSink(ingester)
     checkpoints = _checkpoints(session, store_url, settings, consumers)
     letters = Redelivery(store_url=store_url, consumers=consumers, clock=ingester.clock)
+    promoted = PromotedColumns(store_url=store_url, consumers=consumers, clock=ingester.clock)
 
-    def redeliver() -> None:
+    def follow_store() -> None:
+        promoted.add_if_due()
         letters.check_if_due()
         ingester.totals.dead_letters_open = letters.open_letters
         ingester.totals.redelivered = letters.redelivered
 
     def observe(state: QueryState) -> None:
         if not state.trouble:
-            redeliver()
+            follow_store()
         report(state, ingester.totals)
 
     def start() -> Any:  # noqa: ANN401 - pyspark's query
@@ -187,7 +191,7 @@ def _run(
                 raise
             consumers.open(lambda lanes: open_snapshot(store_url).committed_through(lanes))
             _log.info("queue_reopened", register=fenced.register)
-        redeliver()
+        follow_store()
         return _start_query(session, store_url, settings, checkpoints, sink)
 
     supervisor = QuerySupervisor(

@@ -5,7 +5,7 @@ Delta refuses the commit and the round is retried. Files of an attempt that was 
 never read; VACUUM removes them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,7 @@ from sluice_lake.durable_files import require_durable
 from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
+from sluice_lake.promoted import table_of
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.fields import Kind
@@ -47,8 +48,8 @@ ATTEMPTS_MAX: Final = 8
 
 _log = structlog.get_logger("sluice.ingest")
 
-Writer = Callable[[Sequence[PendingBatch]], list[TaskResult]]
-"""Function that writes fresh rows on the executors."""
+Writer = Callable[[Sequence[PendingBatch], Mapping[Kind, Table]], list[TaskResult]]
+"""Function that writes fresh rows on the executors, to record tables with promoted columns."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +78,13 @@ class LakeSnapshot:
     store_url: str
     records: dict[Kind, DeltaTable]
     ledger: DeltaTable
+
+    @property
+    def tables(self) -> dict[Kind, Table]:
+        """The record tables with the promoted columns that these states have."""
+        return {
+            kind: table_of(opened, RECORD_TABLES[kind]) for kind, opened in self.records.items()
+        }
 
     def positions(self, lanes: Sequence[int]) -> TablePositions:
         """Return the positions of the tables in some lanes."""
@@ -188,7 +196,8 @@ class Ingester:
     def _commit(self, snapshot: LakeSnapshot, plan: IngestRound) -> None:
         self.failpoint.reach("before_write")
         started_ns = self.clock.monotonic_ns()
-        results = self.write(plan.fresh)
+        tables = snapshot.tables
+        results = self.write(plan.fresh, tables)
         self.failpoint.reach("after_write")
         # Writing takes minutes. A register that was replaced meanwhile assigns sequences again.
         self.consumers.check()
@@ -200,7 +209,7 @@ class Ingester:
         self._commit_dead_letters(plan, unreadable)
         unreadable_ids = {result.row_id for result in unreadable}
         for kind, versions in plan.record_versions.items():
-            table = RECORD_TABLES[kind]
+            table = tables[kind]
             added = [result for result in files if result.table == table.name]
             self.failpoint.reach(f"before_records_{kind}")
             commit_files(

@@ -6,7 +6,7 @@ writes them with pyarrow. Only results (file statistics, unreadable batches) ret
 """
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,9 @@ from sluice_lake.locations import (
     lake_location,
     open_filesystem,
 )
+from sluice_lake.promoted import with_promoted_values
 from sluice_lake.records import DecodedBatch, kept_batches, records_table
-from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, accepted_date
+from sluice_lake.tables import ACCEPTED_DATE, RECORD_TABLES, Table, accepted_date
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.fields import Kind
 from sluice_protocol.keys import accepted_key
@@ -53,11 +54,15 @@ _NS_PER_MS: Final = NS_PER_S // 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTask:
-    """The rows that one task writes, ordered by lane, sequence, position."""
+    """The rows that one task writes, ordered by lane, sequence, position.
+
+    `tables` are the record tables with their promoted columns.
+    """
 
     store_url: str
     part: int
     rows: tuple[PendingBatch, ...]
+    tables: Mapping[Kind, Table]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,13 +104,18 @@ class RecordFileWriter:
             yield self._close()
 
     @property
+    def _table(self) -> Table:
+        return self.task.tables[self.target.kind]
+
+    @property
     def _location(self) -> TableLocation:
-        return lake_location(self.task.store_url, RECORD_TABLES[self.target.kind].name)
+        return lake_location(self.task.store_url, self._table.name)
 
     def _flush(self) -> None:
         if not self._buffered:
             return
         table = records_table(self.target.kind, self._buffered)
+        table = with_promoted_values(table, self._table.promoted_columns)
         self._buffered.clear()
         self._buffered_bytes = 0
         if self._writer is None:
@@ -131,7 +141,7 @@ class RecordFileWriter:
         self._sink.close()
         metadata = self._writer.writer.metadata
         self._writer = None
-        table = RECORD_TABLES[self.target.kind]
+        table = self._table
         if self._location.is_local:
             sync_file(f"{self._location.uri}/{self._path}")
         return WrittenFile(
@@ -203,7 +213,12 @@ TASK_BYTES_MAX: Final = 256 * 1024 * 1024
 """Approximate maximum of frame bytes of a task, which bounds the cost of losing it."""
 
 
-def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -> list[WriteTask]:
+def plan_tasks(
+    store_url: str,
+    rows: Sequence[PendingBatch],
+    parallelism: int,
+    tables: Mapping[Kind, Table] = RECORD_TABLES,
+) -> list[WriteTask]:
     """Split rows, in their order, into tasks of about equal bytes for `parallelism` slots."""
     total = sum(row.manifest.frame_bytes for row in rows)
     wanted = min(parallelism, max(1, total // TASK_BYTES_MIN))
@@ -219,7 +234,7 @@ def plan_tasks(store_url: str, rows: Sequence[PendingBatch], parallelism: int) -
         cut[-1].append(row)
         taken += row.manifest.frame_bytes
     return [
-        WriteTask(store_url=store_url, part=part, rows=tuple(found))
+        WriteTask(store_url=store_url, part=part, rows=tuple(found), tables=tables)
         for part, found in enumerate(cut)
     ]
 

@@ -333,6 +333,7 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfGatewayAndReconcilerAndOperatorAndConsole: only gateway, reconciler, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfMaintainerAndOperator: only maintainer, operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
+# WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperatorAndConsole: only operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndCertifier: only gateway, reconciler, certifier may write here, whatever else an administrator of the account is allowed to do

@@ -1,0 +1,120 @@
+"""Promoted columns in a query: which it can use, which files have them, which files it rules out.
+
+A column is used only in files that are certain to have it, by their statistics. Other files, and
+pending batches, are searched in their maps, with the same results (ADR 46).
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from deltalake import DeltaTable
+
+from sluice_lake.data_files import DataFile, PromotedStats
+from sluice_lake.promoted import converted_text, table_of
+from sluice_lake.tables import Column, Table
+from sluice_query.engine import LAKE, QueryEngine
+from sluice_query.pruning import SelectedFiles, may_be_in
+from sluice_query.request import (
+    MAPS,
+    FieldList,
+    FilterOperator,
+    Histogram,
+    Query,
+    RecordField,
+    TopValues,
+)
+from sluice_query.sql import Promoted
+
+RUNS_MAX: Final = 8
+"""Sources of one query. Files that alternate more often are searched in their maps."""
+_SLACK: Final = 1e-14
+"""Numbers in the log of a table are decimal; a reader may round the last digits."""
+
+
+def usable_columns(query: Query, opened: DeltaTable, table: Table) -> dict[RecordField, Column]:
+    """Return the promoted columns of a state of a table that a query has a use for."""
+    columns = {column.promotes: column for column in table_of(opened, table).promoted_columns}
+    return {
+        one: columns[f"{one.column}.{one.key}"]
+        for one in _fields_of(query)
+        if f"{one.column}.{one.key}" in columns
+    }
+
+
+def _fields_of(query: Query) -> Iterator[RecordField]:
+    yield from (one.field for one in query.filters)
+    yield from (RecordField(name, key) for name in MAPS for key, _ in query.attributes)
+    if isinstance(query.view, TopValues):
+        yield query.view.field
+    if isinstance(query.view, Histogram) and query.view.by is not None:
+        yield query.view.by
+
+
+def may_match(file: DataFile, query: Query, promoted: Promoted) -> bool:
+    """Return False if the statistics of promoted columns show that no record of a file matches."""
+    for field, column in promoted.items():
+        stats = file.promoted.get(column.name)
+        wanted = [
+            str(one.value)
+            for one in query.filters
+            if one.field == field and one.operator is FilterOperator.EQUAL
+        ]
+        if stats is None or not wanted:
+            continue
+        if not any(_may_have(file, stats, column, text) for text in wanted):
+            return False
+    return True
+
+
+def _may_have(file: DataFile, stats: PromotedStats, column: Column, text: str) -> bool:
+    value = converted_text(text, column.type)
+    if value is None:  # the rows that have this text are null in the column
+        return stats.nulls > 0
+    if stats.nulls == file.records:
+        return False
+    if stats.bounds is None:
+        return True
+    first, last = stats.bounds
+    if isinstance(value, str) and isinstance(first, str) and isinstance(last, str):
+        return may_be_in(value, (first, last))
+    if isinstance(value, str) or isinstance(first, str) or isinstance(last, str):
+        return True
+    if isinstance(value, float):
+        first -= abs(first) * _SLACK + sys.float_info.min
+        last += abs(last) * _SLACK + sys.float_info.min
+    return first <= value <= last
+
+
+def register_runs(
+    engine: QueryEngine, query: Query, found: SelectedFiles, files: Sequence[DataFile]
+) -> dict[str, Promoted]:
+    """Register files as sources, each of files that have the promoted columns or of others.
+
+    Return the columns by the name of a source. The files keep their order where a bounded sample of
+    them is counted.
+    """
+    extended, columns = found.extended, tuple(found.promoted.values())
+    promoted: dict[str, Promoted] = {}
+    in_order = isinstance(query.view, TopValues | FieldList)
+    for number, (has_all, run) in enumerate(_runs(files, columns, in_order=in_order)):
+        name = f"{LAKE}_{number}"
+        whole = extended.with_promoted(columns) if extended and has_all else extended
+        engine.register_files(name, run, found.location, whole)
+        promoted[name] = found.promoted if has_all else {}
+    return promoted
+
+
+def _runs(
+    files: Sequence[DataFile], columns: Sequence[Column], *, in_order: bool
+) -> list[tuple[bool, tuple[DataFile, ...]]]:
+    def has_all(file: DataFile) -> bool:
+        return all(column.name in file.promoted for column in columns)
+
+    ordered = files if in_order else sorted(files, key=has_all, reverse=True)
+    runs = [(has, tuple(some)) for has, some in groupby(ordered, key=has_all)]
+    if len(runs) <= RUNS_MAX:
+        return runs
+    rest = tuple(file for _, run in runs[RUNS_MAX - 1 :] for file in run)
+    return [*runs[: RUNS_MAX - 1], (False, rest)]
