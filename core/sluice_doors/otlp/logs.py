@@ -108,7 +108,7 @@ def _log(log: OtlpLog, outer: Sources, received_ns: int, tally: Tally) -> LogRec
     fields = [pair for pair in stated if pair[1]]
     return LogRecord(
         ts_ns=time.ts_ns,
-        body="" if log.body == _NO_VALUE else value_text(log.body),
+        body="" if log.body == _NO_VALUE else str(value_text(log.body)),
         severity=severity or 0,
         attributes=merged([(OWN, pairs_of(log.attributes)), (FIELD, fields), *outer]),
     )
