@@ -1,13 +1,14 @@
-"""The attributes of a record, their values as text, its time, and the shared resource.
+"""The attributes of a record, the texts and types of their values, its time, and the resource.
 
 The sources of a record are its attributes, its fields, its scope and its resource, in this order.
 An earlier source keeps its name. A later value of the same name is renamed with the prefix of its
 source, or with a number if that is taken too. In a frame of several requests, what their resources
 do not share becomes attributes. The time is that of the record, of its observation, or of receipt.
 
-Values become text: strings as they are, all others as canonical JSON. Maps are sorted by key. A key
-that a map has twice is kept under `<key>#2`. Bytes are base64, and NaN and infinities are the
-strings of OTLP's JSON encoding.
+A value is its text, and what it is (`sluice_protocol.values`): strings as they are, all others as
+canonical JSON. Maps are sorted by key. A key that a map has twice is kept under `<key>#2`. Bytes
+are base64, and NaN and infinities are the strings of OTLP's JSON encoding. Values of a resource
+have no type, because whether a pair is in the resource depends on the records next to it.
 """
 
 import base64
@@ -36,12 +37,24 @@ from sluice_protocol.frame import RESOURCE_ENTRIES_MAX, Resource
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.records import attribute_columns
 from sluice_protocol.times import TS_END
+from sluice_protocol.values import (
+    NOT_FINITE,
+    BooleanText,
+    BytesText,
+    FloatText,
+    JsonText,
+    TypedText,
+    is_base64,
+    number_text,
+)
 
 
 def _kept(value: object) -> str:
-    """Return damaged JSON inside a value as a text."""
+    """Return damaged JSON inside a value, or what became a text before, as a text."""
     if isinstance(value, Unread):
         return value.text
+    if isinstance(value, TypedText):
+        return str(value)
     raise NotImplementedError(type(value).__name__)
 
 
@@ -81,14 +94,57 @@ def _with_decimals(value: object) -> object:
             return value
 
 
+def typed_text(value: object) -> str:
+    """Return the text of a value of JSON, of the class of its type."""
+    match value:
+        case TypedText():
+            return value
+        case str():
+            return value
+        case Unread():
+            return value.text
+        case bool():
+            return BooleanText("true" if value else "false")
+        case int() | float() | Decimal():
+            return number_text(json_text(value))
+        case _:
+            return nested_text(json_text(value))
+
+
+LEVELS_MAX: Final = 128
+"""Deeper JSON is a text, so that every reader of a value can read it."""
+_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{\[]|[}\]]', re.DOTALL)
+
+
+def nested_text(text: str) -> str:
+    """Return JSON with its type unless it has too many levels."""
+    if text.count("[") + text.count("{") > LEVELS_MAX:
+        depth = deepest = 0
+        for token in _BRACKETS.finditer(text):
+            depth += (token[0] in "{[") - (token[0] in "}]")
+            deepest = max(deepest, depth)
+        if deepest > LEVELS_MAX:
+            return text
+    return JsonText(text)
+
+
 def value_text(value: AnyValue) -> str:
-    """Return the text of a value."""
+    """Return the text of a value, of the class of its type."""
     if value.string_value is not None:
         return value.string_value
     if value.bytes_value is not None:
-        return value.bytes_value
-    plain = json_value(value)
-    return plain if isinstance(plain, str) else json_text(plain)
+        is_known = is_base64(value.bytes_value)
+        return BytesText(value.bytes_value) if is_known else value.bytes_value
+    if value.double_value is not None and value.int_value is None and value.bool_value is None:
+        plain = _double(value.double_value)
+        is_number = not isinstance(plain, str) or plain in NOT_FINITE
+        return FloatText(json_text_of(plain)) if is_number else str(plain)
+    return typed_text(json_value(value))
+
+
+def json_text_of(value: float | str) -> str:
+    """Return the text of a double that `json_double` has returned."""
+    return value if isinstance(value, str) else json_text(value)
 
 
 def json_value(value: AnyValue) -> object:  # noqa: PLR0911 - one for each type
@@ -144,16 +200,13 @@ def free_name(name: str, taken: "dict[str, object] | dict[str, str]", after: dic
     return f"{name}#{place}"
 
 
-_NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-
-
 def number(value: OtlpNumber | Decimal) -> float:
     """Return a number as a double.
 
     A text is a number by JSON's grammar, or NaN or an infinity as protobuf's JSON has them.
     """
     if isinstance(value, str):
-        if value in _NOT_FINITE:
+        if value in NOT_FINITE:
             return float(value)
         stated = decimal_of(value)
         if stated is None:
@@ -181,16 +234,15 @@ def _double(value: OtlpNumber) -> float | str:
 
 
 def json_double(value: float) -> float | str:
-    """Return a double as JSON represents it."""
+    """Return a double as JSON represents it; a text of the class of floats if it is not finite."""
     if math.isfinite(value):
         return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return FloatText("NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity")
 
 
 def double_text(value: float) -> str:
     """Return the text of a double: the shortest that reads as the same double."""
-    plain = json_double(value)
-    return plain if isinstance(plain, str) else json_text(plain)
+    return str(json_text_of(json_double(value)))
 
 
 EMPTY_KEY: Final = "sluice.empty_key"
@@ -287,7 +339,7 @@ def scope_pairs(scope: Scope, schema_url: str) -> list[tuple[str, str]]:
 
 
 def resource_pairs(resource: OtlpResource, schema_url: str) -> dict[str, str]:
-    """Return the attributes and fields of a resource by name."""
+    """Return the attributes and fields of a resource by name, as text."""
     stated = (
         ("otel.resource.schema_url", schema_url),
         ("otel.resource.dropped_attributes_count", count_text(resource.dropped_attributes_count)),
@@ -297,7 +349,8 @@ def resource_pairs(resource: OtlpResource, schema_url: str) -> dict[str, str]:
         ),
     )
     fields = [(key, value) for key, value in stated if value]
-    return merged([(OWN, pairs_of(resource.attributes)), (FIELD, fields)])
+    own = [(key, str(value)) for key, value in pairs_of(resource.attributes)]
+    return merged([(OWN, own), (FIELD, fields)])
 
 
 def outer_sources(

@@ -15,6 +15,7 @@ import cbor2
 import numpy as np
 
 from sluice_protocol.column_codings import encode_columns
+from sluice_protocol.column_slices import take_pairs
 from sluice_protocol.columns import (
     I32,
     I64,
@@ -228,12 +229,8 @@ def _sorted_attributes(columns: AttributeColumns | None) -> AttributeColumns | N
     order = pair_order(columns.offsets, keys, len(names))
     if order is None:
         return replace(columns, names=names, keys=keys)
-    return AttributeColumns(
-        names=names,
-        offsets=columns.offsets,
-        keys=keys[order],
-        values=take_texts(columns.values, order),
-    )
+    columns = replace(columns, names=names, keys=keys)
+    return take_pairs(columns, columns.offsets, order, take_texts(columns.values, order))
 
 
 def pair_order(offsets: I32, keys: U32, names_count: int) -> I64 | None:

@@ -122,7 +122,7 @@ def _repaired_attributes(attributes: Mapping[str, str], raw: dict[str, str]) -> 
     extra = dict(raw)
     for key, value in attributes.items():
         name = free_name(readable_key(key), found, after)
-        found[name] = readable(value)
+        found[name] = type(value)(readable(value))
         if not is_utf8(value):
             extra[f"{RAW_ATTRIBUTE}.{name}"] = base64_of(value)
     for key, value in {**extra, ERROR_ATTRIBUTE: NOT_UTF8}.items():

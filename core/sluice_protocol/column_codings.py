@@ -294,7 +294,7 @@ FORMS: Final = {
     FieldType.OPAQUE: TEXTS,
 }
 """The form of the column of each type of fields."""
-_ATTRIBUTES: Final = {"attrs": COUNTS, "attr_key": NAMES, "attr_val": TEXTS}
+_ATTRIBUTES: Final = {"attrs": COUNTS, "attr_key": NAMES, "attr_val": TEXTS, "attr_type": BYTES}
 
 
 def _forms_of(kind: RecordKind) -> dict[str, ColumnForm]:
@@ -377,6 +377,8 @@ def encode_columns(columns: Columns) -> dict[str, ColumnBytes]:
         parts["attrs"] = encode_counts(counts)
         parts["attr_key"] = encode_names(attributes.names, attributes.keys)
         parts["attr_val"] = encode_texts(attributes.values)
+        if attributes.types is not None:
+            parts["attr_type"] = encode_numbers(U8, attributes.types)
     return parts
 
 
@@ -445,4 +447,5 @@ def _attributes(raw: RawColumns, count: int) -> AttributeColumns | None:
         offsets=offsets_of(counts, pairs, "attrs"),
         keys=keys,
         values=decode_texts(*_column(raw, "attr_val"), pairs, "attr_val"),
+        types=decode_numbers(*raw["attr_type"], "attr_type") if "attr_type" in raw else None,
     )

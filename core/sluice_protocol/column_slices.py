@@ -5,9 +5,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from sluice_protocol.columns import (
     I32,
+    U8,
     U32,
     AttributeColumns,
     Columns,
@@ -18,6 +20,7 @@ from sluice_protocol.columns import (
     number_type,
 )
 from sluice_protocol.fields import FieldType
+from sluice_protocol.values import some_types
 
 _Any = TypeVar("_Any", bound=Columns)
 _Signal = TypeVar("_Signal", bound=SignalColumns)
@@ -71,6 +74,21 @@ def _attributes(
         offsets=(offsets - first).astype(np.int32),
         keys=keys,
         values=_texts(attributes.values, first, last),
+        types=None if attributes.types is None else some_types(attributes.types[first:last]),
+    )
+
+
+def take_pairs(
+    columns: AttributeColumns, offsets: I32, places: npt.NDArray[np.integer], values: TextColumn
+) -> AttributeColumns:
+    """Return the pairs at these places, with the records' new offsets and the values there."""
+    types = columns.types
+    return replace(
+        columns,
+        offsets=offsets,
+        keys=columns.keys[places],
+        values=values,
+        types=None if types is None else types[places],
     )
 
 
@@ -119,7 +137,8 @@ def columns_bytes(columns: SignalColumns) -> int:
     attributes, count = columns.attributes, len(columns)
     size_bytes = text_bytes(columns)
     if attributes is not None:
-        size_bytes += 4 * count + 8 * len(attributes.keys)
+        typed = attributes.types is not None
+        size_bytes += 4 * count + (8 + typed) * len(attributes.keys)
     return size_bytes + count * sum(_fixed_bytes(one.type) for one in columns.kind.fields)
 
 
@@ -195,4 +214,13 @@ def join_attributes(
         offsets=_join_offsets(offsets),
         keys=keys,
         values=_join_texts([one.values for one in known]),
+        types=_join_types(known),
+    )
+
+
+def _join_types(parts: Sequence[AttributeColumns]) -> U8 | None:
+    if all(one.types is None for one in parts):
+        return None
+    return np.concatenate(
+        [np.zeros(len(one.keys), np.uint8) if one.types is None else one.types for one in parts]
     )

@@ -25,6 +25,7 @@ from sluice_protocol.fields import (
     Kind,
     RecordKind,
 )
+from sluice_protocol.values import check_types
 
 FEW: Final = 64
 """Up to this many values, a list of Python costs less than a call of numpy."""
@@ -85,12 +86,14 @@ class AttributeColumns:
         offsets: i32[n + 1] into `keys` and `values`.
         keys: u32[m], an index into `names`.
         values: m UTF-8 strings.
+        types: u8[m], what each value is (`values.ValueType`); None if all are text.
     """
 
     names: tuple[str, ...]
     offsets: I32
     keys: U32
     values: TextColumn
+    types: U8 | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -229,6 +232,8 @@ def _check_attributes(columns: AttributeColumns | None, count: int) -> None:
     _check_text("attr_val", columns.values, pairs)
     _check_names("attr_key", columns.names, columns.keys)
     _check_key_once(columns)
+    if columns.types is not None:
+        check_types(columns.types, columns.values.offsets, columns.values.data)
 
 
 def _check_length(field: str, column: npt.NDArray[np.generic], count: int) -> None:

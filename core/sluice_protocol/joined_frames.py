@@ -25,6 +25,7 @@ from sluice_protocol.column_codings import (
 )
 from sluice_protocol.columns import (
     I32,
+    U8,
     U32,
     AttributeColumns,
     Columns,
@@ -87,21 +88,21 @@ class _Joiner:
             case FieldType.TEXT | FieldType.OPAQUE:
                 return self.texts(field.column, self.counts)
             case _:
-                return self.numbers(field.column, number_type(field.type))
+                return self.numbers(field.column, number_type(field.type), self.counts)
 
     def views(self, name: str) -> list[memoryview]:
         return [one[name].data for one in self.frames]
 
-    def numbers(self, name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def numbers(self, name: str, dtype: npt.DTypeLike, counts: _Ints) -> npt.NDArray[Any]:
         views = self.views(name)
         sizes = np.array([len(one) for one in views], dtype=np.int64)
-        if (sizes != self.counts * np.dtype(dtype).itemsize).any():
+        if (sizes != counts * np.dtype(dtype).itemsize).any():
             raise _NotJoined
         little = np.frombuffer(b"".join(views), np.dtype(dtype).newbyteorder("<"))
         return little.astype(dtype, copy=False)
 
     def times(self, name: str) -> _Ints:
-        found = self.numbers(name, np.int64)
+        found = self.numbers(name, np.int64, self.counts)
         sums = np.cumsum(found, dtype=np.int64)
         firsts = np.cumsum(self.counts) - self.counts
         before: _Ints = np.repeat(sums[firsts] - found[firsts], self.counts)
@@ -140,7 +141,7 @@ class _Joiner:
         return distinct, places[flat]
 
     def attributes(self) -> AttributeColumns | None:
-        if not {"attrs", "attr_key", "attr_val"} & self.frames[0].keys():
+        if not {"attrs", "attr_key", "attr_val", "attr_type"} & self.frames[0].keys():
             return None
         place, width = self.width("attrs", COUNTS.types)
         found, rests = self.heads("attrs", self.counts, width)
@@ -154,7 +155,17 @@ class _Joiner:
             offsets=_joined_offsets(found, self.counts, pairs),
             keys=keys,
             values=self.texts("attr_val", pairs),
+            types=self.types(pairs),
         )
+
+    def types(self, pairs: _Ints) -> U8 | None:
+        """Return what the values are; each frame has the column only if it needs it."""
+        if "attr_type" not in self.frames[0]:
+            return None
+        found = self.numbers("attr_type", np.uint8, pairs)
+        if not np.maximum.reduceat(found, np.cumsum(pairs) - pairs).all():
+            raise _NotJoined
+        return found
 
     def heads(
         self, name: str, counts: _Ints, width: np.dtype[np.unsignedinteger]

@@ -2,13 +2,14 @@
 
 `ts` is an RFC 3339 time or an integer of Unix ns, exact to the nanosecond both ways. Keys and
 values of entries are base64. JSON has no NaN and no infinity, so these are the strings `NaN`,
-`Infinity` and `-Infinity`.
+`Infinity` and `-Infinity`. Attributes are strings, numbers, booleans, objects, arrays or null;
+`attribute_types` names the type of those that JSON shows as another: bytes and such floats.
 """
 
 import base64
 import binascii
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -26,8 +27,18 @@ from sluice_protocol.errors import UNREADABLE_JSON, BadUsage, InvalidFrame
 from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
 from sluice_protocol.records import columns_from_rows
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
+from sluice_protocol.values import (
+    CLASSES,
+    LABELS,
+    TypedText,
+    is_shown_by_json,
+    json_of,
+    typed_values,
+    value_of_json,
+)
 
 _NotFinite = Literal["NaN", "Infinity", "-Infinity"]
+_NotInJson = Literal["float", "bytes"]
 _ENCODER: Final = msgspec.json.Encoder()
 _JSON_TYPES: Final[dict[FieldType, object]] = {
     FieldType.TIME: str | int,
@@ -58,7 +69,9 @@ def _line_type(kind: RecordKind) -> type[msgspec.Struct]:
                 (one.name, json_type if missing is not None else json_type | None, missing)
             )
     if kind.has_attributes:
-        others.append(("attributes", dict[str, str], msgspec.field(default_factory=dict)))
+        empty: dict[str, Any] = {}
+        others.append(("attributes", dict[str, msgspec.Raw], empty))
+        others.append(("attribute_types", dict[str, _NotInJson], empty))
     return msgspec.defstruct(
         "_Line", [*needed, *others], forbid_unknown_fields=True, omit_defaults=True
     )
@@ -88,9 +101,22 @@ def _rows(kind: RecordKind, lines: Iterable[str | bytes]) -> Iterator[dict[str, 
             continue
         try:
             line = msgspec.structs.asdict(decoder.decode(text))
-            yield line | {name: read(line[name]) for name, read in readers if read is not None}
+            line |= {name: read(line[name]) for name, read in readers if read is not None}
+            if kind.has_attributes:
+                line["attributes"] = _attributes_of(line["attributes"], line["attribute_types"])
+            yield line
         except (*UNREADABLE_JSON, UnicodeError, BadUsage, InvalidFrame) as error:
             raise BadUsage(f"line {number}: {error}") from error
+
+
+def _attributes_of(stated: Mapping[str, msgspec.Raw], types: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a line with their types."""
+    found = {key: value_of_json(one) for key, one in stated.items()}
+    for key, label in types.items():
+        if type(found.get(key)) is not str:
+            raise BadUsage(f"attribute_types names no string of attributes, key=`{key}`")
+        found[key] = CLASSES[LABELS.index(label)](found[key])
+    return found
 
 
 def _reader_of(field: Field) -> Callable[[Any], object] | None:
@@ -127,7 +153,10 @@ def ndjson_from_columns(columns: Columns) -> Iterator[str]:
         for one in columns.kind.fields
     }
     if isinstance(columns, SignalColumns):
-        values["attributes"] = attribute_rows(columns.attributes, count)
+        values["attributes"] = map(json_attributes, attribute_rows(columns.attributes, count))
+        values["attribute_types"] = map(
+            _types_not_in_json, attribute_rows(columns.attributes, count)
+        )
     for row in zip(*[values[name] for name in line.__struct_fields__], strict=True):
         yield _ENCODER.encode(line(*row)).decode()
 
@@ -173,6 +202,22 @@ def _json_number(value: float) -> float | _NotFinite:
     return value
 
 
+def json_attributes(attributes: Mapping[str, str]) -> dict[str, str | msgspec.Raw]:
+    """Return the attributes of a record for JSON, each value with its type."""
+    return {
+        key: json_of(value, value.type) if isinstance(value, TypedText) else value
+        for key, value in attributes.items()
+    }
+
+
+def _types_not_in_json(attributes: Mapping[str, str]) -> dict[str, str]:
+    return {
+        key: value.type.label
+        for key, value in attributes.items()
+        if isinstance(value, TypedText) and not is_shown_by_json(value, value.type)
+    }
+
+
 def attribute_rows(columns: AttributeColumns | None, count: int) -> Iterator[dict[str, str]]:
     """Yield the attributes of each record as a mapping, in the order of the columns."""
     if columns is None:
@@ -180,6 +225,6 @@ def attribute_rows(columns: AttributeColumns | None, count: int) -> Iterator[dic
         return
     edges = columns.offsets.tolist()
     names = [columns.names[key] for key in columns.keys.tolist()]
-    values = [value.decode() for value in columns.values.slices()]
+    values = typed_values([one.decode() for one in columns.values.slices()], columns.types)
     for start, end in itertools.pairwise(edges):
         yield dict(zip(names[start:end], values[start:end], strict=True))

@@ -30,6 +30,7 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import ENTRIES, LOGS, METRICS, SPANS, Field, FieldType, RecordKind
+from sluice_protocol.values import value_types
 
 RAW_ATTRIBUTE: Final = "sluice.raw"
 """The attribute with the original bytes, in base64, of a body that was not UTF-8."""
@@ -47,7 +48,7 @@ class LogRecord:
         ts_ns: Unix ns.
         body: The line; bytes that are not UTF-8 are replaced and kept in `sluice.raw`.
         severity: OpenTelemetry severity number, 0 (unspecified) to 24.
-        attributes: Attributes of this record.
+        attributes: Attributes of this record; a value that is no text is a `TypedText`.
     """
 
     ts_ns: int
@@ -65,7 +66,7 @@ class MetricPoint:
         name: Name of the metric.
         value: The value.
         type: 0 gauge, 1 delta, 2 cumulative.
-        attributes: Attributes of this point.
+        attributes: Attributes of this point; a value that is no text is a `TypedText`.
     """
 
     ts_ns: int
@@ -298,6 +299,7 @@ def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | N
         offsets=offsets,
         keys=np.array(keys, np.uint32),
         values=string_column("attr_val", values),
+        types=value_types(values),
     )
 
 
@@ -333,6 +335,7 @@ def shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeCol
         offsets=np.arange(count + 1, dtype=np.int32) * np.int32(width),
         keys=np.tile(one.keys, count),
         values=TextColumn(offsets=ends, data=one.values.data * count),
+        types=None if one.types is None else np.tile(one.types, count),
     )
 
 

@@ -20,7 +20,7 @@ import structlog
 
 from sluice_agent.spool.batching import RecordBlock, cost_bytes
 from sluice_agent.spool.format import JOURNAL_SOURCE, FileCheckpoint
-from sluice_doors.attributes import json_text
+from sluice_doors.attributes import typed_text
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
@@ -111,14 +111,14 @@ def _digits(value: object, end: int) -> int | None:
 
 
 def _text(value: object) -> str:
-    """Return a field as text; bytes that are not UTF-8 as surrogates."""
+    """Return a field as text with its type; bytes that are not UTF-8 as surrogates."""
     if isinstance(value, str):
         return value
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(one, int) and 0 <= one < 256 for one in value):  # noqa: PLR2004 - bytes
         return bytes(value).decode(errors="surrogateescape")
-    return json_text(value)
+    return typed_text(value)
 
 
 class EntryLines:

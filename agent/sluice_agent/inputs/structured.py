@@ -24,7 +24,7 @@ from sluice_doors.json.records import RecordFields, columns_of, names_size
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
 from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
-from sluice_protocol.column_slices import join_columns
+from sluice_protocol.column_slices import join_columns, take_pairs
 from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
@@ -256,9 +256,4 @@ def _attributes_in_order(
     np.cumsum(counts, out=offsets[1:])
     shifts = columns.offsets[:-1][order].astype(np.int64) - offsets[:-1]
     pairs = np.arange(int(offsets[-1]), dtype=np.int64) + np.repeat(shifts, counts)
-    return AttributeColumns(
-        names=columns.names,
-        offsets=offsets,
-        keys=columns.keys[pairs],
-        values=take_texts(columns.values, pairs),
-    )
+    return take_pairs(columns, offsets, pairs, take_texts(columns.values, pairs))

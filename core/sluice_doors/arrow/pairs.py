@@ -14,7 +14,8 @@ import pyarrow as pa
 from sluice_doors.arrow.texts import ArrowArray, NotPlain, check_text, lengths, text_of
 from sluice_doors.attributes import EMPTY_KEY, FIELD, free_name
 from sluice_doors.decoded import Tally
-from sluice_protocol.columns import I64, U32, AttributeColumns
+from sluice_protocol.columns import I64, U8, U32, AttributeColumns
+from sluice_protocol.values import some_types, value_types
 
 
 @dataclass(slots=True)
@@ -43,6 +44,7 @@ class PairSource:
     """One source of attributes.
 
     Renamed attributes start with `prefix`. Owner `i` has the pairs `offsets[i]:offsets[i + 1]`.
+    `types` is what the values are; None if all are text.
     `owner` is the owner of each record's pairs; None if record `i` has those of owner `i`.
     """
 
@@ -50,6 +52,7 @@ class PairSource:
     offsets: I64
     keys: U32
     values: ArrowArray
+    types: U8 | None = None
     owner: I64 | None = None
 
     def starts(self) -> I64:
@@ -78,13 +81,21 @@ def shared_source(
     offsets = np.zeros(len(rows) + 1, np.int64)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     try:
-        values = pa.array([value.encode() for row in rows for value in row.values()], pa.binary())
+        texts = [value for row in rows for value in row.values()]
+        values = pa.array([text.encode() for text in texts], pa.binary())
         for row in rows:
             "".join(row).encode()
     except UnicodeEncodeError as error:
         raise NotPlain from error
     keys = np.array([names.number(key) for row in rows for key in row], np.uint32)
-    return PairSource(prefix=prefix, offsets=offsets, keys=keys, values=values, owner=owner)
+    return PairSource(
+        prefix=prefix,
+        offsets=offsets,
+        keys=keys,
+        values=values,
+        types=value_types(texts),
+        owner=owner,
+    )
 
 
 def joined_attributes(
@@ -115,8 +126,22 @@ def joined_attributes(
     texts = text_of(values.take(pa.array(chosen)))
     check_text(texts)
     return AttributeColumns(
-        names=sorted_names, offsets=offsets.astype(np.int32), keys=keys, values=texts
+        names=sorted_names,
+        offsets=offsets.astype(np.int32),
+        keys=keys,
+        values=texts,
+        types=_types(filled, chosen),
     )
+
+
+def _types(sources: Sequence[PairSource], chosen: I64) -> U8 | None:
+    """Return what the chosen values are; None if all are text."""
+    if all(one.types is None for one in sources):
+        return None
+    every = np.concatenate(
+        [np.zeros(len(one.keys), np.uint8) if one.types is None else one.types for one in sources]
+    )
+    return some_types(every[chosen])
 
 
 def _chosen(sources: Sequence[PairSource], counts: Sequence[I64], offsets: I64) -> I64:

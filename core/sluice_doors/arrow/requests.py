@@ -18,7 +18,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from sluice_doors.arrow.pairs import Names, PairSource, shared_source
 from sluice_doors.arrow.pieces import NotCut, cut_request, find_records
-from sluice_doors.arrow.texts import ArrowArray, NotPlain, integers, list_offsets, value_texts
+from sluice_doors.arrow.texts import (
+    ArrowArray,
+    NotPlain,
+    integers,
+    list_offsets,
+    value_kinds,
+    value_texts,
+)
 from sluice_doors.attributes import (
     OWN,
     RESOURCE,
@@ -216,5 +223,6 @@ def own_pairs(listed: ArrowArray, names: Names, owner: I64 | None = None) -> Pai
         offsets=offsets if owner is None else np.append(offsets, offsets[-1]),
         keys=names.numbers_of(pairs.field("key")),
         values=value_texts(pairs.field("value")),
+        types=value_kinds(pairs.field("value")),
         owner=owner,
     )

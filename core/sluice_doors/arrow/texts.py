@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from sluice_doors.attributes import double_text, value_text
 from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.otlp.protobuf import read_array, read_map
-from sluice_protocol.columns import I32, TextColumn
+from sluice_protocol.columns import I32, U8, TextColumn
+from sluice_protocol.values import ValueType, some_types
 
 ArrowArray = Any
 """An array of pyarrow, which has no types."""
@@ -106,6 +107,31 @@ def value_texts(values: ArrowArray, *, unset: bytes = _NO_VALUE) -> ArrowArray:
         pa.scalar(unset, pa.binary()),
     ]
     return pc.coalesce(*parts)
+
+
+_KIND_OF: Final = {
+    "int_value": ValueType.INTEGER,
+    "double_value": ValueType.FLOAT,
+    "bool_value": ValueType.BOOLEAN,
+    "bytes_value": ValueType.BYTES,
+}
+
+
+def value_kinds(values: ArrowArray) -> U8 | None:
+    """Return the types of an array of OTLP values, like `attributes.value_text`.
+
+    None if all are text. What is neither text nor a number, a boolean or bytes is JSON, of at most
+    the hundred levels that protobuf allows.
+    """
+    strings = values.field("string_value")
+    if strings.null_count == 0:
+        return None
+    kinds = np.full(len(values), ValueType.JSON, np.uint8)
+    for name, kind in {"string_value": ValueType.TEXT, **_KIND_OF}.items():
+        column = values.field(name)
+        if column.null_count < len(column):
+            kinds[integers(column.is_valid())] = kind
+    return some_types(kinds)
 
 
 def _converted(values: ArrowArray) -> list[ArrowArray]:

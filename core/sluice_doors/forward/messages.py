@@ -21,6 +21,7 @@ from sluice_doors.attributes import (
     json_text,
     merged,
     shared_resource,
+    typed_text,
 )
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import (
@@ -42,7 +43,7 @@ from sluice_doors.forward.values import (
     time_of,
     value_spans,
 )
-from sluice_doors.json.records import event_record, value_as_text
+from sluice_doors.json.records import event_record
 from sluice_doors.rows import log_pieces
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord
 from sluice_protocol.times import TS_END, read_time
@@ -325,7 +326,7 @@ def _entry(data: bytes) -> _Entry:
 def _metadata(found: object) -> tuple[tuple[str, str], ...]:
     if not isinstance(found, dict):
         return ()
-    return tuple((METADATA_PREFIX + key_text(key), _text(value)) for key, value in found.items())
+    return tuple((METADATA_PREFIX + key_text(key), _typed(value)) for key, value in found.items())
 
 
 def _time(stated: object) -> int | None:
@@ -382,7 +383,11 @@ def _built(data: bytes) -> object:
 
 
 def _text(value: object) -> str:
+    return str(_typed(value))
+
+
+def _typed(value: object) -> str:
     try:
-        return value_as_text(json_form(value))
+        return typed_text(json_form(value))
     except RecursionError:
         return ""

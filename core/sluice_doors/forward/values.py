@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgpack
 
 from sluice_doors.attributes import free_name, json_double, json_text
+from sluice_protocol.values import BytesText
 
 _HOOKED_BYTES_MIN: Final = 1024 * 1024
 """Values from this size on are counted while they are built: an empty map of one byte takes 70."""
@@ -130,7 +131,7 @@ def bytes_text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return base64.b64encode(value).decode()
+        return BytesText(base64.b64encode(value).decode())
 
 
 def _extension(value: object) -> object:

@@ -13,7 +13,7 @@ from typing import Final, Literal, cast, get_args
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.attributes import json_text
+from sluice_doors.attributes import typed_text
 from sluice_doors.decoded import (
     REASON_CHARACTERS_MAX,
     BodyUnreadable,
@@ -188,10 +188,7 @@ class _Bulk:
 
     def _texts(self, stated: dict[str, object]) -> dict[str, str]:
         named = {"_index": self._index, **stated} if self._index else stated
-        return {
-            key.removeprefix("_"): one if isinstance(one, str) else json_text(one)
-            for key, one in named.items()
-        }
+        return {key.removeprefix("_"): typed_text(one) for key, one in named.items()}
 
     def _stated(self, stated: dict[str, object]) -> dict[str, str]:
         """Return what an action states, as attributes."""

@@ -17,7 +17,16 @@ from typing import Any, Final
 import msgspec
 from aiohttp import hdrs, web
 
-from sluice_doors.attributes import FIELD, OWN, RESOURCE, Pairs, json_text, merged, shared_resource
+from sluice_doors.attributes import (
+    FIELD,
+    OWN,
+    RESOURCE,
+    Pairs,
+    json_text,
+    merged,
+    shared_resource,
+    typed_text,
+)
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
@@ -240,13 +249,13 @@ def _log_event(
     ts_ns, _, fields = _time(event, _LOG_EVENT, received_ns, tally)
     extracted = event.get("extractedFields")
     own = [
-        (f"aws.log.event.{key}", value_as_text(value))
+        (f"aws.log.event.{key}", typed_text(value))
         for key, value in event.items()
         if key not in {"timestamp", "message"}
         and not (key == "extractedFields" and isinstance(extracted, dict))
     ]
     if isinstance(extracted, dict):
-        own += [(key, value_as_text(value)) for key, value in extracted.items()]
+        own += [(key, typed_text(value)) for key, value in extracted.items()]
     message = event.get("message")
     return LogRecord(
         ts_ns=ts_ns,
@@ -275,7 +284,7 @@ def _time(
     if not key:
         return received_ns, "", ()
     tally.unreadable += 1
-    return received_ns, key, [(key, value_as_text(found[key])), (ERROR_ATTRIBUTE, BAD_TIME)]
+    return received_ns, key, [(key, typed_text(found[key])), (ERROR_ATTRIBUTE, BAD_TIME)]
 
 
 REQUEST_ID_HEADER: Final = "X-Amz-Firehose-Request-Id"

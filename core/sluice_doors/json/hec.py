@@ -27,6 +27,7 @@ from sluice_doors.attributes import (
     merged,
     number,
     shared_resource,
+    typed_text,
 )
 from sluice_doors.decoded import (
     ERROR_ATTRIBUTE,
@@ -199,7 +200,7 @@ class _Reader:
         if isinstance(fields, dict):
             indexed = _flat_texts(fields)
         else:
-            indexed = [] if fields is None else [("fields", value_as_text(fields))]
+            indexed = [] if fields is None else [("fields", typed_text(fields))]
         sources = ((FIELDS, indexed), (FIELD, stated), (RESOURCE, metadata))
         row = event_record(plain, ts_ns=ts_ns, sources=sources)
         self.log_tally.add(row.attributes, str(row.body))
@@ -249,7 +250,7 @@ class _Reader:
         if stated is None:
             return self.received_ns, ()
         tally.unreadable += 1
-        return self.received_ns, [("time", value_as_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
+        return self.received_ns, [("time", typed_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
 
 
 def _stated_time(stated: object, event: Mapping[str, object]) -> object:
@@ -291,7 +292,7 @@ def _number(value: object) -> float | None:
 
 
 def _flat_texts(found: Mapping[str, object]) -> list[tuple[str, str]]:
-    return [(key, value_as_text(value)) for key, value in flat_fields(found, "").items()]
+    return [(key, typed_text(value)) for key, value in flat_fields(found, "").items()]
 
 
 def _events(body: bytes) -> Iterator[_Event]:

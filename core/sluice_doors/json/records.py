@@ -23,16 +23,25 @@ from typing import Any, Final
 
 import numpy as np
 
-from sluice_doors.attributes import EMPTY_KEY, OWN, Pairs, free_name, json_text, merged
+from sluice_doors.attributes import (
+    EMPTY_KEY,
+    OWN,
+    Pairs,
+    free_name,
+    json_text,
+    merged,
+    typed_text,
+)
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.json.values import Unread
 from sluice_doors.rows import repaired_log
-from sluice_protocol.columns import AttributeColumns, LogColumns
+from sluice_protocol.columns import U8, AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
 from sluice_protocol.times import read_number, read_time
 from sluice_protocol.units import NS_PER_S
+from sluice_protocol.values import TypedText, ValueType, some_types
 
 DEPTH_MAX: Final = 16
 """Objects deeper than this are JSON text, so that keys have a bounded length."""
@@ -125,14 +134,14 @@ def record_of(
     if ts_ns is not None and shows_all(flat[key]):
         del flat[key]
     attributes = {
-        name or EMPTY_KEY: value if type(value) is str else json_text(value)
+        name or EMPTY_KEY: value if type(value) is str else typed_text(value)
         for name, value in flat.items()
         if value is not None or name not in fields.time
     }
     after: dict[str, int] = {}
     if wrong is not None:
         tally.unreadable += 1
-        text = wrong if isinstance(wrong, str) else json_text(wrong)
+        text = typed_text(wrong)
         attributes[free_name(key, attributes, after)] = text
         attributes[free_name(ERROR_ATTRIBUTE, attributes, after)] = BAD_TIME
     for name, text in extra.items():
@@ -380,14 +389,14 @@ class _Built:
 
     def columns(self) -> LogColumns:
         """Return the columns; raise `InvalidFrame` if text is not UTF-8."""
-        values = list(chain.from_iterable(self._parts))
+        values, types = _typed_texts(list(chain.from_iterable(self._parts)))
         self._tally.add_sizes(len(values), 0)
         received_ns = self._fields.received_ns
         return LogColumns(
             ts=np.array([received_ns if at is None else at for at in self._times], np.int64),
-            body=string_column("body", _texts(self._bodies, missing="")),
+            body=string_column("body", _body_texts(self._bodies)),
             severity=None,
-            attributes=_attribute_columns(self._shapes, _texts(values, missing="null")),
+            attributes=_attribute_columns(self._shapes, values, types),
         )
 
 
@@ -400,17 +409,34 @@ def any_record(value: object, fields: RecordFields, tally: Tally) -> LogRecord:
     return raw_record(json_text(value), NOT_OBJECT, fields, tally, {})
 
 
-def _texts(values: list[Any], *, missing: str) -> list[str]:
+def _body_texts(values: list[Any]) -> list[str]:
     if set(map(type, values)) <= {str}:
         return values
-    return [one if type(one) is str else missing if one is None else _text(one) for one in values]
+    return ["" if one is None else value_as_text(one) for one in values]
 
 
-def _text(value: object) -> str:
-    return str(value) if type(value) is int else json_text(value)
+def _typed_texts(values: list[Any]) -> tuple[list[str], U8 | None]:
+    """Return values as texts, in place, and their types; None if all are text."""
+    classes = list(map(type, values))
+    if set(classes) <= {str}:
+        return values, None
+    others = [place for place, one in enumerate(classes) if one is not str]
+    kinds: list[int] = []
+    for place in others:
+        if classes[place] is int:
+            kinds.append(ValueType.INTEGER)
+            values[place] = str(values[place])
+        else:
+            text = values[place] = typed_text(values[place])
+            kinds.append(text.type if isinstance(text, TypedText) else ValueType.TEXT)
+    types = np.zeros(len(values), np.uint8)
+    types[others] = kinds
+    return values, some_types(types)
 
 
-def _attribute_columns(shapes: Sequence[_Shape], values: list[str]) -> AttributeColumns | None:
+def _attribute_columns(
+    shapes: Sequence[_Shape], values: list[str], types: U8 | None
+) -> AttributeColumns | None:
     distinct = list(dict.fromkeys(shapes))
     names = sorted(set().union(*(shape.names for shape in distinct)))
     if not names:
@@ -435,6 +461,7 @@ def _attribute_columns(shapes: Sequence[_Shape], values: list[str]) -> Attribute
         offsets=offsets,
         keys=keys,
         values=string_column("attr_val", values),
+        types=types,
     )
 
 
@@ -453,7 +480,7 @@ def event_record(
     body_key = _EVENT.message_of(flat)
     message = None if body_key is None else flat.pop(body_key)
     attributes = {
-        key: value if type(value) is str else value_as_text(value) for key, value in flat.items()
+        key: value if type(value) is str else typed_text(value) for key, value in flat.items()
     }
     if "" in attributes or any(pairs for _, pairs in sources):
         attributes = merged([(OWN, list(attributes.items())), *sources])
@@ -462,7 +489,5 @@ def event_record(
 
 
 def value_as_text(value: object) -> str:
-    """Return a text as it is, and any other value as canonical JSON text."""
-    if isinstance(value, Unread):
-        return value.text
-    return value if type(value) is str else json_text(value)
+    """Return a text as it is, and any other value as canonical JSON text, without its type."""
+    return value if type(value) is str else str(typed_text(value))

@@ -35,6 +35,7 @@ from sluice_doors.arrow.texts import (
     integers,
     list_offsets,
     text_of,
+    value_kinds,
     value_texts,
 )
 from sluice_doors.attributes import EMPTY_KEY, OWN, RESOURCE, SCOPE, Sources, merged
@@ -51,11 +52,12 @@ from sluice_doors.otlp.metrics import (
 )
 from sluice_doors.otlp.protobuf import METRICS_REQUEST, message_type, metrics_at
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_slices import join_columns
+from sluice_protocol.column_slices import join_columns, take_pairs
 from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns, NameColumn
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
+from sluice_protocol.values import CLASSES
 
 Flags = npt.NDArray[np.bool_]
 _VALUE, _CREATED, _CREATED_TOGETHER, _METADATA = range(4)
@@ -229,7 +231,8 @@ class NumberPoints:
                     description=description,
                 )
                 known[one] = len(rows)
-                rows.append(merged([(OWN, pairs), (OWN, metadata)]))
+                typed = [(key, CLASSES[kind](value)) for key, value, kind in metadata]
+                rows.append(merged([(OWN, pairs), (OWN, typed)]))
             kind.append(known[one])
         return rows, np.array(kind, np.int64)
 
@@ -266,7 +269,8 @@ def _texts(values: ArrowArray, plain: Flags) -> list[str]:
         raise NotPlain from error
 
 
-def _metadata(listed: ArrowArray, plain: Flags) -> list[tuple[tuple[str, str], ...]]:
+def _metadata(listed: ArrowArray, plain: Flags) -> list[tuple[tuple[str, str, int], ...]]:
+    """Return the keys, values and types of the metadata of each of these metrics."""
     pairs = listed.flatten()
     if not len(pairs):
         return [()] * int(plain.sum())
@@ -275,13 +279,12 @@ def _metadata(listed: ArrowArray, plain: Flags) -> list[tuple[tuple[str, str], .
     every = np.ones(len(pairs), np.bool_)
     keys = [f"metadata.{key or EMPTY_KEY}" for key in _texts(pairs.field("key"), every)]
     values = _texts(value_texts(pairs.field("value")), every)
+    kinds = value_kinds(pairs.field("value"))
+    found = list(
+        zip(keys, values, [0] * len(keys) if kinds is None else kinds.tolist(), strict=True)
+    )
     edges = list_offsets(listed).tolist()
-    return [
-        tuple(
-            zip(keys[edges[one] : edges[one + 1]], values[edges[one] : edges[one + 1]], strict=True)
-        )
-        for one in np.flatnonzero(plain).tolist()
-    ]
+    return [tuple(found[edges[one] : edges[one + 1]]) for one in np.flatnonzero(plain).tolist()]
 
 
 def _numbered(metrics: list[str], rows: _Rows) -> tuple[tuple[str, ...], U32]:
@@ -387,12 +390,8 @@ def _taken(columns: MetricColumns, order: I64) -> MetricColumns:
         np.cumsum(counts, out=offsets[1:])
         moved = attributes.offsets[:-1][order] - offsets[:-1]
         places = np.repeat(moved, counts) + np.arange(offsets[-1])
-        attributes = replace(
-            attributes,
-            offsets=offsets,
-            keys=attributes.keys[places],
-            values=text_of(binary_array(attributes.values).take(pa.array(places))),
-        )
+        values = text_of(binary_array(attributes.values).take(pa.array(places)))
+        attributes = take_pairs(attributes, offsets, places, values)
     return replace(
         columns,
         ts=columns.ts[order],

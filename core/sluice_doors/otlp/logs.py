@@ -92,7 +92,7 @@ def _log(log: OtlpLog | RawRecord, outer: Sources, received_ns: int, tally: Tall
         (RAW_ATTRIBUTE, partly[0]),
     )
     fields = [pair for pair in stated if pair[1]]
-    body = "" if log.body == _NO_VALUE else value_text(log.body)
+    body = "" if log.body == _NO_VALUE else str(value_text(log.body))
     attributes = merged([(OWN, pairs_of(log.attributes)), (FIELD, fields), *outer])
     tally.add(attributes, body)
     return LogRecord(ts_ns=time.ts_ns, body=body, severity=severity or 0, attributes=attributes)

@@ -8,6 +8,7 @@ from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST
 
 from sluice_doors.decoded import DecodedRecords, canonical, content_digest, take_texts
 from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_protocol.column_slices import take_pairs
 from sluice_protocol.columns import (
     AttributeColumns,
     LogColumns,
@@ -29,12 +30,9 @@ def shuffled(columns: AttributeColumns, seed: int) -> AttributeColumns:
     place = np.argsort(names).astype(np.uint32)
     edges = columns.offsets.tolist()
     pairs = np.concatenate([rng.permutation(np.arange(a, b)) for a, b in pairwise(edges)])
-    return AttributeColumns(
-        names=tuple(columns.names[one] for one in names),
-        offsets=columns.offsets,
-        keys=place[columns.keys][pairs],
-        values=take_texts(columns.values, pairs),
-    )
+    taken = take_pairs(columns, columns.offsets, pairs, take_texts(columns.values, pairs))
+    named = tuple(columns.names[one] for one in names)
+    return replace(taken, names=named, keys=place[taken.keys])
 
 
 def test_the_order_of_names_and_pairs_does_not_change_the_digest() -> None:

@@ -403,7 +403,7 @@ def test_binary_text_of_fluentd_is_text(wrap: str) -> None:
     body = msgpack.packb([b"tag", 5, record], use_bin_type=True)
     (found,) = lines(records_of("forward", body))
     assert (found["body"] if wrap == "body" else found["attributes"]) == {
-        "body": "grün", "attribute": {"key": "grün"}, "list": {"list": '["grün"]'},
+        "body": "grün", "attribute": {"key": "grün"}, "list": {"list": ["grün"]},
         "nested": {"n.k": "grün"},
     }[wrap]  # fmt: skip
     other = msgpack.packb(["tag", 5, {"message": b"\xff\x00"}], use_bin_type=True)

@@ -181,7 +181,7 @@ def test_a_collision_keeps_the_records_value_and_renames_the_others() -> None:
     (found,) = decode_otlp_logs(body, JSON, received_ns=NOW)
     assert found.resource == ()
     assert [line["attributes"] for line in lines((found,))] == [
-        {"a": "1", "duplicate.a": "2", "sluice.empty_key": "true", "resource.a": name}
+        {"a": "1", "duplicate.a": 2, "sluice.empty_key": True, "resource.a": name}
         for name in ("r1", "r2")
     ]
 

@@ -51,7 +51,7 @@ from sluice_protocol.ndjson import ndjson_from_columns
 LATER = {
     "observed_ts": TIMES,
     "severity_text": NAMES,
-    "attr_type": BYTES,
+    "attr_unit": BYTES,
     "trace_id": TEXTS,
     "span_events": COUNTS,
 }
@@ -66,7 +66,7 @@ def _later_frame(*, compress: bool) -> bytes:
     parts = encode_columns(columns) | {
         "observed_ts": encode_times(OBSERVED),
         "severity_text": encode_names(("WARN", "fatal"), np.array([0, 1, 0], np.uint32)),
-        "attr_type": encode_numbers(U8, np.array([0, 3, 1], np.uint8)),
+        "attr_unit": encode_numbers(U8, np.array([0, 3, 1], np.uint8)),
         "trace_id": encode_texts(columns.body),
         "span_events": encode_counts(np.array([0, 300, 7], np.int64)),
     }
@@ -85,7 +85,7 @@ def test_a_later_build_reads_its_columns(compress: bool) -> None:
     assert decode_times(raw["observed_ts"].data, "observed_ts").tolist() == OBSERVED.tolist()
     names, indexes = decode_names(*raw["severity_text"], 3, "severity_text")
     assert [names[at] for at in indexes] == ["WARN", "fatal", "WARN"]
-    assert decode_numbers(U8, raw["attr_type"].data, "attr_type").tolist() == [0, 3, 1]
+    assert decode_numbers(U8, raw["attr_unit"].data, "attr_unit").tolist() == [0, 3, 1]
     assert_same(decode_texts(*raw["trace_id"], 3, "trace_id"), logs().body)
     assert decode_counts(*raw["span_events"], "span_events").tolist() == [0, 300, 7]
 
