@@ -38,6 +38,7 @@ AGAIN_S: Final = (1.0, 30.0)
 """How soon `journalctl` is started again after it ended; the time doubles up to the second."""
 _READ_BYTES: Final = 256 * 1024
 _NS_PER_US: Final = 1000
+_US_PER_S: Final = 1_000_000
 _CURSOR: Final = "__CURSOR"
 _TIME: Final = "__REALTIME_TIMESTAMP"
 _BODY: Final = "MESSAGE"
@@ -54,16 +55,18 @@ class JournalEntries:
     cursor: str
 
 
-def journal_command(cursor: str, *, follow: bool, only_new: bool) -> list[str]:
+def journal_command(cursor: str, *, follow: bool, only_new: bool, since_s: int = 0) -> list[str]:
     """Return the command that prints the entries after a cursor, and new ones if `follow`.
 
-    Without a cursor they begin with the oldest, or if `only_new` with the last.
+    Without a cursor they begin at a time, or with the oldest, or if `only_new` with the last.
     """
     command = ["journalctl", "--output=json", "--all", "--quiet", "--no-pager"]
     if follow:
         command.append("--follow")
     if cursor:
         return [*command, "--no-tail", f"--after-cursor={cursor}"]
+    if since_s:
+        return [*command, "--no-tail", f"--since=@{since_s}"]
     return [*command, "--lines=1" if only_new else "--no-tail"]
 
 
@@ -164,6 +167,7 @@ class JournalInput:
         self._ports = ports
         self._skip_before_us = ports.clock.now_ns() // _NS_PER_US if only_new and not cursor else 0
         self._once = once
+        self._has_started = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read entries, and start `journalctl` again whenever it ends."""
@@ -173,11 +177,12 @@ class JournalInput:
             async with self._started() as process:
                 reading = asyncio.create_task(self._read(process))
                 stopping = asyncio.create_task(stop.wait())
-                await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                stopping.cancel()
-                if not reading.done():
+                try:
+                    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    stopping.cancel()
                     reading.cancel()
-                await asyncio.gather(reading, stopping, return_exceptions=True)
+                    await asyncio.gather(reading, stopping, return_exceptions=True)
                 if not reading.cancelled():
                     reading.result()
             if stop.is_set() or (self._once and process.returncode == 0):
@@ -192,8 +197,12 @@ class JournalInput:
     @contextlib.asynccontextmanager
     async def _started(self) -> AsyncIterator[Process]:
         command = journal_command(
-            self._cursor, follow=not self._once, only_new=bool(self._skip_before_us)
+            self._cursor,
+            follow=not self._once,
+            only_new=bool(self._skip_before_us),
+            since_s=self._skip_before_us // _US_PER_S if self._has_started else 0,
         )
+        self._has_started = True  # the last entry may then be later than other new ones
         try:
             process = await asyncio.create_subprocess_exec(
                 *command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL

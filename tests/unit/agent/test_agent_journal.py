@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -62,8 +63,8 @@ def test_an_entry_that_is_too_large_is_kept_in_pieces() -> None:
 
 
 def test_the_command_is_one_that_journalctl_accepts(tmp_path: Path) -> None:
-    for only_new in (False, True):
-        command = journal_command("", follow=False, only_new=only_new)
+    for only_new, since_s in ((False, 0), (True, 0), (True, 1_795_860_000)):
+        command = journal_command("", follow=False, only_new=only_new, since_s=since_s)
         try:
             subprocess.run([*command, "-D", tmp_path], check=True, capture_output=True, timeout=60)
         except FileNotFoundError:
@@ -136,6 +137,36 @@ def test_a_journalctl_that_ends_is_started_again(
     assert run.bodies == [b"message %d" % number for number in range(5)]
 
 
+def test_new_entries_are_read_after_a_journalctl_that_printed_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of the journal is not the only one that is new by then."""
+    monkeypatch.setattr("sluice_agent.inputs.journal.AGAIN_S", (0.01, 0.02))
+    journal = journalctl(tmp_path, monkeypatch)
+    program = tmp_path / "bin" / "journalctl"
+    works = program.read_text()
+    program.write_text(f"#!{sys.executable}\nimport sys\nsys.exit(1)\n")
+    new = [
+        {"__CURSOR": f"c{number}", "__REALTIME_TIMESTAMP": "8" * 16, "MESSAGE": f"new {number}"}
+        for number in range(2)
+    ]
+    journal.write_bytes(b"".join(json.dumps(one).encode() + b"\n" for one in new))
+    run, stop = Run(), asyncio.Event()
+
+    async def until_read() -> None:
+        running = asyncio.create_task(run.run(stop, once=False, only_new=True))
+        await asyncio.sleep(0.5)
+        program.write_text(works)
+        while not run.bodies:  # noqa: ASYNC110 - the input has no event
+            await asyncio.sleep(0.01)
+        stop.set()
+        await running
+
+    asyncio.run(asyncio.wait_for(until_read(), 60))
+    assert run.bodies == [b"new 0", b"new 1"]
+    assert "--since=@7" in journal_command("", follow=True, only_new=True, since_s=7)
+
+
 def test_a_machine_without_journalctl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadUsage, match="cannot run journalctl"):
@@ -155,10 +186,8 @@ def test_an_entry_that_cannot_be_stored_ends_the_input(
         asyncio.run(Full().run(asyncio.Event()))
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_backlog_delays_no_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
+@pytest.mark.parametrize("end", ["stop", "failure", "cancellation"])
+def test_a_backlog_delays_no_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """The pipe of `journalctl` is full when the agent stops, or its spool cannot be written."""
     journalctl(tmp_path, monkeypatch).write_bytes(b"".join(map(entry, range(20_000))))
 
@@ -168,18 +197,38 @@ def test_a_backlog_delays_no_end(
         class Blocked(Run):
             async def put(self, _: RecordBlock) -> None:
                 has_begun.set()
-                await asyncio.sleep(0.5 if fails else 60)
+                await asyncio.sleep(0.5 if end == "failure" else 60)
                 raise SpoolBroken("s", "the spool is closed")
 
         running = asyncio.create_task(Blocked().run(stop, once=False))
         await has_begun.wait()
         await asyncio.sleep(0.3)
-        if not fails:
+        if end == "stop":
             stop.set()
+        elif end == "cancellation":
+            running.cancel()
         await running
 
-    with pytest.raises(SpoolBroken) if fails else nullcontext():
+    raised = {"failure": SpoolBroken, "cancellation": asyncio.CancelledError}.get(end)
+    with pytest.raises(raised) if raised else nullcontext():
         asyncio.run(asyncio.wait_for(until_stopped(), 20))
+
+
+def test_an_input_that_waits_for_entries_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journalctl(tmp_path, monkeypatch).write_bytes(entry(1))
+
+    async def until_cancelled() -> None:
+        run = Run()
+        running = asyncio.create_task(run.run(asyncio.Event(), once=False))
+        while not run.bodies:  # noqa: ASYNC110 - the input has no event
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await running
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(asyncio.wait_for(until_cancelled(), 20))
 
 
 def test_once_ends_with_the_failure_of_journalctl(
