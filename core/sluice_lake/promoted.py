@@ -89,7 +89,9 @@ def with_promoted_values(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
         if column.name in rows.column_names:
             rows = rows.drop_columns([column.name])
         source, key = parse_promoted(column.promotes) or ("", "")
-        chunks = [converted(look_up(maps, key), column.type) for maps in rows.column(source).chunks]
+        chunks = [
+            converted(map_texts(maps, key), column.type) for maps in rows.column(source).chunks
+        ]
         rows = rows.append_column(column.name, pa.chunked_array(chunks, _ARROW[column.type]))
     return rows
 
@@ -102,7 +104,7 @@ _ARROW: Final = {
 }
 
 
-def look_up(maps: pa.MapArray, key: str) -> pa.Array:
+def map_texts(maps: pa.MapArray, key: str) -> pa.Array:
     """Return the text of each map under a key, null where it has none."""
     keys = maps.keys
     if pa.types.is_dictionary(keys.type):

@@ -52,7 +52,7 @@ def _fields_of(query: Query) -> Iterator[RecordField]:
         yield query.view.by
 
 
-def may_match(file: DataFile, query: Query, promoted: Promoted) -> bool:
+def may_have_value(file: DataFile, query: Query, promoted: Promoted) -> bool:
     """Return False if the statistics of promoted columns show that no record of a file matches."""
     for field, column in promoted.items():
         stats = file.promoted.get(column.name)

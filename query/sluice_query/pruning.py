@@ -115,13 +115,13 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
     if query.filters or query.attributes or query.view is not None:
-        from sluice_query.promoted import may_match, usable_columns  # noqa: PLC0415 - only for fields
+        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
     read = tuple(file for file in files if may_contain(file, query))
     if promoted:
-        read = tuple(file for file in read if may_match(file, query, promoted))
+        read = tuple(file for file in read if may_have_value(file, query, promoted))
     return SelectedFiles(
         location=location,
         read=read,

@@ -290,7 +290,7 @@ VALUES_MAX: Final = 1_000
 OPERATIONS_DEFAULT: Final = 1_000
 OPERATIONS_MAX: Final = 10_000
 SPANS_DEFAULT: Final = 10_000
-"""Spans of a trace that a client gets unless it asks for more."""
+"""Spans of a trace that a client gets if it states no limit."""
 NEIGHBOURS_DEFAULT: Final = 10
 NEIGHBOURS_MAX: Final = 1_000
 LIMIT_DEFAULT: Final = 1_000

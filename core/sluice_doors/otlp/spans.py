@@ -17,8 +17,8 @@ from sluice_doors.attributes import (
     json_map,
     json_text,
     merged,
+    otlp_time,
     pairs_of,
-    parse_time,
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
 from sluice_doors.otlp.messages import OtlpSpan, PartlyReadSpan, SpanEvent, SpanLink
@@ -59,7 +59,7 @@ def spans_from_groups(groups: Iterable[SpanGroup], *, received_ns: int) -> Decod
 def _span(span: OtlpSpan | RawRecord, outer: Sources, received_ns: int, tally: Tally) -> SpanRecord:
     if isinstance(span, RawRecord):
         return _raw_span(span, outer, received_ns, tally)
-    start_ns, end_ns = parse_time(span.start_time_unix_nano), parse_time(span.end_time_unix_nano)
+    start_ns, end_ns = otlp_time(span.start_time_unix_nano), otlp_time(span.end_time_unix_nano)
     tally.timed = tally.timed and bool(start_ns or end_ns)
     tally.add_sizes(_pairs_in(span.events) + _pairs_in(span.links), 0)
     own_error = BAD_TIME if start_ns is None or end_ns is None or _has_bad_time(span) else ""
@@ -110,7 +110,7 @@ def _raw_span(record: RawRecord, outer: Sources, received_ns: int, tally: Tally)
 
 
 def _has_bad_time(span: OtlpSpan) -> bool:
-    return any(parse_time(one.time_unix_nano) is None for one in span.events)
+    return any(otlp_time(one.time_unix_nano) is None for one in span.events)
 
 
 def _pairs_in(parts: Collection[SpanEvent] | Collection[SpanLink]) -> int:
@@ -125,7 +125,7 @@ def _list_text(parts: Iterable[dict[str, object]]) -> str:
 
 
 def _event(event: SpanEvent) -> dict[str, object]:
-    at_ns = parse_time(event.time_unix_nano)
+    at_ns = otlp_time(event.time_unix_nano)
     return {
         "ts": format_rfc3339(at_ns) if at_ns else "",
         "time_unix_nano": str(event.time_unix_nano) if at_ns is None else "",

@@ -17,7 +17,7 @@ from sluice_lake.promoted import (
     add_promoted,
     converted,
     converted_text,
-    look_up,
+    map_texts,
     promoted_column,
     table_of,
     with_promoted_values,
@@ -108,7 +108,7 @@ def test_a_key_is_found_as_in_a_mapping(
         items = array.items.dictionary_encode()
         array = pa.MapArray.from_arrays(array.offsets, keys, items)
         maps = [one or {} for one in maps]
-    found = look_up(array.slice(start, count), "k").to_pylist()
+    found = map_texts(array.slice(start, count), "k").to_pylist()
     assert found == [(one or {}).get("k") for one in maps[start : start + count]]
 
 
