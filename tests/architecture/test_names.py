@@ -30,7 +30,6 @@ def test_no_class_name_has_two_meanings() -> None:
 
 ONE_FOR_EACH = {
     "open_url": "kind of store",
-    "log_groups": "encoding of OTLP",
     "metric_groups": "encoding of OTLP",
     "probe_endpoints": "protocol whose clients probe",
     "columns_of_lines": "protocol that sends lines",
