@@ -54,8 +54,8 @@ class QueryOptions:
         agent: Only records of these agents.
         attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
         filter: Only records with a field of this value: `FIELD=VALUE`, `FIELD!=VALUE`,
-            `FIELD=~PATTERN`, `'severity>=17'`, `'duration_ns>=250ms'`, `FIELD` for any value,
-            `!FIELD` for none. Quote it: a shell would write a file for `>`.
+            `FIELD=~PATTERN`, `'attributes.status >= 500'`, `'duration_ns>=250ms'`, `FIELD` for any
+            value, `!FIELD` for none. Quote it: a shell would write a file for `>`.
         histogram: Print the number of records over time as bars.
         by: Divide each bar by the values of this field, or a series by `agent_id`.
         top: Print the most frequent values of this field.

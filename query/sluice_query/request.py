@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
@@ -27,13 +28,17 @@ FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.
 """The fields of all kinds; kinds that have a name in common have the same field."""
 NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
-_ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
+_ORDERED: Final = (
+    f"{', '.join([*NUMBERS, *(f'{one}.KEY' for one in MAPS[:-1])])} and {MAPS[-1]}.KEY"
+)
 _LONG_END: Final = 2**63
+_PLAIN: Final = r'[^=!<>~"]*[^=!<>~" ]'
+"""A key without quotes. It does not end with a space, which is typed before an operator."""
 FIELD_PATTERN: Final = (
-    r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
+    rf'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>{_PLAIN})))?'
 )
 _FIELD: Final = re.compile(FIELD_PATTERN, re.DOTALL)
-_PLAIN_KEY: Final = re.compile(r'[^=!<>~"]+', re.DOTALL)
+_PLAIN_KEY: Final = re.compile(_PLAIN, re.DOTALL)
 _SHOWN_CHARS_MAX: Final = 80
 
 
@@ -57,6 +62,11 @@ class RecordField:
     def is_number(self) -> bool:
         """Whether its values are numbers."""
         return self.column in NUMBERS
+
+    @property
+    def has_order(self) -> bool:
+        """Whether its values are numbers, or texts of a sender, which may be numbers."""
+        return self.is_number or self.key is not None
 
 
 def parse_field(text: str, kind: Kind) -> RecordField:
@@ -139,7 +149,8 @@ ORDER_OPERATORS: Final = frozenset(
     }
 )
 _FILTER: Final = re.compile(
-    rf"(?P<absent>!?){FIELD_PATTERN}(?:(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*))?",
+    rf"(?P<absent>!?){FIELD_PATTERN}"
+    r"(?:(?P<space> *)(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*)| *)",
     re.DOTALL,
 )
 _LONG: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -151,23 +162,30 @@ _UNITS_NS: Final = {
     "d": 86_400 * NS_PER_S,
 }
 DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
-_NUMBER: Final = re.compile(
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?(?:inf|nan)",
-    re.ASCII | re.IGNORECASE,
+NUMBER_PATTERN: Final = (
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
 )
+"""The texts that are numbers, of filters and of senders, alike in Python and in RE2."""
+_NUMBER: Final = re.compile(f"{NUMBER_PATTERN}|[+-]?(?i:nan)")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """One condition; `value` is empty for `EXISTS` and `ABSENT`."""
+    """One condition; `value` is empty for `EXISTS` and `ABSENT`.
+
+    The order of a field with texts is that of the numbers among them, and `value` a `Decimal`.
+    """
 
     field: RecordField
     operator: FilterOperator
-    value: str | float = ""
+    value: str | float | Decimal = ""
 
 
 def parse_filter(text: str, kind: Kind) -> RecordFilter:
-    """Return the condition of a text."""
+    """Return the condition of a text.
+
+    Spaces before the operator are part of neither side, and then those after it are not either.
+    """
     check_encodable(text)
     found = _FILTER.fullmatch(text)
     if found is None:
@@ -179,16 +197,17 @@ def parse_filter(text: str, kind: Kind) -> RecordFilter:
     if found["absent"]:
         raise BadUsage(f"a filter with `!` has no value: use FIELD!=VALUE, field=`{field.name}`")
     operator = FilterOperator(found["operator"])
-    if operator in ORDER_OPERATORS and not field.is_number:
+    value = found["value"].lstrip(" ") if found["space"] else found["value"]
+    if operator in ORDER_OPERATORS and not field.has_order:
         raise BadUsage(
             f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
             f" operator=`{operator}`"
         )
-    if not field.is_number:
-        return RecordFilter(field, operator, found["value"])
+    if not field.is_number and operator not in ORDER_OPERATORS:
+        return RecordFilter(field, operator, value)
     if operator in PATTERN_OPERATORS:
         raise BadUsage(f"a number does not match a pattern: use = or >=, field=`{field.name}`")
-    number = _parse_number(field, found["value"])
+    number = _parse_number(field, value.strip(" "))
     if operator in ORDER_OPERATORS and math.isnan(number):
         raise BadUsage(f"NaN has no order: use = or !=, field=`{field.name}`")
     return RecordFilter(field, operator, number)
@@ -211,8 +230,8 @@ def parse_duration(text: str) -> int:
     return int(found[1]) * _UNITS_NS[found[2]]
 
 
-def _parse_number(field: RecordField, text: str) -> float:
-    if FIELDS[field.column].type is FieldType.LONG:
+def _parse_number(field: RecordField, text: str) -> float | Decimal:
+    if field.key is None and FIELDS[field.column].type is FieldType.LONG:
         # A double would change a duration above 104 days.
         exact = parse_duration(text) if DURATION.fullmatch(text) else _integer_of(text)
         if exact is not None and -_LONG_END <= exact < _LONG_END:
@@ -221,7 +240,7 @@ def _parse_number(field: RecordField, text: str) -> float:
         number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
         meant = f": {text} is {number}" if number else ""
         raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
-    return float(text)
+    return float(text) if field.key is None else Decimal(text)
 
 
 def _integer_of(text: str) -> int | None:

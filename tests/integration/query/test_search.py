@@ -27,7 +27,15 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import QueryTimedOut
-from sluice_query.request import Aggregate, Series
+from sluice_query.request import (
+    Aggregate,
+    FieldList,
+    Histogram,
+    RecordField,
+    Series,
+    TopValues,
+    parse_filter,
+)
 from sluice_query.result import QueryResult
 from sluice_query.settings import QuerySettings
 
@@ -132,6 +140,36 @@ def test_each_condition_selects_its_records_in_lake_and_pending_batches(
         ({"attributes": (("service.name", "web"),), "agents": ("host-2",)}, ["get /c 404"]),
     ):
         assert bodies(run_query(place, make_query(**conditions))) == wanted, conditions
+
+
+@pytest.mark.parametrize("ingested", [False, True])
+def test_attributes_are_compared_as_numbers_in_lake_and_pending_batches(
+    place: Deployment, ingested: bool
+) -> None:
+    """In records, counts, histograms and values; a text that is no number does not match."""
+    for start, status in enumerate(("200", "500", "503.5", "9007199254740993", "5xx", "")):
+        place.deliver([log_batch([f"r{start}"], start=start, attributes={"status": status})])
+    place.deliver([log_batch(["none"], start=9)])
+    if ingested:
+        ingest_locally(place.url)
+    for text, wanted in (
+        ("attributes.status >= 500", ["r1", "r2", "r3"]),
+        ("attributes.status>500.0", ["r2", "r3"]),
+        ("attributes.status > 9007199254740992", ["r3"]),
+        ("attributes.status <= 5e2", ["r0", "r1"]),
+        ("resource.service.name < 1", []),
+    ):
+        filters = (parse_filter(text, "logs"),)
+        assert bodies(run_query(place, make_query(filters=filters))) == wanted, text
+        counted = run_query(place, make_query(filters=filters, stats_only=True))
+        assert counted.summary.results == len(wanted)
+        for view in (
+            Histogram(step_ns=MINUTE_NS),
+            TopValues(field=RecordField("body")),
+            FieldList(),
+        ):
+            found = run_query(place, make_query(filters=filters, view=view))
+            assert found.summary.results == len(wanted), (text, view)
 
 
 def test_stats_only_returns_counts_and_times_without_records(place: Deployment) -> None:
