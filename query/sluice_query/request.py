@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import StrEnum
 from typing import Final
 
@@ -27,13 +28,17 @@ FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.
 """The fields of all kinds; kinds that have a name in common have the same field."""
 NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
-_ORDERED: Final = f"{', '.join(NUMBERS[:-1])} and {NUMBERS[-1]}"
+_ORDERED: Final = (
+    f"{', '.join([*NUMBERS, *(f'{one}.KEY' for one in MAPS[:-1])])} and {MAPS[-1]}.KEY"
+)
 _LONG_END: Final = 2**63
+_PLAIN: Final = r'[^=!<>~"]*[^=!<>~" ]'
+"""A key without quotes. It does not end with a space, which is typed before an operator."""
 FIELD_PATTERN: Final = (
-    r'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>[^=!<>~"]+)))?'
+    rf'(?P<column>[a-z_]+)(?:\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<plain>{_PLAIN})))?'
 )
 _FIELD: Final = re.compile(FIELD_PATTERN, re.DOTALL)
-_PLAIN_KEY: Final = re.compile(r'[^=!<>~"]+', re.DOTALL)
+_PLAIN_KEY: Final = re.compile(_PLAIN, re.DOTALL)
 _SHOWN_CHARS_MAX: Final = 80
 
 
@@ -58,9 +63,15 @@ class RecordField:
         """Whether its values are numbers."""
         return self.column in NUMBERS
 
+    @property
+    def has_order(self) -> bool:
+        """Whether its values are numbers, or texts of a sender, which may be numbers."""
+        return self.is_number or self.key is not None
+
 
 def parse_field(text: str, kind: Kind) -> RecordField:
     """Return the field of a name; raise `BadUsage` if records of the kind have no such field."""
+    check_encodable(text)
     found = _FIELD.fullmatch(text)
     if found is None:
         raise unknown_field(text, kind)
@@ -139,7 +150,8 @@ ORDER_OPERATORS: Final = frozenset(
     }
 )
 _FILTER: Final = re.compile(
-    rf"(?P<absent>!?){FIELD_PATTERN}(?:(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*))?",
+    rf"(?P<absent>!?){FIELD_PATTERN}"
+    r"(?:(?P<space> *)(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*)| *)",
     re.DOTALL,
 )
 _LONG: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
@@ -151,23 +163,30 @@ _UNITS_NS: Final = {
     "d": 86_400 * NS_PER_S,
 }
 DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
-_NUMBER: Final = re.compile(
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?(?:inf|nan)",
-    re.ASCII | re.IGNORECASE,
+NUMBER_PATTERN: Final = (
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
 )
+"""The texts that are numbers, of filters and of senders, alike in Python and in RE2."""
+_NUMBER: Final = re.compile(f"{NUMBER_PATTERN}|[+-]?(?i:nan)")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """One condition; `value` is empty for `EXISTS` and `ABSENT`."""
+    """One condition; `value` is empty for `EXISTS` and `ABSENT`.
+
+    The order of a field with texts is that of the numbers among them, and `value` a `Decimal`.
+    """
 
     field: RecordField
     operator: FilterOperator
-    value: str | float = ""
+    value: str | float | Decimal = ""
 
 
 def parse_filter(text: str, kind: Kind) -> RecordFilter:
-    """Return the condition of a text."""
+    """Return the condition of a text.
+
+    Spaces before the operator are part of neither side, and then those after it are not either.
+    """
     check_encodable(text)
     found = _FILTER.fullmatch(text)
     if found is None:
@@ -179,16 +198,17 @@ def parse_filter(text: str, kind: Kind) -> RecordFilter:
     if found["absent"]:
         raise BadUsage(f"a filter with `!` has no value: use FIELD!=VALUE, field=`{field.name}`")
     operator = FilterOperator(found["operator"])
-    if operator in ORDER_OPERATORS and not field.is_number:
+    value = found["value"].lstrip(" ") if found["space"] else found["value"]
+    if operator in ORDER_OPERATORS and not field.has_order:
         raise BadUsage(
             f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
             f" operator=`{operator}`"
         )
-    if not field.is_number:
-        return RecordFilter(field, operator, found["value"])
+    if not field.is_number and operator not in ORDER_OPERATORS:
+        return RecordFilter(field, operator, value)
     if operator in PATTERN_OPERATORS:
         raise BadUsage(f"a number does not match a pattern: use = or >=, field=`{field.name}`")
-    number = _parse_number(field, found["value"])
+    number = _parse_number(field, value.strip(" "))
     if operator in ORDER_OPERATORS and math.isnan(number):
         raise BadUsage(f"NaN has no order: use = or !=, field=`{field.name}`")
     return RecordFilter(field, operator, number)
@@ -211,8 +231,8 @@ def parse_duration(text: str) -> int:
     return int(found[1]) * _UNITS_NS[found[2]]
 
 
-def _parse_number(field: RecordField, text: str) -> float:
-    if FIELDS[field.column].type is FieldType.LONG:
+def _parse_number(field: RecordField, text: str) -> float | Decimal:
+    if field.key is None and FIELDS[field.column].type is FieldType.LONG:
         # A double would change a duration above 104 days.
         exact = parse_duration(text) if DURATION.fullmatch(text) else _integer_of(text)
         if exact is not None and -_LONG_END <= exact < _LONG_END:
@@ -221,7 +241,7 @@ def _parse_number(field: RecordField, text: str) -> float:
         number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
         meant = f": {text} is {number}" if number else ""
         raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
-    return float(text)
+    return float(text) if field.key is None else Decimal(text)
 
 
 def _integer_of(text: str) -> int | None:
@@ -296,6 +316,7 @@ NEIGHBOURS_MAX: Final = 1_000
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
 STEPS_MAX: Final = 100_000
+SPLITS_MAX: Final = 10
 PATTERN_BYTES_MAX: Final = 1_000
 FIRST_NS: Final = UnixNs(-(1 << 63) + (1 << 56))
 """Before any record, Unix ns; a margin of two years below it still is a 64-bit number."""
@@ -340,7 +361,7 @@ def plain_name(parameter: str) -> str:
 
 
 class Aggregate(StrEnum):
-    """How the points of one step become one value."""
+    """How the numbers of one step become one value."""
 
     AVG = "avg"
     MIN = "min"
@@ -348,19 +369,32 @@ class Aggregate(StrEnum):
     SUM = "sum"
     COUNT = "count"
     LAST = "last"
+    P50 = "p50"
+    P90 = "p90"
+    P95 = "p95"
+    P99 = "p99"
+
+    @property
+    def quantile(self) -> float | None:
+        """Its rank among the sorted numbers, 0 to 1; None if it is no quantile."""
+        return int(self[1:]) / 100 if self[1:].isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A series to compute from the points of one metric.
+    """A series to compute from the numbers that a field of the records has.
 
-    A `raw` series is computed from samples only, without rollups.
+    Attributes:
+        metric: Only the samples of this metric.
+        by: Fields; each combination of their values has a separate series.
+        raw: Whether it is computed from samples only, without rollups.
     """
 
-    metric: str
     step_ns: int
+    metric: str | None = None
+    of: RecordField = RecordField("value")
     aggregate: Aggregate = Aggregate.AVG
-    by_agent: bool = False
+    by: tuple[RecordField, ...] = ()
     raw: bool = False
 
 
@@ -472,14 +506,15 @@ def _check_text(query: Query, name: ParameterName) -> None:
 
 
 def _check_series(query: Query, series: Series, name: ParameterName) -> None:
-    if query.kind != "metrics":
-        raise BadUsage(
-            f"a series is computed from metrics: omit {name('kind')} or {name('metric')}"
-        )
-    if query.filters:
-        raise BadUsage(f"a series has no filters: use {name('attribute')} or {name('agent')}")
+    if series.metric is not None and query.kind != "metrics":
+        raise BadUsage(f"a metric is a series of metrics: omit {name('kind')} or {name('metric')}")
+    if not series.of.has_order:
+        raise BadUsage(f"only {_ORDERED} are numbers, {name('of')}=`{series.of.name}`")
     if query.stats_only:
-        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
+        of = "of" if series.metric is None else "metric"
+        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name(of)}")
+    if len(series.by) > SPLITS_MAX:
+        raise BadUsage(f"at most {SPLITS_MAX} times: {name('by')}, times=`{len(series.by)}`")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)
     if steps > STEPS_MAX:
         raise BadUsage(

@@ -7,13 +7,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from decimal import Decimal
 from typing import Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.request import FIELDS, MAPS, FilterOperator, Query, RecordField, RecordFilter
+from sluice_query.request import (
+    FIELDS,
+    MAPS,
+    NUMBER_PATTERN,
+    FilterOperator,
+    Query,
+    RecordField,
+    RecordFilter,
+)
 
 SqlValue = str | int | float | list[str] | list[int]
 Promoted = Mapping[RecordField, Column]
@@ -73,6 +82,23 @@ def field_sql(field: RecordField, promoted: Promoted = _NONE) -> SqlStatement:
     return SqlStatement(known.name)
 
 
+_IS_NUMBER_TEXT: Final = f"regexp_full_match({{0}}, '{NUMBER_PATTERN}')"
+
+
+def number_sql(field: RecordField) -> SqlStatement:
+    """Return the expression for the number that a field has, a double; NULL without one.
+
+    A text is the double nearest to its number.
+    """
+    value = field_sql(field)
+    if field.is_number:
+        return SqlStatement(f"{value.text}::DOUBLE", value.values)
+    number = _IS_NUMBER_TEXT.format(value.text)
+    return SqlStatement(
+        f"CASE WHEN {number} THEN TRY_CAST({value.text} AS DOUBLE) END", value.values * 2
+    )
+
+
 def filter_conditions(
     filters: Sequence[RecordFilter], promoted: Promoted = _NONE
 ) -> list[SqlStatement]:
@@ -88,10 +114,12 @@ def filter_conditions(
 
 
 def _condition(one: RecordFilter, promoted: Promoted) -> SqlStatement:
+    value = field_sql(one.field, promoted)
+    if isinstance(one.value, Decimal):
+        return _order_condition(one.operator, value, one.value)
     if one.field.column == "value" and not isinstance(one.value, str):
         return _number_condition(one.operator, one.value)
-    value = field_sql(one.field, promoted)
-    found = _text_or_level_condition(one, value.text, value.values)
+    found = _text_or_level_condition(one, value, one.value)
     column = promoted.get(one.field)
     return found if column is None else _by_column(one, column, found)
 
@@ -119,9 +147,9 @@ def _by_column(one: RecordFilter, column: Column, found: SqlStatement) -> SqlSta
 
 
 def _text_or_level_condition(
-    one: RecordFilter, text: str, values: tuple[SqlValue, ...]
+    one: RecordFilter, value: SqlStatement, wanted: str | float
 ) -> SqlStatement:
-    given = (one.value,)
+    text, values, given = value.text, value.values, (wanted,)
     match one.operator:
         case FilterOperator.EXISTS:
             return SqlStatement(f"{text} IS NOT NULL", values)
@@ -154,6 +182,67 @@ def _number_condition(operator: FilterOperator, number: float) -> SqlStatement:
     if unequal:
         return SqlStatement(f"(value <> ? OR {_IS_NAN})", (number,))
     return SqlStatement(f"(value {operator} ? AND {IS_NUMBER})", (number,))
+
+
+_POSITIVE: Final = "regexp_matches({0}, '^[+]?[0.]*[1-9iI]')"
+_NEGATIVE: Final = "regexp_matches({0}, '^-[0.]*[1-9iI]')"
+_INFINITE: Final = "regexp_matches({0}, '[yYfF]$')"
+_DIGITS: Final = "regexp_replace({0}, '[eE].*|[^0-9]', '', 'g')"
+_EXPONENT: Final = (
+    "length(regexp_extract({0}, '^[+-]?([0-9]*)', 1))"
+    " + coalesce(TRY_CAST(regexp_extract({0}, '[eE](.*)', 1) AS INT), 0)"
+    f" - length({_DIGITS}) + length(ltrim({_DIGITS}, '0'))"
+)
+"""The power of ten of a number that is written as 0.DIGITS, the first of them not 0."""
+_EXACT_DIGITS: Final = 15
+"""Two different numbers of so many digits have different doubles, within 10^±290."""
+_EXACT_TO: Final = Decimal("1e290")
+
+
+def _order_condition(operator: FilterOperator, value: SqlStatement, limit: Decimal) -> SqlStatement:
+    """Return the condition that a text is a number on one side of a limit; any other is on none.
+
+    The comparison is exact: rounding to doubles keeps the order, so different doubles decide, and
+    between equal ones, which are few, the digits.
+    """
+    greater = operator in (FilterOperator.GREATER, FilterOperator.AT_LEAST)
+    strict = operator in (FilterOperator.GREATER, FilterOperator.LESS)
+    # Each comparison is whether the number is further from zero than the limit, or the opposite.
+    upwards = limit > 0 if limit else greater == strict
+    away = greater == upwards
+    number = f"TRY_CAST({value.text} AS DOUBLE)"
+    by_digits = _is_beyond(value, limit, upwards=upwards, or_equal=strict != away)
+    text = f"{number} {'>' if greater else '<'} ? OR ({number} = ? AND {'' if away else 'NOT '}"
+    of_number = (*value.values, float(limit))
+    return SqlStatement(
+        f"({_IS_NUMBER_TEXT.format(value.text)} AND ({text}{by_digits.text})))",
+        (*value.values, *of_number, *of_number, *by_digits.values),
+    )
+
+
+def _is_beyond(
+    value: SqlStatement, limit: Decimal, *, upwards: bool, or_equal: bool
+) -> SqlStatement:
+    """Return the condition that a number is further from zero than a limit, on its side of it.
+
+    The doubles of both are equal. The side of a limit of 0 is that of `upwards`.
+    """
+    text, once = value.text, value.values
+    side = (_POSITIVE if upwards else _NEGATIVE).format(text)
+    infinite = _INFINITE.format(text)
+    if not limit:
+        return SqlStatement(side, once)
+    if limit.is_infinite():
+        return SqlStatement(infinite, once) if or_equal else SqlStatement("false")
+    digits = "".join(map(str, limit.as_tuple().digits)).strip("0")
+    exact = len(digits) <= _EXACT_DIGITS and 1 / _EXACT_TO < abs(limit) < _EXACT_TO
+    short = f"WHEN length({text}) <= {_EXACT_DIGITS} THEN {or_equal} " if exact else ""
+    found = f"{_EXPONENT.format(text)}, trim({_DIGITS.format(text)}, '0')"
+    return SqlStatement(
+        f"CASE {short}WHEN {side} THEN {infinite} OR ({found}) {'>=' if or_equal else '>'} (?, ?)"
+        " ELSE false END",
+        (*once * (8 if exact else 7), limit.adjusted() + 1, digits),
+    )
 
 
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
@@ -231,7 +320,7 @@ def condition(
         parts.append(SqlStatement(f"{_ACCEPTED_NS} >= ?", (query.accepted_from_ns,)))
     parts += [_attribute(key, value, promoted) for key, value in query.attributes]
     parts += filter_conditions(query.filters, promoted)
-    if query.series is not None:
+    if query.series is not None and query.series.metric is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
         parts.append(text_condition(query, query.text))

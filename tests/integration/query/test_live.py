@@ -18,7 +18,7 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_query.following import LiveRecordsClient, ReconcilerUnreachable, follow_live
-from sluice_query.request import Query
+from sluice_query.request import Query, parse_filter
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_operator_app
@@ -57,7 +57,7 @@ async def gathered(found: AsyncIterator[list[object]], count: int) -> list[objec
 
 
 def test_a_live_follower_returns_each_matching_record_once(tmp_path: Path) -> None:
-    """Text, agents and deletes apply as in any query."""
+    """Text, agents, filters and deletes apply as in any query."""
     place = deployment(tmp_path)
     now_ns = SystemClock().now_ns()  # the reconciler keeps only what was accepted lately
     secrets = DeleteRecord(
@@ -70,18 +70,26 @@ def test_a_live_follower_returns_each_matching_record_once(tmp_path: Path) -> No
     async def run() -> list[object]:
         async with open_store(place.url) as store:
             await store.create(delete_key(secrets.delete_id), encode_record(secrets))
-        wanted = make_query(text="err(or)? [0-9]", regex=True, agents=("host-1", "host-2"))
+        slow = parse_filter("attributes.ms >= 5", "logs")
+        agents = ("host-1", "host-2")
+        wanted = make_query(text="err(or)? [0-9]", regex=True, agents=agents, filters=(slow,))
         async with following(place, wanted, token="s3cret", live_bytes_max=1 << 20) as found:
             await asyncio.to_thread(
-                place.accept, [log_batch(["err 1", "fine", "err 2 secret"], at_ns=now_ns)]
+                place.accept,
+                [
+                    log_batch(
+                        ["err 1", "fine", "err 2 secret"], attributes={"ms": "5.0"}, at_ns=now_ns
+                    )
+                ],
             )
             first = await gathered(found, 1)
             await asyncio.to_thread(
                 place.accept,
                 [
-                    log_batch(["error 3"], start=3, attributes={"k": "v"}, at_ns=now_ns),
-                    log_batch(["error 4"], agent="host-2", at_ns=now_ns),
-                    log_batch(["error 5"], agent="host-3", at_ns=now_ns),
+                    log_batch(["error 3"], start=3, attributes={"ms": "12"}, at_ns=now_ns),
+                    log_batch(["error 4"], agent="host-2", attributes={"ms": "5"}, at_ns=now_ns),
+                    log_batch(["error 5"], agent="host-3", attributes={"ms": "5"}, at_ns=now_ns),
+                    log_batch(["error 6"], start=4, attributes={"ms": "4.9"}, at_ns=now_ns),
                     metric_batch([1.0], start=9),
                 ],
             )

@@ -4,8 +4,9 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from sluice_protocol.fields import Kind
 from sluice_query.engine import QueryEngine, open_engine
 from sluice_query.pruning import literals_of, required_texts
 from sluice_query.request import (
+    ORDER_OPERATORS,
     FilterOperator,
     RecordField,
     RecordFilter,
@@ -28,6 +30,8 @@ from sluice_query.request import (
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.sql import SqlStatement, filter_conditions
+
+EXISTS: Final = FilterOperator.EXISTS
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,30 @@ from sluice_query.sql import SqlStatement, filter_conditions
         ),
         ("value<-1.5e3", "metrics", RecordFilter(RecordField("value"), FilterOperator.LESS, -1500)),
         ("severity", "logs", RecordFilter(RecordField("severity"), FilterOperator.EXISTS)),
+        (
+            "severity < 17 ",
+            "logs",
+            RecordFilter(RecordField("severity"), FilterOperator.LESS, 17),
+        ),
+        (
+            "attributes.status >= 500",
+            "logs",
+            RecordFilter(
+                RecordField("attributes", "status"), FilterOperator.AT_LEAST, Decimal(500)
+            ),
+        ),
+        (
+            'resource."a b "<1.50e3',
+            "metrics",
+            RecordFilter(RecordField("resource", "a b "), FilterOperator.LESS, Decimal("1.50e3")),
+        ),
+        (
+            "attributes.a b  =  x y ",
+            "logs",
+            RecordFilter(RecordField("attributes", "a b"), FilterOperator.EQUAL, "x y "),
+        ),
+        ("body =~ x$", "logs", RecordFilter(RecordField("body"), FilterOperator.MATCHES, "x$")),
+        ("attributes.a ", "logs", RecordFilter(RecordField("attributes", "a"), EXISTS)),
         (
             "!attributes.a.b c",
             "logs",
@@ -85,7 +113,12 @@ def test_a_filter_is_a_field_an_operator_and_a_value(
         ("severity=\u0661", "logs", "must be a number"),
         ("severity=~1", "logs", "a number does not match a pattern"),
         ("value>=NaN", "metrics", "NaN has no order"),
-        ("body<x", "logs", "only severity, value and duration_ns have an order"),
+        ("body<x", "logs", "only severity, value, duration_ns, attributes.KEY and resource.KEY"),
+        ("attributes.a>=x", "logs", "must be a number, field=`attributes.a`, value=`x`"),
+        ("attributes.a>= ", "logs", "must be a number"),
+        ("attributes.a>1_000", "logs", "must be a number"),
+        ("attributes.a>0x10", "logs", "must be a number"),
+        ("attributes.a>NaN", "logs", "NaN has no order"),
         ("!body=x", "logs", "a filter with `!` has no value"),
         ("body=\ud800", "logs", "not valid UTF-8"),
     ],
@@ -95,7 +128,9 @@ def test_another_text_is_refused(text: str, kind: Kind, message: str) -> None:
         parse_filter(text, kind)
 
 
-@pytest.mark.parametrize("key", ["a", "a.b", "a=b", 'a"b', "", "ä !", "a\\b", "<>", "~"])
+@pytest.mark.parametrize(
+    "key", ["a", "a.b", "a=b", 'a"b', "", "ä !", "a\\b", "<>", "~", " a", "a ", " "]
+)
 def test_the_name_of_a_field_means_the_field(key: str) -> None:
     field = RecordField("attributes", key)
     assert parse_field(field.name, "logs") == field
@@ -166,7 +201,7 @@ FILES: Final = (
     [math.nan],
     [5e-324],
 )
-COMPARED: Final[dict[FilterOperator, Callable[[float, float], bool]]] = {
+COMPARED: Final[dict[FilterOperator, Callable[[Any, Any], bool]]] = {
     FilterOperator.EQUAL: operator.eq,
     FilterOperator.UNEQUAL: operator.ne,
     FilterOperator.LESS: operator.lt,
@@ -224,3 +259,150 @@ def matches(
     if math.isnan(number) and math.isnan(value):
         return one is FilterOperator.EQUAL
     return compare(value, number)
+
+
+ORDER: Final = {one: compare for one, compare in COMPARED.items() if one in ORDER_OPERATORS}
+TEXTS: Final = (
+    *("", " ", ".", "+", "-", "e5", "5 ", " 5", "5\n", "5\0", "0x10", "1_000", "1,000", "500ms"),
+    *(
+        "\uff15\uff10\uff10",
+        "\u0665",
+        "NaN",
+        "nan",
+        "-NaN",
+        "true",
+        "1e",
+        "1e5 ",
+        "--5",
+        "1.5.2",
+        "1e9999",
+    ),
+    *(
+        "0",
+        "-0",
+        "+0",
+        "0.0",
+        "0e999",
+        ".0",
+        "+1",
+        "1e5",
+        "100000",
+        ".5",
+        "5.",
+        "-.5",
+        "1E+5",
+        "1e-05",
+    ),
+    *(
+        "500",
+        "500.0",
+        "5e2",
+        "0500",
+        "499.99999999999999999999",
+        "500.00000000000000000001",
+        "-500",
+    ),
+    *(
+        "9007199254740992",
+        "9007199254740993",
+        "-9007199254740993",
+        "0.1",
+        "0.10000000000000000000001",
+    ),
+    *("1" * 40, "1" * 39 + "2", "1" * 400, "-" + "1" * 400, "0." + "0" * 400 + "1", "0" * 50 + "7"),
+    *(
+        "5e-324",
+        "2e-324",
+        "1e-400",
+        "-1e-400",
+        "1e400",
+        "1.0e400",
+        "1e401",
+        "-1e400",
+        "1e999",
+        "1e-999",
+    ),
+    *("inf", "+Inf", "-inf", "Infinity", "-INFINITY", "infinit"),
+)
+
+
+def number_of(text: str | None) -> Decimal | None:
+    """Return the number of a text by the rule of the documentation."""
+    plain = r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?|[+-]?inf(inity)?"
+    if text is None or re.fullmatch(plain, text, re.ASCII | re.IGNORECASE) is None:
+        return None
+    return Decimal(text)
+
+
+def found_in_order(engine: QueryEngine, texts: list[str | None], text: str) -> list[str | None]:
+    """Return the texts of an attribute that a condition on it selects."""
+    maps = [None if one is None else [("k", one)] for one in texts]
+    kind = pa.map_(pa.string(), pa.string())
+    engine.register_table("texts", pa.table({"attributes": pa.array(maps, kind)}))
+    (condition,) = filter_conditions([parse_filter(text, "logs")])
+    statement = f"SELECT attributes['k'] FROM texts WHERE {condition.text}"  # noqa: S608 - constants
+    return [row[0] for row in engine.rows(SqlStatement(statement, condition.values))]
+
+
+@pytest.mark.parametrize("limit", [one for one in TEXTS if number_of(one) is not None])
+def test_texts_are_compared_as_exact_numbers(engine: QueryEngine, limit: str) -> None:
+    """Whatever their length and spelling; a text that is no number is on neither side."""
+    texts = [None, *TEXTS]
+    for one, compare in ORDER.items():
+        numbers = [(text, number_of(text)) for text in texts]
+        wanted = [
+            text for text, found in numbers if found is not None and compare(found, Decimal(limit))
+        ]
+        assert found_in_order(engine, texts, f"attributes.k {one} {limit}") == wanted, one
+
+
+_DIGITS = st.text("0159", min_size=0, max_size=45)
+_NUMBERS = st.builds(
+    "{}{}{}{}{}".format,
+    st.sampled_from(["", "", "", "+", "-"]),
+    _DIGITS,
+    st.sampled_from(["", "", "."]),
+    _DIGITS,
+    st.sampled_from(["", "", "", "e1", "E-2", "e+3", "e308", "e-320", "e-45", "e44"]),
+)
+
+
+@given(
+    texts=st.lists(_NUMBERS | st.text(max_size=5), max_size=20), limit=_NUMBERS.filter(number_of)
+)
+@settings(max_examples=100, deadline=None)
+def test_random_texts_are_compared_as_python_compares_them(
+    engine: QueryEngine, texts: list[str], limit: str
+) -> None:
+    """Also neighbours of the limit that have the same double."""
+    digits = limit.partition("e")[0].partition("E")[0]
+    near = [limit.replace(digits, digits + end) for end in ("0", ".0", "1") if "." not in digits]
+    given_texts = [*texts, limit, *near, *(f"{one}0" for one in near)]
+    for one, compare in ORDER.items():
+        numbers = [(text, number_of(text)) for text in given_texts]
+        wanted = [t for t, found in numbers if found is not None and compare(found, Decimal(limit))]
+        assert found_in_order(engine, list(given_texts), f"attributes.k{one}{limit}") == wanted, one
+
+
+def test_equality_is_that_of_the_text(engine: QueryEngine) -> None:
+    """So an id such as 007 is found by what was sent, and a value of a list by a click."""
+    texts: list[str | None] = ["500", "500.0", "5e2", "0500"]
+    assert found_in_order(engine, texts, "attributes.k = 500") == ["500"]
+    assert found_in_order(engine, texts, "attributes.k != 500") == texts[1:]
+
+
+def test_the_statement_of_an_order_has_no_value_of_the_query() -> None:
+    (condition,) = filter_conditions([parse_filter("attributes.status >= 500", "logs")])
+    number = "TRY_CAST(attributes[?] AS DOUBLE)"
+    assert condition.text.startswith("(regexp_full_match(attributes[?], '[+-]?(?:[0-9]")
+    assert (
+        f"AND ({number} > ? OR ({number} = ? AND CASE WHEN length(attributes[?]) <= 15"
+        in condition.text
+    )
+    assert condition.text.count("?]") + 4 == len(condition.values)
+    assert (condition.values[2], condition.values[-2:]) == (500.0, (3, "5"))
+    (zero,) = filter_conditions([parse_filter("resource.a <= 0", "logs")])
+    assert zero.text.endswith(
+        "AND (TRY_CAST(resource[?] AS DOUBLE) < ? OR (TRY_CAST(resource[?] AS DOUBLE) = ?"
+        " AND NOT regexp_matches(resource[?], '^[+]?[0.]*[1-9iI]'))))"
+    )
