@@ -26,7 +26,7 @@ class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         agent_id: The agent; empty for all agents that are not listed.
-        kind: `logs`, `metrics` or `entries`.
+        kind: The kind of its records, such as `logs`.
         bytes_per_s: Bytes of frames.
     """
 

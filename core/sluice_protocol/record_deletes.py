@@ -47,7 +47,7 @@ class DeleteRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         accepted_until_unix_ns: The cut-off: only batches accepted at or before it.
         from_unix_ns: Only records whose time is at or after it.
         to_unix_ns: Only records whose time is before it.
-        contains: Only logs whose body contains this, or metrics of exactly this name.
+        contains: Only logs whose body contains this, or metrics or spans of exactly this name.
         attributes: Only records that have all these attributes, including those of the resource.
     """
 
@@ -115,7 +115,8 @@ _CONDITION: Final = re.compile(
 def parse_where(text: str, kind: Kind) -> Where:
     """Parse conditions joined by `and`; a quote inside a text is doubled.
 
-    `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics.
+    `agent = 'a'`, `attributes['k'] = 'v'`, `body contains 'x'` for logs, `name = 'm'` for metrics
+    and spans.
     The error shows which condition is wrong, occurs twice, or does not exist for this kind.
     """
     plain: dict[str, str] = {}
@@ -318,7 +319,7 @@ _EARLIEST: Final = float("-inf")
 _LATEST: Final = float("inf")
 
 _Conditions = tuple[str, str | None, str | None, frozenset[tuple[str, str]]]
-"""Kind, agent, name of a metric and attributes of a delete."""
+"""Kind, agent, name of a metric or span and attributes of a delete."""
 
 
 @dataclass(slots=True)

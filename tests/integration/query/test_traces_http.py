@@ -4,10 +4,19 @@ import json
 from pathlib import Path
 
 import pytest
-from support.query_lake import DAY0_NS, QueryClient, deployment, log_batch, sent, talk
+from support.query_lake import (
+    DAY0_NS,
+    QueryClient,
+    deployment,
+    log_batch,
+    put_delete,
+    sent,
+    talk,
+)
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.records import SpanRecord, spans_from_records
 from sluice_protocol.units import NS_PER_S
 
@@ -139,3 +148,35 @@ def test_logs_of_a_trace_are_found_by_its_id(place: Deployment) -> None:
         assert [one["body"] for one in found] == ["it broke"]
 
     talk(place, story)
+
+
+@pytest.mark.parametrize(
+    ("condition", "left"),
+    [
+        ({"contains": "sql"}, ["GET /cart", "other"]),
+        ({"contains": "sq"}, ["GET /cart", "sql", "sql", "other"]),
+        ({"attributes": {"service.name": "shop", "db": "a"}}, ["GET /cart", "sql", "other"]),
+        ({"agent_id": "host-1", "to_unix_ns": DAY0_NS + 3 * MS}, ["sql", "other"]),
+    ],
+)
+def test_deleted_spans_are_in_no_answer(
+    tmp_path: Path, condition: dict[str, object], left: list[str]
+) -> None:
+    """By whole name, attributes, agent and time; in the lake and pending."""
+    made = deployment(tmp_path)
+    first = [span(1, "GET /cart"), span(2, "sql", attributes={**SHOP, "db": "a"})]
+    made.deliver([sent(spans_from_records(first))])
+    ingest_locally(made.url)
+    made.deliver([sent(spans_from_records([span(3, "sql"), span(4, "other")]), start=10)])
+    stated = {"delete_id": "0" * 26, "kind": "spans", "accepted_until_unix_ns": DAY0_NS}
+    put_delete(made, DeleteRecord(**{**stated, **condition}))  # type: ignore[arg-type]
+
+    async def story(client: QueryClient) -> None:
+        _, trace = await client.get(f"/v1/traces/{TRACE}")
+        assert [one["name"] for one in trace["spans"]] == left
+        _, found = await client.get("/v1/operations")
+        assert {one["name"] for one in found["operations"]} == set(left)
+        *found, _ = await client.lines("/v1/download", kind="spans")
+        assert [one["name"] for one in found] == left
+
+    talk(made, story)

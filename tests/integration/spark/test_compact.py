@@ -12,8 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from support.builders import make_identity, manifest_of
 from support.repetitions import times
-from support.spark_lake import T0_NS, Deployment, assert_lake_holds, lake_rows, make_batch
+from support.spark_lake import (
+    T0_NS,
+    Deployment,
+    Sent,
+    assert_lake_holds,
+    lake_rows,
+    make_batch,
+)
 from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import DataFile, list_files
@@ -22,8 +30,10 @@ from sluice_lake.errors import CommitConflict
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS, METRICS, Table
 from sluice_protocol.fields import KINDS
+from sluice_protocol.frame import encode_frame
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.records import SpanRecord, spans_from_records
 from sluice_spark import session
 from sluice_spark.commits import replace_files
 from sluice_spark.compaction import job as compaction
@@ -102,6 +112,37 @@ def test_compact_keeps_the_highest_queue_sequence_of_a_duplicate(
     assert rows == {n: 1 if n < 5 else 2 for n in range(15)}
     assert len(deployment.rows("logs")) == 15
     assert len(deployment.rows("batches")) == 2
+
+
+def test_spans_are_sorted_by_service_and_time_without_deleted_ones(
+    spark: Any, tmp_path: Path
+) -> None:
+    deployment = Deployment(tmp_path, lanes=1).init()
+    for number in range(4):
+        spans = [
+            SpanRecord(
+                ts_ns=T0_NS + place * 7_000_000 % 11_000_000,
+                name=f"op {place % 3}",
+                attributes={"service.name": f"s{place % 4}"},
+            )
+            for place in range(12)
+        ]
+        frame = encode_frame(
+            identity=make_identity(number * 20, count=12), columns=spans_from_records(spans)
+        )
+        deployment.deliver([Sent(manifest_of(frame, at_ns=T0_NS), frame, ())])
+        ingest_locally(deployment.url)
+    record = DeleteRecord(
+        delete_id="0" * 26, kind="spans", accepted_until_unix_ns=T0_NS, contains="op 1"
+    )
+    put_delete(deployment, record)
+    compact(spark, deployment)
+    (path,) = files(deployment, "spans")
+    rows = pq.read_table(path, columns=["service", "ts", "name"]).to_pylist()
+    order = [(row["service"], row["ts"]) for row in rows]
+    assert order == sorted(order)
+    assert len(rows) == 32
+    assert {row["name"] for row in rows} == {"op 0", "op 2"}
 
 
 def text_of(row: tuple[Any, ...]) -> str:

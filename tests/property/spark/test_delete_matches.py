@@ -24,11 +24,11 @@ maps = st.dictionaries(st.sampled_from("kl"), words, max_size=2)
 
 def is_removed(record: DeleteRecord, row: dict[str, Any]) -> bool:
     """Return whether a delete removes a row, as `DeleteRecord` states."""
-    searched = row["name"] if record.kind == "metrics" else row["body"]
+    searched = row["body"] if record.kind == "logs" else row["name"]
     if record.contains is not None:
         if searched is None:
             return False
-        is_name = record.kind == "metrics"
+        is_name = record.kind != "logs"
         if searched != record.contains if is_name else record.contains not in searched:
             return False
     return (
@@ -93,7 +93,7 @@ def removed(records: list[DeleteRecord], found: list[dict[str, Any]]) -> list[bo
     return flags
 
 
-@pytest.mark.parametrize("kind", ["logs", "metrics"])
+@pytest.mark.parametrize("kind", ["logs", "metrics", "spans"])
 @given(data=st.data())
 def test_a_row_is_removed_if_one_delete_removes_it(kind: Kind, data: st.DataObject) -> None:
     records = data.draw(st.lists(deletes(kind), min_size=1, max_size=12))
@@ -102,7 +102,7 @@ def test_a_row_is_removed_if_one_delete_removes_it(kind: Kind, data: st.DataObje
     assert removed(records, found) == expected
 
 
-@pytest.mark.parametrize("kind", ["logs", "metrics"])
+@pytest.mark.parametrize("kind", ["logs", "metrics", "spans"])
 def test_many_deletes_remove_what_each_of_them_removes(kind: Kind) -> None:
     """More texts than one expression has, more keys than one column, and gaps between spans."""
     rng = random.Random(7)

@@ -68,11 +68,11 @@ def test_retention_without_days_deletes_nothing() -> None:
 
 
 def test_retention_is_one_delete_per_kind_and_day_with_equal_bytes() -> None:
-    policy = RetentionOptions(logs_days=30, metrics_days=400)
+    policy = RetentionOptions(logs_days=30, metrics_days=400, spans_days=7)
     morning = list(plan_retention(policy, at(10)))
     evening = list(plan_retention(policy, at(DAY_S - 1)))
     assert morning == evening
-    assert [one.kind for one in morning] == ["logs", "metrics"]
+    assert [one.kind for one in morning] == ["logs", "metrics", "spans"]
     assert morning[0].to_unix_ns == at(-30 * DAY_S)
     assert morning[0].accepted_until_unix_ns == at(0)
     tomorrow = list(plan_retention(policy, at(DAY_S)))
