@@ -22,7 +22,7 @@ READING = (
     *("query dead-letters", "gaps", "batches", "conflicts list", "conflicts list --agent a"),
     *("queue status", f"explain {BATCH}", "rebuild --verify", "gc plans", "gc candidates"),
     *("maintain status", "maintain --dry-run", "reconciler status", "audit show", "audit verify"),
-    "delete --dry-run --where agent='a'",
+    *("delete --dry-run --where agent='a'", "columns list", "columns check logs resource.k text"),
 )
 """Every command line that only reads a store."""
 OTHERS = ("doctor", "rebuild", "reconciler --once", "gateway", "maintain --once", "spark ingest")
