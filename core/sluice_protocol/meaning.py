@@ -16,14 +16,32 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-RULE: Final = 1
+RULE: Final = 2
 """Number of the rule, which golden results of records pin."""
-TIME_KEYS: Final = ("@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp")
+TIME_KEYS: Final = (
+    "@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp", "datetime", "timeMillis",
+    "instant.epochSecond", "asctime", "t.$date", "record.time.timestamp", "time_iso8601",
+    "__REALTIME_TIMESTAMP",
+)  # fmt: skip
 """Keys of the time of an object, the first that is present."""
 BODY_KEYS: Final = (
-    "message", "msg", "log", "event", "text", "body", "MESSAGE", "line", "@m", "@mt", "Message",
+    "message", "msg", "log", "event", "record.message", "text", "body", "MESSAGE", "line", "@m",
+    "@mt", "Message", "@message", "short_message", "RenderedMessage", "fields.message",
 )  # fmt: skip
 """Keys of the body of an object, the first with a text."""
+
+CONTEXTS: Final = (
+    "mdc", "contextMap", "context", "extra", "record.extra", "fields", "metadata", "Properties",
+)  # fmt: skip
+"""Objects in which loggers put what a program attaches to all records of a task: Logback and
+Quarkus, Log4j, Monolog (two), Loguru, tracing of Rust, logger_json of Elixir, Serilog.
+"""
+
+
+def _nested(*keys: str) -> tuple[str, ...]:
+    """Return the keys inside each object of `CONTEXTS`."""
+    return tuple(f"{one}.{key}" for one in CONTEXTS for key in keys)
+
 
 DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "service": (
@@ -32,6 +50,17 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "service",
         "app",
         "application",
+        "application_name",
+        "applicationName",
+        "app_name",
+        "appName",
+        "Application",
+        "ApplicationName",
+        "Properties.Application",
+        "serviceName",
+        "ServiceName",
+        "serviceContext.service",
+        "record.extra.service",
         "app.kubernetes.io/name",
         "job",
         "k8s.container.name",
@@ -41,6 +70,8 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "syslog.appname",
         "ident",
         "_SYSTEMD_UNIT",
+        "program",
+        "progname",
         "com.splunk.source",
     ),
     "host": (
@@ -51,6 +82,15 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "node_name",
         "_HOSTNAME",
         "MachineName",
+        "Properties.MachineName",
+        "host.hostname",
+        "HOSTNAME",
+        "hostName",
+        "context.properties.HOSTNAME",
+        "source_host",
+        "logsource",
+        "agent.hostname",
+        "winlog.computer_name",
         "network.peer.address",
     ),
     "instance": (
@@ -66,24 +106,30 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "trace_id",
         "traceId",
         "traceid",
+        "traceID",
         "TraceId",
+        "@tr",
         "trace.id",
         "otelTraceID",
         "dd.trace_id",
         "logging.googleapis.com/trace",
         "X-B3-TraceId",
+        *_nested("trace_id", "traceId", "TraceId"),
         "traceparent",
     ),
     "span_id": (
         "span_id",
         "spanId",
         "spanid",
+        "spanID",
         "SpanId",
+        "@sp",
         "span.id",
         "otelSpanID",
         "dd.span_id",
         "logging.googleapis.com/spanId",
         "X-B3-SpanId",
+        *_nested("span_id", "spanId", "SpanId"),
         "traceparent",
     ),
     "file": (
@@ -96,12 +142,14 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "request": (
         "request_id",
         "requestId",
+        "requestID",
         "RequestId",
         "request.id",
         "http.request.id",
         "req_id",
         "reqId",
         "req.id",
+        "x_request_id",
         "x-request-id",
         "X-Request-ID",
         "http.request.header.x-request-id",
@@ -109,10 +157,16 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "correlation_id",
         "correlationId",
         "CorrelationId",
+        *_nested("request_id", "requestId", "RequestId"),
     ),
 }
 """For each text field the keys that feed it: the first with a text counts, in the attributes of the
 record and then in the resource of its batch.
+"""
+LOGGER_NAME: Final = "name"
+LOGGER_NAME_WITH: Final = ("hostname", "pid")
+"""Bunyan and pino state the service as `name`, next to these keys. Alone, `name` is anything, so it
+counts only where no other key states the service and both of these are present.
 """
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
@@ -149,6 +203,7 @@ class SeverityKey:
 SEVERITY_KEYS: Final = (
     SeverityKey("severity_text", Scale.LOGGER, "OpenTelemetry"),
     SeverityKey("severity_number", Scale.OTEL, "OpenTelemetry"),
+    SeverityKey("level_name", Scale.LOGGER, "Monolog"),
     SeverityKey("level", Scale.LOGGER, "most loggers, Loki's labels"),
     SeverityKey("log.level", Scale.LOGGER, "Elastic Common Schema"),
     SeverityKey("severity", Scale.MIXED, "Google Cloud, rsyslog"),
@@ -160,10 +215,15 @@ SEVERITY_KEYS: Final = (
     SeverityKey("Level", Scale.LOGGER, "Serilog, NLog, zerolog with other names"),
     SeverityKey("@l", Scale.LOGGER, "Serilog's compact form"),
     SeverityKey("@level", Scale.LOGGER, "Terraform and other users of hclog"),
+    SeverityKey("level.name", Scale.LOGGER, "Loguru"),
+    SeverityKey("record.level.name", Scale.LOGGER, "Loguru with `serialize`"),
+    SeverityKey("level.levelStr", Scale.LOGGER, "log4js"),
+    SeverityKey("error_severity", Scale.LOGGER, "PostgreSQL"),
     SeverityKey("lvl", Scale.LOGGER, "log15, logfmt"),
     SeverityKey("detected_level", Scale.LOGGER, "Loki"),
     SeverityKey("severityText", Scale.LOGGER, "OpenTelemetry in JSON"),
     SeverityKey("severityNumber", Scale.OTEL, "OpenTelemetry in JSON"),
+    SeverityKey("SeverityText", Scale.LOGGER, "OpenTelemetry in ClickHouse"),
     SeverityKey("levelno", Scale.PYTHON, "Python's logging"),
     SeverityKey("level_value", Scale.PYTHON, "Logstash's encoder for Java"),
     SeverityKey("PRIORITY", Scale.SYSLOG, "the journal of systemd"),
@@ -177,6 +237,7 @@ NAMES: Final = {
     5: "debug dbg d finer debugging",
     6: "fine",
     7: "config konfig konfiguration",
+    8: "http",
     9: "info inf i information informational informative infos log default normal statement"
     " infomation informazione información informação информация 信息 資訊 情報 정보 bilgi",
     10: "notice note n hinweis",
