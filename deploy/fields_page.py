@@ -1,5 +1,6 @@
 """Render `docs/fields.md` from the tables of `sluice_protocol.meaning`."""
 
+import re
 from collections.abc import Iterator
 from typing import Final
 
@@ -7,7 +8,10 @@ from deploy.page_sections import markdown_table
 from sluice_protocol.fields import KINDS, LOGS
 from sluice_protocol.meaning import (
     BODY_KEYS,
+    CONTEXTS,
     DERIVED_KEYS,
+    LOGGER_NAME,
+    LOGGER_NAME_WITH,
     NAMES,
     OBSERVED_KEY,
     RULE,
@@ -18,6 +22,9 @@ from sluice_protocol.meaning import (
     severity_of,
 )
 
+_CONTEXT: Final = re.compile(
+    rf"^(?:{'|'.join(map(re.escape, CONTEXTS))})\.(?=(?:trace|span|request)_?id$)", re.IGNORECASE
+)
 _SENDERS: Final = (
     (
         "agent, text of files",
@@ -80,6 +87,10 @@ or a request, a text of more than 128 bytes does not count. Spans contain their 
 log is found with the spans of its trace by `trace_id`.
 
 """
+_AFTER: Final = """
+If no key states the service of a log record that has {beside}, its `{name}` counts, as Bunyan and
+pino write it. A key inside `CONTEXT` counts inside any of the objects {contexts}.
+"""
 _LEVELS: Final = """
 ## Levels
 
@@ -109,6 +120,8 @@ def render_fields() -> str:
         markdown_table(("sender", "time", "body"), _sent()),
     ]
     parts += [_TIMES, _DERIVED, markdown_table(("field", "keys", "kinds"), _derived())]
+    beside = " and ".join(f"`{one}`" for one in LOGGER_NAME_WITH)
+    parts += [_AFTER.format(beside=beside, name=LOGGER_NAME, contexts=_keys(CONTEXTS))]
     parts += [_LEVELS, markdown_table(("key", "numbers", "sent by"), _severity_keys())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
@@ -132,7 +145,8 @@ def _sent() -> Iterator[tuple[str, ...]]:
 
 def _derived() -> Iterator[tuple[str, ...]]:
     for name, keys in DERIVED_KEYS.items():
-        yield f"`{name}`", _keys(keys), _kinds_with(name)
+        shown = tuple(dict.fromkeys(_CONTEXT.sub("CONTEXT.", one) for one in keys))
+        yield f"`{name}`", _keys(shown), _kinds_with(name)
     yield "`observed_ns`", f"`{OBSERVED_KEY}`", "logs"
 
 

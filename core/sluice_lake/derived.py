@@ -21,6 +21,8 @@ from sluice_protocol.meaning import (
     ID_BYTES_MAX,
     LEVEL_CHARACTERS_MAX,
     LEVELS,
+    LOGGER_NAME,
+    LOGGER_NAME_WITH,
     NUMBERS_A_LEVEL,
     OBSERVED_KEY,
     SEVERITY_KEYS,
@@ -32,6 +34,7 @@ from sluice_protocol.meaning import (
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Pairs = Sequence[tuple[str, str]]
+_LOGGER_KEYS: Final = frozenset((LOGGER_NAME, *LOGGER_NAME_WITH))
 _IDS: Final = ("trace_id", "span_id")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -193,11 +196,25 @@ def _short(found: Stated) -> Stated:
 def _field(source: _Source, field: Field) -> pa.Array:
     is_name = field.type is FieldType.NAME
     first = _first_of(source, DERIVED_KEYS[field.name], distinct=is_name)
+    if field.name == "service" and first.left and source.keys.issuperset(_LOGGER_KEYS):
+        _add_logger_names(first, source)
     if is_name:
         return first.names()
     if field.name in _IDS:
         return first.texts(lambda texts: _plain_ids(texts, field.name))
     return first.texts(lambda texts: texts)
+
+
+def _add_logger_names(first: _First, source: _Source) -> None:
+    """Add the name of the logger of the records that have the keys of Bunyan."""
+    present = np.ones(source.count, np.bool_)
+    for key in LOGGER_NAME_WITH:
+        having = np.zeros(source.count, np.bool_)
+        for found in source.stated(key):
+            having[found.records] = True
+        present &= having
+    for found in source.stated(LOGGER_NAME):
+        first.add(found.only(present[found.records]))
 
 
 def _plain_ids(texts: pa.Array, field: str) -> pa.Array:

@@ -17,14 +17,32 @@ from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
 
-RULE: Final = 1
+RULE: Final = 2
 """Number of the rule, which golden results of records pin."""
-TIME_KEYS: Final = ("@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp")
+TIME_KEYS: Final = (
+    "@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp", "datetime", "timeMillis",
+    "instant.epochSecond", "asctime", "t.$date", "record.time.timestamp", "time_iso8601",
+    "__REALTIME_TIMESTAMP",
+)  # fmt: skip
 """Keys of the time of an object, the first that is present."""
 BODY_KEYS: Final = (
-    "message", "msg", "log", "event", "text", "body", "MESSAGE", "line", "@m", "@mt", "Message",
+    "message", "msg", "log", "event", "record.message", "text", "body", "MESSAGE", "line", "@m",
+    "@mt", "Message", "@message", "short_message", "RenderedMessage", "fields.message",
 )  # fmt: skip
 """Keys of the body of an object, the first with a text."""
+
+CONTEXTS: Final = (
+    "mdc", "contextMap", "context", "extra", "record.extra", "fields", "metadata", "Properties",
+)  # fmt: skip
+"""Objects in which loggers put what a program attaches to all records of a task: Logback and
+Quarkus, Log4j, Monolog (two), Loguru, tracing of Rust, logger_json of Elixir, Serilog.
+"""
+
+
+def _nested(*keys: str) -> tuple[str, ...]:
+    """Return the keys inside each object of `CONTEXTS`."""
+    return tuple(f"{one}.{key}" for one in CONTEXTS for key in keys)
+
 
 DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "service": (
@@ -33,6 +51,17 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "service",
         "app",
         "application",
+        "application_name",
+        "applicationName",
+        "app_name",
+        "appName",
+        "Application",
+        "ApplicationName",
+        "Properties.Application",
+        "serviceName",
+        "ServiceName",
+        "serviceContext.service",
+        "record.extra.service",
         "app.kubernetes.io/name",
         "job",
         "k8s.container.name",
@@ -42,6 +71,8 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "syslog.appname",
         "ident",
         "_SYSTEMD_UNIT",
+        "program",
+        "progname",
         "com.splunk.source",
     ),
     "host": (
@@ -52,6 +83,15 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "node_name",
         "_HOSTNAME",
         "MachineName",
+        "Properties.MachineName",
+        "host.hostname",
+        "HOSTNAME",
+        "hostName",
+        "context.properties.HOSTNAME",
+        "source_host",
+        "logsource",
+        "agent.hostname",
+        "winlog.computer_name",
         "network.peer.address",
     ),
     "instance": (
@@ -67,24 +107,30 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "trace_id",
         "traceId",
         "traceid",
+        "traceID",
         "TraceId",
+        "@tr",
         "trace.id",
         "otelTraceID",
         "dd.trace_id",
         "logging.googleapis.com/trace",
         "X-B3-TraceId",
+        *_nested("trace_id", "traceId", "TraceId"),
         "traceparent",
     ),
     "span_id": (
         "span_id",
         "spanId",
         "spanid",
+        "spanID",
         "SpanId",
+        "@sp",
         "span.id",
         "otelSpanID",
         "dd.span_id",
         "logging.googleapis.com/spanId",
         "X-B3-SpanId",
+        *_nested("span_id", "spanId", "SpanId"),
         "traceparent",
     ),
     "file": (
@@ -97,12 +143,14 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "request": (
         "request_id",
         "requestId",
+        "requestID",
         "RequestId",
         "request.id",
         "http.request.id",
         "req_id",
         "reqId",
         "req.id",
+        "x_request_id",
         "x-request-id",
         "X-Request-ID",
         "http.request.header.x-request-id",
@@ -110,6 +158,7 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "correlation_id",
         "correlationId",
         "CorrelationId",
+        *_nested("request_id", "requestId", "RequestId"),
     ),
 }
 """For each text field the keys that feed it: the first with a text counts, in the attributes of the
@@ -117,6 +166,11 @@ record and then in the resource of its batch.
 """
 ID_BYTES_MAX: Final = 128
 """A longer text is no id of a trace, a span or a request: it would be repeated for each record."""
+LOGGER_NAME: Final = "name"
+LOGGER_NAME_WITH: Final = ("hostname", "pid")
+"""Bunyan and pino state the service as `name`, next to these keys. Alone, `name` is anything, so it
+counts only where no other key states the service and both of these are present.
+"""
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
 LEVELS: Final = ("trace", "debug", "info", "warn", "error", "fatal")
@@ -154,11 +208,11 @@ class SeverityKey:
 SEVERITY_KEYS: Final = (
     SeverityKey("severity_text", Scale.LOGGER, "OpenTelemetry"),
     SeverityKey("severity_number", Scale.OTEL, "OpenTelemetry"),
+    SeverityKey("level_name", Scale.LOGGER, "Monolog"),
     SeverityKey("level", Scale.LOGGER, "most loggers, Loki's labels"),
     SeverityKey("log.level", Scale.LOGGER, "Elastic Common Schema"),
     SeverityKey("severity", Scale.MIXED, "Google Cloud, rsyslog"),
     SeverityKey("levelname", Scale.LOGGER, "Python's logging"),
-    SeverityKey("level_name", Scale.LOGGER, "Monolog"),
     SeverityKey("error_severity", Scale.LOGGER, "PostgreSQL"),
     SeverityKey("loglevel", Scale.LOGGER, "JSON layouts of Java"),
     SeverityKey("log_level", Scale.LOGGER, "many"),
@@ -168,10 +222,14 @@ SEVERITY_KEYS: Final = (
     SeverityKey("Severity", Scale.MIXED, "NXLog"),
     SeverityKey("@l", Scale.LOGGER, "Serilog's compact form"),
     SeverityKey("@level", Scale.LOGGER, "Terraform and other users of hclog"),
+    SeverityKey("level.name", Scale.LOGGER, "Loguru"),
+    SeverityKey("record.level.name", Scale.LOGGER, "Loguru with `serialize`"),
+    SeverityKey("level.levelStr", Scale.LOGGER, "log4js"),
     SeverityKey("lvl", Scale.LOGGER, "log15, logfmt"),
     SeverityKey("detected_level", Scale.LOGGER, "Loki"),
     SeverityKey("severityText", Scale.LOGGER, "OpenTelemetry in JSON"),
     SeverityKey("severityNumber", Scale.OTEL, "OpenTelemetry in JSON"),
+    SeverityKey("SeverityText", Scale.LOGGER, "OpenTelemetry in ClickHouse"),
     SeverityKey("levelno", Scale.PYTHON, "Python's logging"),
     SeverityKey("level_value", Scale.PYTHON, "Logstash's encoder for Java"),
     SeverityKey("PRIORITY", Scale.SYSLOG, "the journal of systemd"),
@@ -185,8 +243,9 @@ NAMES: Final = {
     5: "debug debu dbug dbg d finer debugging отладка 디버그 调试",
     6: "fine",
     7: "config konfig konfiguration",
+    8: "http",
     9: "info inf i information informational informative infos log default normal statement"
-    " success http system infomation informationen informacja informacje informatie informazione"
+    " success system infomation informationen informacja informacje informatie informazione"
     " informazioni información informação informações информация сообщение сведения інформація"
     " 信息 日志 資訊 日誌 情報 정보 로그 bilgi logg dziennik",
     10: "notice note n hinweis notifica nota notis uwaga замечание повідомлення 注意 알림",

@@ -89,7 +89,7 @@ class RecordFields:
             ts_ns = parse_time(stated, received_ns)
             is_named = key in _NAMED_TIMES
             if ts_ns is not None and (is_named or ts_ns >= _TIME_MIN_NS):
-                return key, ts_ns
+                return key, ts_ns + (_rest_ns(found) if key == _SECONDS else 0)
             if ts_ns is None and is_named and not wrong:
                 wrong = key
         return wrong, None
@@ -108,6 +108,15 @@ _NAMED_TIMES: Final = frozenset(TIME_KEYS[:3])
 """Keys under which a value that is no time is an error; `ts` and others have other uses too."""
 _TIME_MIN_NS: Final = 10**8 * NS_PER_S
 """Under those other keys a number below 10^8 is no time: it would be before 1973."""
+_SECONDS: Final = "instant.epochSecond"
+"""Log4j's JSON layout has the rest of the second under another key, which stays an attribute."""
+
+
+def _rest_ns(found: Mapping[str, object]) -> int:
+    rest = found.get("instant.nanoOfSecond")
+    return rest if type(rest) is int and 0 <= rest < NS_PER_S else 0
+
+
 _UTC_ENDS: Final = ("Z", "z", "+00:00")
 
 

@@ -129,5 +129,5 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "f91bc4af6c7af9d17117dea780a9b92dfd87f9087363b4429970c3dcb6d390f3"
+        "d4adb1b6577e32adef52b605da4b1f7f18ff054828676e6d7381b306dc3e2441"
     )

@@ -1,4 +1,4 @@
-"""The derived fields: each key, their order, and golden results of rule 1."""
+"""The derived fields: each key, their order, and golden results of rule 2."""
 
 from typing import Any
 
@@ -208,10 +208,30 @@ GOLDEN: list[tuple[dict[str, str], Pairs, dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("attributes", "resource", "service"),
+    [
+        ({"name": "shop", "hostname": "web-1", "pid": "1"}, [], "shop"),
+        ({"name": "shop"}, [("hostname", "web-1"), ("pid", "1")], "shop"),
+        ({"pid": "1"}, [("hostname", "web-1"), ("name", "shop")], "shop"),
+        ({"name": "shop", "hostname": "web-1", "pid": "1", "app": "cart"}, [], "cart"),
+        ({"name": "Alice", "hostname": "web-1"}, [], None),
+        ({"name": "Alice"}, [], None),
+    ],
+)
+def test_the_name_of_a_logger_is_the_service_where_bunyan_wrote_it(
+    attributes: dict[str, str], resource: Pairs, service: str | None
+) -> None:
+    """Alone, `name` is anything: a user, a file, an object."""
+    [one, other] = derived([attributes, {}], resource)
+    assert one.get("service") == service
+    assert other.get("service") is None or "name" in dict(resource) or service == "cart"
+
+
 @pytest.mark.parametrize(("attributes", "resource", "expected"), GOLDEN)
-def test_records_of_rule_1_keep_their_fields(
+def test_records_of_rule_2_keep_their_fields(
     attributes: dict[str, str], resource: Pairs, expected: dict[str, Any]
 ) -> None:
     """A change of these results needs a new rule."""
-    assert RULE == 1
+    assert RULE == 2
     assert derived([attributes], resource) == [expected]
