@@ -143,14 +143,9 @@ def request_head(
         door=door,
         decode=decode,
         coding=request.headers.get(hdrs.CONTENT_ENCODING, usual_coding),
-        key=idempotency_key(request),
+        key=request.headers.get("Idempotency-Key", "").encode(errors="surrogateescape"),
         read_lines=read_lines,
     )
-
-
-def idempotency_key(request: web.Request) -> bytes:
-    """Return the name that the sender has given to a request; empty where there is none."""
-    return request.headers.get("Idempotency-Key", "").encode(errors="surrogateescape")
 
 
 def status_for(problem: Problem) -> int:

@@ -92,7 +92,8 @@ def gate_middleware(
     async def check_request(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.version not in _VERSIONS:
             raise BadUsage("send HTTP/1.1 or HTTP/1.0")
-        path = _path_of(request)
+        resource = request.match_info.route.resource
+        path = None if resource is None else resource.canonical  # with its parameters in braces
         open_host = path in open_paths
         if open_host and not any(name in request.headers for name in _BROWSER_FIELDS):
             return await handler(request)  # nothing to check: `refusal_of` accepts it
@@ -111,12 +112,6 @@ def gate_middleware(
         return await handler(request)
 
     return check_request
-
-
-def _path_of(request: web.Request) -> str | None:
-    """Return the path of the endpoint, with its parameters in braces; None for an unknown path."""
-    resource = request.match_info.route.resource
-    return None if resource is None else resource.canonical
 
 
 def _local_address(request: web.Request) -> str:

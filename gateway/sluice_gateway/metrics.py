@@ -281,7 +281,7 @@ class StoreHealth:
         if isinstance(outcome, Unknown):
             self.write_problem = f"the outcome of a write is unknown, reason=`{outcome.reason}`"
         elif isinstance(outcome, Applied) and size_bytes >= self.probe_bytes:
-            self._succeed(now_ns)
+            self.write_problem, self.probe_bytes, self._wrote_at_ns = "", PROBE_BYTES, now_ns
 
     def write_failed(self, error: StoreError, size_bytes: int, *, overwrites: bool) -> None:
         """Record a write that the store refused, or that was not sent."""
@@ -317,9 +317,6 @@ class StoreHealth:
         if self._wrote_at_ns is None or _age_s(self._wrote_at_ns, now_ns) > WRITE_AGE_S_MAX:
             return "no recent write to the store has succeeded"
         return ""
-
-    def _succeed(self, now_ns: int) -> None:
-        self.write_problem, self.probe_bytes, self._wrote_at_ns = "", PROBE_BYTES, now_ns
 
 
 def _age_s(at_ns: int, now_ns: int) -> float:

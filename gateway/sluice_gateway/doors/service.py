@@ -134,7 +134,7 @@ class DoorService:
     async def accept(self, request: web.Request, wanted: DoorRequest) -> DoorResult:
         """Accept every record of an HTTP request."""
         uploads = self.uploads
-        with uploads.running.upload():
+        with uploads.running:
             now_s = uploads.clock.now_ns() // NS_PER_S
             sender = authenticate_door(request, uploads.principals.current, now_s)
             check_door_right(sender, wanted.door)
@@ -149,7 +149,7 @@ class DoorService:
     ) -> DoorResult:
         """Accept every record of a message that another protocol than HTTP has received."""
         uploads = self.uploads
-        with uploads.running.upload():
+        with uploads.running:
             check_door_right(sender, wanted.door)
             reserved_bytes = _memory_bytes(len(body))
             with uploads.budget.take(reserved_bytes):

@@ -191,7 +191,8 @@ class Acceptor:
             case ReadManifest():
                 return await self._read_manifest(now.offer, run)
             case CreateManifest():
-                run.manifest = manifest_body(upload, action, self._collector_id)
+                made = accepted_manifest(upload, action.accepted_at_ns, self._collector_id)
+                run.manifest = upload.manifest or encode_record(made)  # the same in every try
                 return await self._store.create(accepted_key(upload.identity), run.manifest)
             case CreateQuarantine(accepted_digest=owner, observed_at_ns=at_ns):
                 run.conflict = conflict_manifest(upload, owner, at_ns, self._collector_id)
@@ -241,12 +242,6 @@ class Acceptor:
             await self._store.create(key, body)
         except StoreError as error:
             log.warning("quarantine_reference_not_written", key=key, reason=str(error))
-
-
-def manifest_body(upload: Upload, action: CreateManifest, collector_id: str) -> bytes:
-    """Return the bytes of the manifest; every try of an upload writes the same."""
-    manifest = upload.manifest
-    return manifest or encode_record(accepted_manifest(upload, action.accepted_at_ns, collector_id))
 
 
 def read_manifest(found: Found) -> ManifestRead | ManifestUnreadable:

@@ -7,9 +7,7 @@ keep-alive connections is closed after the response, so that agents spread over 
 
 import asyncio
 import random  # noqa: TID251 - the type of the seeded source, which the caller passes
-from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Final
 
 from aiohttp import web
@@ -60,7 +58,7 @@ class BodyBudget:
         The block raises `HttpRefusal` when it is entered with the budget exhausted; then nothing is
         reserved.
         """
-        return _Block(self.reserve, self.release, memory_cost(length_bytes))
+        return _Reserved(self, memory_cost(length_bytes))
 
     def reserve(self, cost_bytes: int) -> None:
         """Reserve memory; raise `HttpRefusal` and reserve nothing if the budget is exhausted."""
@@ -81,51 +79,39 @@ class BodyBudget:
         return self.is_nearly_full() and self._rng.random() < SHED_SHARE
 
 
-class _Block(AbstractContextManager[None]):
-    """A block between two calls; a class, because a generator costs several times as much."""
+class _Reserved(AbstractContextManager[None]):
+    """A block that holds memory; a class, because a generator costs several times as much."""
 
-    __slots__ = ("_after", "_before", "_given")
+    __slots__ = ("_budget", "_cost_bytes")
 
-    def __init__(
-        self, before: Callable[..., None], after: Callable[..., None], *given: int
-    ) -> None:
-        self._before, self._after, self._given = before, after, given
+    def __init__(self, budget: BodyBudget, cost_bytes: int) -> None:
+        self._budget, self._cost_bytes = budget, cost_bytes
 
     def __enter__(self) -> None:
-        self._before(*self._given)
+        self._budget.reserve(self._cost_bytes)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._after(*self._given)
+    def __exit__(self, *_: object) -> None:
+        self._budget.release(self._cost_bytes)
 
 
-class RunningUploads:
-    """Counts running uploads; after `drain` it refuses new ones and reports when none is left."""
+class RunningUploads(AbstractContextManager[None]):
+    """Counts running uploads, each a block; after `drain`, entering a block is refused."""
 
     def __init__(self, metrics: GatewayMetrics) -> None:
         self._metrics = metrics
         self._idle = asyncio.Event()
         self._idle.set()
-        self._block = _Block(self.begin, self.end)
         self.draining = False
         self.count = 0
 
-    def upload(self) -> AbstractContextManager[None]:
-        """Return a block that counts one upload; it raises `HttpRefusal` when draining."""
-        return self._block
-
-    def begin(self) -> None:
-        """Count an upload that begins."""
+    def __enter__(self) -> None:
+        """Count an upload that begins; raise `HttpRefusal` when draining."""
         if self.draining:
             raise HttpRefusal(ErrorCode.DRAINING, "this gateway is stopping: try another gateway")
         self.count += 1
         self._idle.clear()
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Count an upload that ended."""
         self.count -= 1
         if self.count == 0:

@@ -89,7 +89,7 @@ class ListedUploads:
             SluiceError: The request as a whole is refused; no frame of it had an effect.
         """
         uploads = self.uploads
-        with uploads.running.upload():
+        with uploads.running:
             sender = uploads.sender_of(request)
             bytes_max = uploads.frame_bytes_max + LIST_OVERHEAD_BYTES_MAX
             length_bytes = check_head(request, bytes_max, FRAME_LIST_MEDIA_TYPE)

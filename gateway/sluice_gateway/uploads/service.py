@@ -210,7 +210,7 @@ class UploadService:
         self, request: web.Request, phases: UploadPhases
     ) -> AcceptedResponse | Problem:
         """Accept one upload, from its head to the body of its response."""
-        with self.running.upload():
+        with self.running:
             sender = self.sender_of(request)
             length_bytes = check_head(request, self.frame_bytes_max)
             with self.budget.take(length_bytes):

@@ -51,10 +51,10 @@ def test_a_share_of_connections_is_shed_only_above_the_high_mark() -> None:
 
 async def test_draining_refuses_new_uploads_and_waits_for_running_ones() -> None:
     running = RunningUploads(GatewayMetrics())
-    with running.upload():
+    with running:
         running.drain()
         assert not await running.wait_idle(0.0)
-        with pytest.raises(HttpRefusal) as refused, running.upload():
+        with pytest.raises(HttpRefusal) as refused, running:
             pass
         assert refused.value.code is ErrorCode.DRAINING
     assert await running.wait_idle(1.0)
