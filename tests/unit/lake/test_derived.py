@@ -115,7 +115,7 @@ LEVELS = {
     "warn": 13, "[WARNING]": 13, "W": 13, "WARN:": 13, "ERROR": 17, "err": 17, "SEVERE": 17,
     "Fehler": 17, "FATAL": 21, "critical": 21, "emerg": 21, "crit": 18, "alert": 19,
     "ERROR2": 18, "INFO4": 12, "ERROR+2": 17, "DEBUG-4": 5, "30": 9, "60": 21, "3": 17, "6": 9,
-    "dbug": 5, "trce": 1, "VRB": 1, "fatl": 21, "PNC": 21, "http": 9, "System": 9, "TRACE8": 1,
+    "dbug": 5, "trce": 1, "VRB": 1, "fatl": 21, "PNC": 21, "http": 8, "System": 9, "TRACE8": 1,
     "UYARI": 13, "uyar\u0131": 13, "BİLGİ": 9, "bilgi": 9, "PANIK": 21, "ПАНИКА": 21,
     "СООБЩЕНИЕ": 9,
     "Informationen": 9, "BŁĄD": 17, "bła\u0328d": 17, "致命错误": 21,
