@@ -30,7 +30,7 @@ from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE, Table, accepted_da
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.result import SeriesPoint
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
@@ -178,7 +178,7 @@ def _query(step_s: int, *, by_agent: bool, raw: bool) -> Query:
         metric="cpu.load",
         step_ns=step_s * NS_PER_S,
         aggregate=Aggregate.AVG,
-        by_agent=by_agent,
+        by=(RecordField("agent_id"),) if by_agent else (),
         raw=raw,
     )
     return Query(

@@ -22,7 +22,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_protocol.utf8 import printable_text
 from sluice_query.parameters import FROM_DEFAULT, parse_instant, parse_query
-from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query, parse_filter
+from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query, parse_field, parse_filter
 from sluice_query.settings import QuerySettings, ServeSettings
 
 if TYPE_CHECKING:
@@ -57,14 +57,15 @@ class QueryOptions:
             `FIELD=~PATTERN`, `'attributes.status >= 500'`, `'duration_ns>=250ms'`, `FIELD` for any
             value, `!FIELD` for none. Quote it: a shell would write a file for `>`.
         histogram: Print the number of records over time as bars.
-        by: Divide each bar by the values of this field, or a series by `agent_id`.
+        by: Divide each bar, or a series, by the values of this field; a series by several.
         top: Print the most frequent values of this field.
         stats_only: Print counts instead of records.
         limit: Maximum number of records.
         newest_first: Print the latest records first.
         metric: Compute a series of this metric.
+        of: Compute a series of the numbers in this field, such as `attributes.latency_ms`.
         step: Width of a step of the series, such as `1m`, or of a bar of the histogram.
-        agg: How the points of one step become one value.
+        agg: How the numbers of one step become one value; `p50` to `p99` are exact quantiles.
         raw: Compute a series from samples only, without rollups.
         tail: Print new records until interrupted; it has no end, so `--to` is refused.
         reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
@@ -82,12 +83,13 @@ class QueryOptions:
     attribute: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     filter: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     histogram: Annotated[bool, Parameter(negative="")] = False
-    by: str | None = None
+    by: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     top: str | None = None
     stats_only: Annotated[bool, Parameter(negative="")] = False
     limit: int = LIMIT_DEFAULT
     newest_first: Annotated[bool, Parameter(negative="")] = False
     metric: str | None = None
+    of: str | None = None
     step: str | None = None
     agg: Aggregate = Aggregate.AVG
     raw: Annotated[bool, Parameter(negative="")] = False
@@ -107,11 +109,9 @@ SpoolUrl = Annotated[
 """The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
 
 _RENAMED = {"since": "from", "until": "to", "top": "field"}
-_FLAGS = {"q": "-q", "field": "--top", "by_agent": "--by"}
+_FLAGS = {"q": "-q", "field": "--top"}
 _NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogram"})
 """Options that are not parameters of a query."""
-_OF_RECORDS = frozenset({"limit", "agg"})
-"""Options whose defaults apply to records and series only."""
 
 _NONE = {
     "metric": "no metric has this name",
@@ -138,13 +138,12 @@ def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
         value = getattr(options, field_.name)
         if name in _NOT_PARAMETERS or value is None or value is False or value == ():
             continue
-        if viewed and name in _OF_RECORDS and value == getattr(_OPTIONS, field_.name):
+        unused = viewed if name == "limit" else name == "agg"
+        if unused and value == getattr(_OPTIONS, field_.name):
             continue
         values = value if isinstance(value, tuple) else (value,)
         given[name] = ["true" if one is True else str(one) for one in values]
     _refuse_unfit(options, frozenset(given))
-    if options.metric is not None:
-        _divide_series(given)
     if options.until == "now":
         del given["to"]
     elif options.since is None and not viewed:
@@ -157,9 +156,7 @@ def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
     return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
 
 
-_BY_AGENT = "agent_id"
-"""The field by which a series can be divided."""
-_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "raw", "limit", "agg")
+_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "of", "raw", "limit", "agg")
 """Options of records and series."""
 
 
@@ -175,24 +172,14 @@ def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
         raise BadUsage("--tail has no end: omit --to")
     if view == "tail" and options.newest_first:
         raise BadUsage("--tail prints records as they are accepted: omit --newest-first")
-    if "raw" in given and options.metric is None:
-        raise BadUsage("--raw applies to --metric only: add it, or omit it")
     for option in ("by", "step"):
-        if option in given and not options.histogram and options.metric is None:
+        if option in given and not (options.histogram or given & {"metric", "of"}):
             raise BadUsage(
-                f"--{option} applies to --metric and --histogram only: add one, or omit it"
+                f"--{option} applies to --metric, --of and --histogram only: add one, or omit it"
             )
     unfit = given.intersection(_NOT_OF_VIEWS) if view in ("histogram", "top") else frozenset()
     for option in sorted(unfit - ({"limit"} if view == "top" else frozenset())):
         raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
-
-
-def _divide_series(given: dict[str, list[str]]) -> None:
-    """Replace the field by which a series is divided by the parameter of the query."""
-    for by in given.pop("by", ()):
-        if by != _BY_AGENT:
-            raise BadUsage(f"--by of a series is {_BY_AGENT}, by=`{by}`")
-        given["by_agent"] = ["true"]
 
 
 def _refuse_bare_numbers(options: QueryOptions) -> None:
@@ -299,8 +286,9 @@ async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[s
     if options.metric is not None:
         checked.append(("metric", options.metric, await values_of("name")))
     checked += [("agent", one, await values_of("agent_id")) for one in options.agent]
-    if options.filter:
-        named = [parse_filter(one, kind).field.name for one in options.filter]
+    named = [parse_filter(one, kind).field.name for one in options.filter]
+    named += [] if options.of is None else [parse_field(options.of, kind).name]
+    if named:
         known = await fields()
         checked += [("field", one, known) for one in named]
     return tuple(
@@ -365,7 +353,7 @@ def dead_letters(
 
 async def _follow(searcher: "Searcher", question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
     if question.series is not None or question.stats_only:
-        raise BadUsage("--tail follows records: omit --metric and --stats-only")
+        raise BadUsage("--tail follows records: omit --metric, --of and --stats-only")
     from sluice_query.following import (  # noqa: PLC0415 - imports numpy
         TIMEOUT_S,
         LiveRecordsClient,

@@ -78,16 +78,18 @@ _STEP: Final = TextParameter(name="step")
 _AGGREGATE: Final = ChoiceParameter(
     name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
 )
-_BY_AGENT: Final = FlagParameter(name="by_agent")
+_OF: Final = TextParameter(name="of", chars_max=FILTER_CHARS_MAX)
+_SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FILTER_CHARS_MAX)
 _RAW: Final = FlagParameter(name="raw")
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
 CONDITIONS: Final[tuple[Parameter, ...]] = (
     *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
 )
 """The parameters that select records, for the parser and for the OpenAPI description."""
+_OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _RAW)
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     *CONDITIONS,
-    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _STEP, _AGGREGATE, _BY_AGENT, _RAW, _HIGHLIGHT),
+    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
 ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
@@ -129,21 +131,18 @@ def parse_query(
 ) -> Query:
     """Return the query that parameters describe; raise `BadUsage` as `check_query` does.
 
-    Only `agent`, `attribute` and `filter` may have several values. Durations count back from
+    Only `agent`, `attribute`, `filter` and `by` may have several values. Durations count back from
     `now_ns`. Error messages use the names that `name` returns.
     """
     check_given(given, known, name)
     read = ParameterReader(given, name)
-    kind = _KINDS[read.choice(_KIND)]
+    kind = "metrics" if _METRIC.name in given else _KINDS[read.choice(_KIND)]
     series = None
-    if _METRIC.name in given:
-        series = Series(
-            metric=given[_METRIC.name][0],
-            step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
-            aggregate=Aggregate(read.choice(_AGGREGATE)),
-            by_agent=read.flag(_BY_AGENT),
-            raw=read.flag(_RAW),
-        )
+    if _METRIC.name in given or _OF.name in given:
+        series = _read_series(given, read, kind)
+    elif unfit := [one.name for one in _OF_SERIES if one.name in given]:
+        wanted = f"{name(_METRIC.name)} or {name(_OF.name)}"
+        raise BadUsage(f"{name(unfit[0])} applies to a series only: add {wanted}, or omit it")
     from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
     if from_ns >= now_ns and _TO.name not in given:
         raise BadUsage(
@@ -153,7 +152,7 @@ def parse_query(
     query = Query(
         from_ns=from_ns,
         to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
-        kind="metrics" if series else kind,
+        kind=kind,
         text=given[_TEXT.name][0] if _TEXT.name in given else None,
         regex=read.flag(_REGEX),
         ignore_case=read.flag(_IGNORE_CASE),
@@ -169,6 +168,22 @@ def parse_query(
     if not query.agents:  # files are selected by agent
         query = replace(query, agents=agents_of(query.filters))
     return check_query(query, name)
+
+
+def _read_series(given: "Given", read: "ParameterReader", kind: Kind) -> Series:
+    metric = given[_METRIC.name][0] if _METRIC.name in given else None
+    if metric is not None and _OF.name in given:
+        raise BadUsage(f"choose one of {read.name(_METRIC.name)} and {read.name(_OF.name)}")
+    if metric is None and _RAW.name in given:
+        raise BadUsage(f"{read.name(_RAW.name)} applies to {read.name(_METRIC.name)} only: omit it")
+    return Series(
+        metric=metric,
+        of=RecordField("value") if metric is not None else _read_field(read, _OF, kind),
+        step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
+        aggregate=Aggregate(read.choice(_AGGREGATE)),
+        by=read.values(_SERIES_BY, lambda text: parse_field(text, kind)),
+        raw=read.flag(_RAW),
+    )
 
 
 def parse_instant(text: str, now_ns: UnixNs) -> UnixNs:
@@ -416,8 +431,4 @@ def _require(given: Given, parameters: Sequence[Parameter], name: ParameterName)
 
 
 def _read_field(read: ParameterReader, parameter: TextParameter, kind: Kind) -> RecordField:
-    def parse(text: str) -> RecordField:
-        check_encodable(text)
-        return parse_field(text, kind)
-
-    return read.value(parameter, "", parse)
+    return read.value(parameter, "", lambda text: parse_field(text, kind))

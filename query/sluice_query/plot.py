@@ -13,6 +13,7 @@ from sluice_query.result import QuerySummary, SeriesPoint
 from sluice_query.views import HistogramBucket, HistogramResult, TopValuesResult
 
 _HEIGHT: Final = 20
+_LINES_MAX: Final = 20
 
 
 def draw_series(
@@ -21,12 +22,12 @@ def draw_series(
     """Return a series as text, a plot of at most `width` columns.
 
     With None as width it is one line for each point. The last line of a plot states from `summary`
-    how complete the points are.
+    how complete the points are. Of many groups the first are drawn.
     """
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
         return "".join(
-            f"{format_rfc3339(one.step_ns)} {one.agent_id or '-'} {one.value}\n" for one in points
+            f"{format_rfc3339(one.step_ns)} {_group(one)} {one.value}\n" for one in points
         )
     import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
 
@@ -35,17 +36,24 @@ def draw_series(
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
     figure.plot_size(width, _HEIGHT)
     figure.theme("simple")
-    figure.title(f"{series.aggregate.value} of {series.metric}")
+    figure.title(printable_text(f"{series.aggregate.value} of {series.metric or series.of.name}"))
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
-    for agent in sorted({one.agent_id for one in drawn}):
-        points_of_agent = [one for one in drawn if one.agent_id == agent]
-        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in points_of_agent]
-        figure.draw(
-            figure.signal(when, [one.value for one in points_of_agent]).lines().label(agent)
-        )
+    groups: dict[str, list[SeriesPoint]] = {}
+    for one in drawn:
+        groups.setdefault(_group(one), []).append(one)
+    for name, found in sorted(groups.items())[:_LINES_MAX]:
+        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in found]
+        label = name[:_VALUE_CHARS] if series.by else ""
+        figure.draw(figure.signal(when, [one.value for one in found]).lines().label(label))
     plot = str(figure.build().string()).rstrip("\n")
     state = "partial" if summary.partial else "complete"
-    return f"{plot}\n{state}, {summary.until_text}\n"
+    more = max(len(groups) - _LINES_MAX, 0)
+    left = f"{more} more lines are not drawn, --json has them; " if more else ""
+    return f"{plot}\n{left}{state}, {summary.until_text}\n"
+
+
+def _group(point: SeriesPoint) -> str:
+    return ",".join(map(_shown, point.by.values())) or "-"
 
 
 _FULL: Final = "█"

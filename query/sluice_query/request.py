@@ -71,6 +71,7 @@ class RecordField:
 
 def parse_field(text: str, kind: Kind) -> RecordField:
     """Return the field of a name; raise `BadUsage` if records of the kind have no such field."""
+    check_encodable(text)
     found = _FIELD.fullmatch(text)
     if found is None:
         raise unknown_field(text, kind)
@@ -315,6 +316,7 @@ NEIGHBOURS_MAX: Final = 1_000
 LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
 STEPS_MAX: Final = 100_000
+SPLITS_MAX: Final = 10
 PATTERN_BYTES_MAX: Final = 1_000
 FIRST_NS: Final = UnixNs(-(1 << 63) + (1 << 56))
 """Before any record, Unix ns; a margin of two years below it still is a 64-bit number."""
@@ -359,7 +361,7 @@ def plain_name(parameter: str) -> str:
 
 
 class Aggregate(StrEnum):
-    """How the points of one step become one value."""
+    """How the numbers of one step become one value."""
 
     AVG = "avg"
     MIN = "min"
@@ -367,19 +369,32 @@ class Aggregate(StrEnum):
     SUM = "sum"
     COUNT = "count"
     LAST = "last"
+    P50 = "p50"
+    P90 = "p90"
+    P95 = "p95"
+    P99 = "p99"
+
+    @property
+    def quantile(self) -> float | None:
+        """Its rank among the sorted numbers, 0 to 1; None if it is no quantile."""
+        return int(self[1:]) / 100 if self[1:].isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A series to compute from the points of one metric.
+    """A series to compute from the numbers that a field of the records has.
 
-    A `raw` series is computed from samples only, without rollups.
+    Attributes:
+        metric: Only the samples of this metric.
+        by: Fields; each combination of their values has a separate series.
+        raw: Whether it is computed from samples only, without rollups.
     """
 
-    metric: str
     step_ns: int
+    metric: str | None = None
+    of: RecordField = RecordField("value")
     aggregate: Aggregate = Aggregate.AVG
-    by_agent: bool = False
+    by: tuple[RecordField, ...] = ()
     raw: bool = False
 
 
@@ -491,14 +506,15 @@ def _check_text(query: Query, name: ParameterName) -> None:
 
 
 def _check_series(query: Query, series: Series, name: ParameterName) -> None:
-    if query.kind != "metrics":
-        raise BadUsage(
-            f"a series is computed from metrics: omit {name('kind')} or {name('metric')}"
-        )
-    if query.filters:
-        raise BadUsage(f"a series has no filters: use {name('attribute')} or {name('agent')}")
+    if series.metric is not None and query.kind != "metrics":
+        raise BadUsage(f"a metric is a series of metrics: omit {name('kind')} or {name('metric')}")
+    if not series.of.has_order:
+        raise BadUsage(f"only {_ORDERED} are numbers, {name('of')}=`{series.of.name}`")
     if query.stats_only:
-        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
+        of = "of" if series.metric is None else "metric"
+        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name(of)}")
+    if len(series.by) > SPLITS_MAX:
+        raise BadUsage(f"at most {SPLITS_MAX} times: {name('by')}, times=`{len(series.by)}`")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)
     if steps > STEPS_MAX:
         raise BadUsage(

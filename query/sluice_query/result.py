@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -73,15 +73,15 @@ class QuerySummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesPoint:
-    """One step of a series.
+    """One step of a series, or of one of its groups.
 
     Attributes:
-        agent_id: '' for all agents.
-        value: None when the step's points have none.
+        by: The values of the fields by which the series is divided.
+        value: None when the step's numbers have none.
     """
 
     step_ns: int
-    agent_id: str
+    by: Mapping[str, str | float | None]
     value: float | None
 
 
@@ -166,7 +166,8 @@ def _value_json(field: Field, value: object) -> object:
 def point_json(point: SeriesPoint) -> Row:
     """Return a point of a series for JSON."""
     shown: Row = {"ts": _time(point.step_ns), "value": number_json(point.value)}
-    return shown | ({"agent_id": point.agent_id} if point.agent_id else {})
+    by = {name: number_json(value) for name, value in point.by.items()}
+    return shown | ({"by": by} if by else {})
 
 
 def number_json(value: object) -> object:

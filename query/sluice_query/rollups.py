@@ -133,6 +133,8 @@ def plan_rollups(
 
     `deletes` are all that readers apply.
     """
+    if _needs_samples(query, series):
+        return None
     cut_ns = retention_cut_ns(deletes)
     lost = _lost_span(query, cut_ns)
     rest = TimeSpan(max(query.from_ns, lost.to_ns) if lost else query.from_ns, query.to_ns)
@@ -308,10 +310,7 @@ _WITHOUT_RESOURCES: Final = (
     "attributes of resources are not compared where retention removed samples: rollups contain only"
     " those of the records"
 )
-_RAW: Final = (
-    "retention removed samples at the beginning of the time range: omit `raw` to compute these"
-    " steps from rollups"
-)
+_REMOVED: Final = "retention removed samples at the beginning of the time range"
 _NOT_ROLLED_UP: Final = (
     "retention hides samples that rollups do not contain yet: run `sluice spark rollup`"
 )
@@ -341,7 +340,7 @@ class ChosenRollups:
     """The rollups that a series uses, and how; without any, `opened` and `plan` are None.
 
     `problems` has the reasons, a sentence each, why rollups are missing where no samples remain.
-    `samples` are the files of samples, after the table of samples was read.
+    `samples` are the files of samples that a plan needs, after their table was read.
     """
 
     opened: OpenedRollups | None = None
@@ -361,13 +360,12 @@ class ChosenRollups:
 
         `selected` has files of a later state of the samples.
         """
-        plan, every = self.plan, SampleFiles(every=selected.read)
+        plan = self.plan
         if plan is None:
-            return replace(self, samples=every), selected
+            return self, selected
         if not plan.is_within(selected.lanes):
             reason = "they contain samples of a queue that is not that of the table `metrics`"
-            unused = _unusable(reason, lost=plan.rollups_only_before_ns is not None)
-            return replace(unused, samples=every), selected
+            return _unusable(reason, lost=plan.rollups_only_before_ns is not None), selected
         divided = divide_files(plan, selected.read, selected.lanes, query.agents)
         wanted = {file.path for file in (*divided.every, *divided.later)}
         read = tuple(file for file in selected.read if file.path in wanted)
@@ -403,9 +401,27 @@ def needs_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> bool:
 
 def without_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> tuple[str, ...]:
     """Return why a series computed from samples alone is incomplete; usually nothing."""
-    if query.series is None or not begins_before_retention(query, deletes):
+    if query.series is None or query.kind != "metrics":
         return ()
-    return (_RAW,)
+    if not begins_before_retention(query, deletes):
+        return ()
+    reason = _needs_samples(query, query.series) or "no queue exists"
+    return (f"{_REMOVED}: {reason}",)
+
+
+def _needs_samples(query: Query, series: Series) -> str:
+    """Return why rollups cannot replace samples of a series; empty if they can."""
+    if series.raw:
+        return "omit `raw` to compute these steps from rollups"
+    if series.metric is None:
+        return "rollups contain one metric each: name it as `metric`"
+    if series.aggregate.quantile is not None:
+        return f"`{series.aggregate}` is computed from samples only"
+    if query.filters:
+        return "rollups cannot be filtered: use `attribute` or `agent`"
+    in_rows = ("agent_id", "name", "attributes")
+    others = [one.name for one in series.by if one.column not in in_rows]
+    return f"rollups are not divided by `{others[0]}`" if others else ""
 
 
 def open_rollups(store_url: str, query: Query) -> OpenedRollups | None:
@@ -484,7 +500,7 @@ async def _read_honoured(
 def _plan(
     query: Query, coverage: RollupCoverage, lanes: int, deletes: tuple[DeleteRecord, ...]
 ) -> RollupPlan | None:
-    if query.series is None or query.series.raw:
+    if query.series is None:
         return None
     return plan_rollups(query, query.series, coverage, lanes=lanes, deletes=deletes)
 

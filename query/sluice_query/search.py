@@ -525,7 +525,7 @@ class Evaluator:
         """Return the result, with a summary of the records only."""
         query, read = self.query, self.read
         if query.series is not None and read.rollups is not None:
-            from sluice_query.series import compute_series  # noqa: PLC0415 - for metrics
+            from sluice_query.series import compute_series  # noqa: PLC0415 - for a series
 
             points = compute_series(self.engine, query.series, read, read.rollups)
             summary = QuerySummary(results=len(points))

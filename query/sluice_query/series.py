@@ -1,15 +1,20 @@
 """A series: its SQL and its computation from samples, pending batches and rollups.
 
-Each source is reduced to partial results by step and agent; the partial results are then combined.
-Rollups contain no NaN, so NaN in samples is ignored too. Of several samples of the latest time,
-`last` is the greatest. Both rules make a value independent of the source that it is computed from.
+The numbers are those of any field: the values of a metric, or texts of an attribute. Each source is
+reduced to partial results by step and group, which are then combined. Quantiles are exact: they are
+computed from all numbers, and interpolate linearly between two of them, as `quantile_over_time` of
+Prometheus and Loki; between an infinity of each sign the result is NaN. Rollups contain no NaN, so
+NaN in samples is ignored too. Of several samples of the latest time, `last` is the greatest. Both
+rules make a value independent of the source that it is computed from.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from sluice_protocol.errors import BadUsage
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_query.engine import LAKE, PENDING, QueryEngine
@@ -28,7 +33,10 @@ from sluice_query.sql import (
     all_conditions,
     any_condition,
     condition,
+    field_sql,
     is_agent,
+    number_sql,
+    record_time,
     text_condition,
 )
 
@@ -39,6 +47,10 @@ _WINDOW_NS: Final = "(epoch_us(window_start) * 1000)"
 _LANE: Final = "(CAST('0x' || substr(sha256(agent_id), 1, 16) AS UBIGINT) % {lanes})::BIGINT"
 
 
+POINTS_MAX: Final = 100_000
+GROUPS_MAX: Final = 1_000
+BY_CHARS_MAX: Final = 1_000
+"""Longer values of a text are cut, so those that begin alike are one group."""
 SPANS_APART_MAX: Final = 4
 """Spans of one source that are read by separate parts of the statement."""
 
@@ -74,8 +86,13 @@ class SeriesSources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Figures:
-    samples: str
-    rollups: str
+    """The columns `a` and `b` of each source by step and group, and the value of a step from them.
+
+    `rollups` is empty if rollups do not have them, and `samples` if every number is needed.
+    """
+
+    samples: str = ""
+    rollups: str = ""
     combined: str
 
 
@@ -98,52 +115,97 @@ _FIGURES: Final[dict[Aggregate, _Figures]] = {
         samples="count(*) AS a", rollups='sum("count") AS a', combined="sum(a)::DOUBLE"
     ),
     Aggregate.LAST: _Figures(
-        samples="arg_max(value, (ts_ns, value)) AS a, max(ts_ns) AS b",
+        samples="arg_max(value, (at_ns, value)) AS a, max(at_ns) AS b",
         rollups='arg_max("last", (last_ts_ns, "last")) AS a, max(last_ts_ns) AS b',
         combined="arg_max(a, (b, a))",
     ),
+    **{
+        one: _Figures(combined=f"quantile_cont(a, {one.quantile})")
+        for one in Aggregate
+        if one.quantile is not None
+    },
 }
 
 
 def series_sql(query: Query, series: Series, sources: SeriesSources) -> SqlStatement:
-    """Return the statement for (start of the step, agent, value); the agent is '' for all."""
+    """Return the statement for the start of a step, the values of `by`, and the value of the step.
+
+    One point over the limit shows whether there are more.
+    """
     figures = _FIGURES[series.aggregate]
     parts = [
-        _partial(source.name, "ts_ns", figures.samples, series, chosen)
+        _from_samples(source.name, query, series, figures, chosen)
         for source in sources.samples
         for chosen in _samples(query, source, sources)
     ]
     if sources.plan is not None:
         for source, window in ((sources.minutes, _MINUTE), (sources.hours, _HOUR)):
             parts += [
-                _partial(source, _WINDOW_NS, figures.rollups, series, chosen)
+                _from_rollups(source, series, figures, chosen)
                 for chosen in _rows(query, series, sources.plan, window)
                 if source is not None
             ]
     union = " UNION ALL ".join(part.text for part in parts)
+    names = "".join(f"by{place}, " for place in range(len(series.by)))
     return SqlStatement(
-        f"SELECT step, agent, {figures.combined} FROM ({union})"  # noqa: S608 - constants
-        " GROUP BY ALL ORDER BY ALL",
-        tuple(value for part in parts for value in part.values),
+        f"SELECT step, {names}{figures.combined} FROM ({union})"  # noqa: S608 - constants
+        " GROUP BY ALL ORDER BY ALL LIMIT ?",
+        (*(value for part in parts for value in part.values), POINTS_MAX + 1),
     )
 
 
-def _partial(
-    source: str, time: str, figures: str, series: Series, chosen: SqlStatement
-) -> SqlStatement:
-    agent = "agent_id" if series.by_agent else "''"
+def _grouping(time: str, series: Series) -> SqlStatement:
+    """Return the columns `step`, `by0`, `by1` and so on."""
     # Steps begin at multiples of their width, so that two queries have the same steps.
     step = f"{time} - (({time} % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
+    parts = [SqlStatement(f"{step} AS step")]
+    for place, field in enumerate(series.by):
+        value = field_sql(field)
+        # A text may be very long, and each point of its series has it.
+        text = value.text if field.is_number else f"left({value.text}, {BY_CHARS_MAX})"
+        parts.append(SqlStatement(f"{text} AS by{place}", value.values))
     return SqlStatement(
-        f"SELECT {step} AS step, {agent} AS agent, {figures} FROM {source}"  # noqa: S608 - constants
+        ", ".join(part.text for part in parts), tuple(one for part in parts for one in part.values)
+    )
+
+
+def _from_samples(
+    source: str, query: Query, series: Series, figures: _Figures, chosen: SqlStatement
+) -> SqlStatement:
+    time = record_time(query.kind)
+    grouping, number = _grouping(time, series), number_sql(series.of)
+    values = (*grouping.values, *number.values, *chosen.values)
+    found = (
+        f"SELECT {grouping.text}, {number.text} AS value, {time} AS at_ns FROM {source}"  # noqa: S608 - constants
+        f" WHERE {chosen.text}"
+    )
+    names = "".join(f"by{place}, " for place in range(len(series.by)))
+    if not figures.samples:
+        text = f"SELECT step, {names}value AS a FROM ({found}) WHERE value IS NOT NULL"  # noqa: S608 - constants
+        return SqlStatement(text, values)
+    return SqlStatement(
+        f"SELECT step, {names}{figures.samples} FROM ({found}) WHERE value IS NOT NULL"  # noqa: S608 - constants
+        " GROUP BY ALL",
+        values,
+    )
+
+
+def _from_rollups(
+    source: str, series: Series, figures: _Figures, chosen: SqlStatement
+) -> SqlStatement:
+    grouping = _grouping(_WINDOW_NS, series)
+    return SqlStatement(
+        f"SELECT {grouping.text}, {figures.rollups} FROM {source}"  # noqa: S608 - constants
         f" WHERE {chosen.text} GROUP BY ALL",
-        chosen.values,
+        (*grouping.values, *chosen.values),
     )
 
 
 def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
     """Return conditions that together select the samples of one source, each of them once."""
-    parts = [condition(query, sources.deletes), SqlStatement(IS_NUMBER)]
+    parts = [condition(query, sources.deletes)]
+    if query.series is not None and query.series.of.column == "value":
+        parts.append(SqlStatement(IS_NUMBER))
     if source.later_than is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))
@@ -182,7 +244,7 @@ def _rows(query: Query, series: Series, plan: RollupPlan, window: _Window) -> li
         )
         for one in (plan.minutes if window == _MINUTE else plan.hours)
     ]
-    parts = [SqlStatement('"window" = ? AND name = ?', (window.name, series.metric))]
+    parts = [SqlStatement('"window" = ? AND name = ?', (window.name, str(series.metric)))]
     if query.agents:
         parts.append(is_agent(query.agents))
     if query.text is not None:
@@ -217,11 +279,12 @@ _HOURS: Final = "hours"
 def compute_series(
     engine: QueryEngine, series: Series, read: "SearchRead", rollups: ChosenRollups
 ) -> list[SeriesPoint]:
-    """Return the points of a series in order."""
+    """Return the points of a series in order; raise `BadUsage` if they are too many."""
     plan, opened, files = rollups.plan, rollups.opened, read.files
     samples: list[SampleSource] = []
-    if rollups.samples.every:
-        engine.register_files(LAKE, rollups.samples.every, files.location, files.extended)
+    every = files.read if plan is None else rollups.samples.every
+    if every:
+        engine.register_files(LAKE, every, files.location, files.extended)
         samples.append(SampleSource(name=LAKE, spans=plan.samples if plan is not None else None))
     if plan is not None and rollups.samples.later:
         engine.register_files(
@@ -248,4 +311,26 @@ def compute_series(
         plan=plan,
     )
     found = engine.rows(series_sql(read.query, series, sources))
-    return [SeriesPoint(step_ns=row[0], agent_id=row[1], value=row[2]) for row in found]
+    return _points(series, found)
+
+
+def _points(series: Series, rows: Sequence[tuple[Any, ...]]) -> list[SeriesPoint]:
+    """Return the points of the rows of `series_sql`."""
+    if len(rows) > POINTS_MAX:
+        raise BadUsage(
+            f"a series has at most {POINTS_MAX} points: choose a longer step, a shorter time range"
+            " or more filters"
+        )
+    names = [one.name for one in series.by]
+    groups: dict[tuple[Any, ...], dict[str, str | float | None]] = {}
+    points = []
+    for step_ns, *by, value in rows:
+        # NaN is not equal to itself, so its text is the key.
+        group = groups.setdefault(tuple(map(str, by)), dict(zip(names, by, strict=True)))
+        points.append(SeriesPoint(step_ns=step_ns, by=group, value=value))
+    if len(groups) > GROUPS_MAX:
+        raise BadUsage(
+            f"a series is divided into at most {GROUPS_MAX} groups: add filters or choose another"
+            f" field, groups=`{len(groups)}`, by=`{', '.join(names)}`"
+        )
+    return points

@@ -320,7 +320,7 @@ def condition(
         parts.append(SqlStatement(f"{_ACCEPTED_NS} >= ?", (query.accepted_from_ns,)))
     parts += [_attribute(key, value, promoted) for key, value in query.attributes]
     parts += filter_conditions(query.filters, promoted)
-    if query.series is not None:
+    if query.series is not None and query.series.metric is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
         parts.append(text_condition(query, query.text))

@@ -49,7 +49,7 @@ from sluice_store.stored_deletes import read_all_deletes
 LANES = 2
 SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}
 Row = dict[str, Any]
-Figures = list[tuple[int, str, float]]
+Figures = list[tuple[Any, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

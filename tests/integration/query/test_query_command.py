@@ -79,6 +79,27 @@ def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
     assert plain.stdout.split()[-1] == "2.0"
 
 
+def test_a_series_of_an_attribute_is_divided_by_fields(service: str, place: Deployment) -> None:
+    """Alike on the command line and over HTTP; an unknown field is named."""
+    options = (*SPAN, "--of", "severity", "--agg", "p99", "--step", "1h", "--by", "attributes.k")
+    assert _query(place, *options, "--by", "agent_id", "--json").returncode == 0
+    done = _query(place, *SPAN, "--of", "attributes.latncy", "--agg", "p99")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "no record has this field in the time range" in done.stderr
+    assert "field=`attributes.latncy`" in done.stderr
+    span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
+    path = "v1/query?kind=metrics&of=value&agg=p50&step=1h&by=name&by=agent_id"
+    lines = _get(f"{service}/{path}&{span}")[2].splitlines()
+    point = {"ts": "2026-09-21T14:00:00.000000000Z", "value": 2.0}
+    by = {"name": "cpu", "agent_id": "host-1"}
+    assert json.loads(lines[0]) == point | {"by": by}
+    shown = _query(
+        place, *SPAN, "--kind", "metrics", "--of", "value", "--agg", "p50", "--step", "1h",
+        "--by", "name", "--by", "agent_id",
+    )  # fmt: skip
+    assert shown.stdout == f"{point['ts']} cpu,host-1 2.0\n"
+
+
 def test_histogram_and_values_are_those_of_the_service(service: str, place: Deployment) -> None:
     span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
     done = _query(place, *SPAN, "--histogram", "--step", "30m", "--by", "attributes.k")
@@ -201,7 +222,9 @@ def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Dep
         ("colour=red", "unknown parameter"),
         ("kind=traces", "kind must be"),
         ("regex=maybe&q=x", "regex must be true or false"),
-        ("metric=m&agg=median", "agg must be one of"),
+        ("metric=m&agg=median", "agg must be one of avg, min, max, sum, count, last, p50, p90,"),
+        ("agg=p99", "agg applies to a series only: add metric or of, or omit it"),
+        ("of=body", "only severity, value, duration_ns, attributes.KEY and"),
         ("q=(&regex=true", "regex does not compile"),
     ],
 )

@@ -25,7 +25,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
 from sluice_query import rollups as rollups_module
 from sluice_query import search
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.result import QueryResult
 
 HOUR_NS = 60 * MINUTE_NS
@@ -77,7 +77,9 @@ def series_query(
     raw: bool = False,
     **changes: Any,
 ) -> Query:
-    series = Series(metric="cpu", step_ns=step, aggregate=aggregate, by_agent=True, raw=raw)
+    series = Series(
+        metric="cpu", step_ns=step, aggregate=aggregate, by=(RecordField("agent_id"),), raw=raw
+    )
     return make_query(
         kind="metrics", from_ns=UnixNs(start), to_ns=UnixNs(end), series=series, **changes
     )
@@ -108,7 +110,7 @@ def test_a_series_from_rollups_equals_that_from_samples(
     rollups.run()
     in_hours = (Aggregate.AVG, Aggregate.LAST)
     for aggregate, step in [
-        *((one, MINUTE_NS) for one in Aggregate),
+        *((one, MINUTE_NS) for one in Aggregate if one.quantile is None),
         *((one, HOUR_NS) for one in in_hours),
     ]:
         found = assert_equal(place, series_query(aggregate, step=step))
@@ -120,6 +122,26 @@ def test_a_series_from_rollups_equals_that_from_samples(
         assert_equal(place, series_query(aggregate, step=step))
     rollups.run()
     assert_equal(place, series_query(Aggregate.AVG))
+
+
+def test_a_quantile_is_computed_from_samples_although_rollups_exist(
+    place: Deployment, rollups: LakeRollups, sender: Sender
+) -> None:
+    """Where retention removed samples, the answer is partial with the reason."""
+    sender.send(START_NS)
+    ingest_locally(place.url)
+    rollups.run()
+    query = series_query(Aggregate.P90, start=START_NS, step=HOUR_NS)
+    found = run_query(place, query)
+    assert [(one.by["agent_id"], one.value) for one in found.points[:2]] == [
+        (agent, pytest.approx(323.1)) for agent in AGENTS
+    ]
+    assert (found.summary.rollup_segments_read, found.summary.partial) == (0, False)
+    retain(place, START_NS + 30 * MINUTE_NS)
+    (reason,) = run_query(place, query).summary.reasons
+    assert reason.endswith(
+        "at the beginning of the time range: `p90` is computed from samples only"
+    )
 
 
 def test_samples_that_rollups_contain_are_not_read(

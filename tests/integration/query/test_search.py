@@ -21,7 +21,7 @@ from support.query_lake import (
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
-from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
@@ -362,13 +362,73 @@ def test_a_series_covers_lake_and_pending_batches(place: Deployment) -> None:
     place.deliver([metric_batch([100], agent="host-2", from_ns=start_ns)])
     place.deliver([metric_batch([7], name="mem", start=8, from_ns=start_ns)])
     window = {"kind": "metrics", "from_ns": start_ns, "to_ns": start_ns + 2 * MINUTE_NS}
-    for by_agent, wanted in (
-        (False, [(0, "", 121.0), (MINUTE_NS, "", 30.0)]),
-        (True, [(0, "host-1", 21.0), (0, "host-2", 100.0), (MINUTE_NS, "host-1", 30.0)]),
+    for by, wanted in (
+        ((), [(0, None, 121.0), (MINUTE_NS, None, 30.0)]),
+        (("agent_id",), [(0, "host-1", 21.0), (0, "host-2", 100.0), (MINUTE_NS, "host-1", 30.0)]),
     ):
-        series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.SUM, by_agent=by_agent)
+        series = Series(
+            metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.SUM, by=tuple(map(RecordField, by))
+        )
         points = run_query(place, make_query(**window, series=series)).points
-        assert [(one.step_ns - start_ns, one.agent_id, one.value) for one in points] == wanted
+        assert [
+            (one.step_ns - start_ns, one.by.get("agent_id"), one.value) for one in points
+        ] == wanted
+
+
+@pytest.mark.parametrize("ingested", [False, True])
+def test_a_series_is_computed_from_an_attribute_of_logs(place: Deployment, ingested: bool) -> None:
+    """In lake and pending batches, with text, filters and deletes; the metrics stay apart."""
+    for start, (path, milliseconds) in enumerate(
+        [("/a", "10"), ("/a", "20.0"), ("/a", "3e1"), ("/b", "7"), ("/b", "slow"), ("/b", "1e3")]
+    ):
+        attributes = {"path": path, "ms": milliseconds, "status": str(200 + start * 100)}
+        place.deliver([log_batch([f"GET {path}"], start=start, attributes=attributes)])
+        if ingested and start == 3:
+            ingest_locally(place.url)
+    put_delete(
+        place,
+        DeleteRecord(
+            delete_id="0" * 26,
+            kind="logs",
+            accepted_until_unix_ns=DAY0_NS,
+            attributes={"ms": "1e3"},
+        ),
+    )
+    place.deliver([metric_batch([5.0], start=9)])
+
+    def points(*texts: str, **changes: object) -> list[tuple[object, ...]]:
+        series = Series(
+            of=RecordField("attributes", "ms"),
+            by=(RecordField("attributes", "path"),),
+            step_ns=60 * MINUTE_NS,
+            aggregate=Aggregate.P50,
+        )
+        filters = tuple(parse_filter(text, "logs") for text in texts)
+        query = make_query(series=replace(series, **changes), filters=filters, text="GET")  # type: ignore[arg-type]
+        result = run_query(place, query)
+        assert not result.summary.partial
+        return [(*one.by.values(), one.value) for one in result.points]
+
+    assert points() == [("/a", 20.0), ("/b", 7.0)]
+    assert points("attributes.status >= 300") == [("/a", 25.0), ("/b", 7.0)]
+    assert points("attributes.status > 500") == []
+    assert points(by=(), aggregate=Aggregate.SUM) == [(67.0,)]
+
+
+def test_a_series_of_too_many_groups_or_points_is_refused(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.deliver([log_batch([f"line {n}" for n in range(4)], attributes={"ms": "1"})])
+    series = Series(
+        of=RecordField("attributes", "ms"), by=(RecordField("body"),), step_ns=MINUTE_NS
+    )
+    assert len(run_query(place, make_query(series=series)).points) == 4
+    monkeypatch.setattr("sluice_query.series.GROUPS_MAX", 3)
+    with pytest.raises(BadUsage, match=r"at most 3 groups: .* groups=`4`, by=`body`"):
+        run_query(place, make_query(series=series))
+    monkeypatch.setattr("sluice_query.series.POINTS_MAX", 3)
+    with pytest.raises(BadUsage, match="at most 3 points: choose a longer step"):
+        run_query(place, make_query(series=series))
 
 
 def test_a_query_over_its_time_limit_is_stopped(place: Deployment) -> None:

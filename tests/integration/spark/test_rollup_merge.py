@@ -19,7 +19,7 @@ from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import Aggregate, Series
+from sluice_query.request import Aggregate, RecordField, Series
 from sluice_query.result import SeriesPoint
 from sluice_spark.compaction.file_merges import MergeResult, RollupMerger
 from sluice_spark.compaction.job import run_compact
@@ -64,7 +64,9 @@ def series(
     """Return some series, each after a comparison with that of the samples."""
     found = {}
     for aggregate, step_ns in compared:
-        wanted = Series(metric="m.2", step_ns=step_ns, aggregate=aggregate, by_agent=True)
+        wanted = Series(
+            metric="m.2", step_ns=step_ns, aggregate=aggregate, by=(RecordField("agent_id"),)
+        )
         query = make_query(
             kind="metrics",
             from_ns=UnixNs(T0_NS - T0_NS % DAY_NS),
@@ -75,8 +77,8 @@ def series(
         control = run_query(deployment, replace(query, series=replace(wanted, raw=True)))
         assert result.summary.rollup_segments_read > 0
         assert not result.summary.partial
-        assert [(one.step_ns, one.agent_id) for one in result.points] == [
-            (one.step_ns, one.agent_id) for one in control.points
+        assert [(one.step_ns, one.by) for one in result.points] == [
+            (one.step_ns, one.by) for one in control.points
         ]
         assert [one.value for one in result.points] == pytest.approx(
             [one.value for one in control.points]

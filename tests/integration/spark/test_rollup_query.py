@@ -12,7 +12,7 @@ from support.spark_local import ingest_locally
 
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.result import QueryResult
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.rollups import job as rollup
@@ -43,12 +43,15 @@ def compared(
     """Return a series, after these aggregates of it were compared with those of the samples."""
     for aggregate in aggregates:
         series = Series(
-            metric="m.2", step_ns=MINUTE_NS, aggregate=aggregate, by_agent=aggregate == "sum"
+            metric="m.2",
+            step_ns=MINUTE_NS,
+            aggregate=aggregate,
+            by=(RecordField("agent_id"),) if aggregate == "sum" else (),
         )
         result = run_query(deployment, replace(query, series=series))
         control = run_query(deployment, replace(query, series=replace(series, raw=True)))
-        assert [(one.step_ns, one.agent_id) for one in result.points] == [
-            (one.step_ns, one.agent_id) for one in control.points
+        assert [(one.step_ns, one.by) for one in result.points] == [
+            (one.step_ns, one.by) for one in control.points
         ]
         assert [one.value for one in result.points] == pytest.approx(
             [one.value for one in control.points]

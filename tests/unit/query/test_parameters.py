@@ -5,7 +5,14 @@ from sluice_cli.query import QueryOptions, query_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
 from sluice_query.parameters import parse_duration, parse_instant, parse_query
-from sluice_query.request import Aggregate, Histogram, Query, Series, check_query
+from sluice_query.request import (
+    Aggregate,
+    Histogram,
+    Query,
+    RecordField,
+    Series,
+    check_query,
+)
 
 NOW = UnixNs(1_790_000_000_000_000_000)
 HOUR_NS = 3600 * 10**9
@@ -48,13 +55,17 @@ def test_a_metric_makes_a_series_of_metrics() -> None:
         "metric": ["cpu"],
         "step": ["5m"],
         "agg": ["max"],
-        "by_agent": ["true"],
+        "by": ["agent_id", "attributes.k"],
         "raw": ["true"],
     }
     query = parse_query(given, NOW)
     assert query.kind == "metrics"
     assert query.series == Series(
-        metric="cpu", step_ns=300 * 10**9, aggregate=Aggregate.MAX, by_agent=True, raw=True
+        metric="cpu",
+        step_ns=300 * 10**9,
+        aggregate=Aggregate.MAX,
+        by=(RecordField("agent_id"), RecordField("attributes", "k")),
+        raw=True,
     )
     plain = parse_query({"metric": ["cpu"]}, NOW).series
     assert plain == Series(metric="cpu", step_ns=60 * 10**9)
@@ -97,8 +108,8 @@ def test_the_command_line_and_http_describe_the_same_queries() -> None:
     given |= {"attribute": ["k=v"], "limit": ["7"]}
     assert query_of(options, NOW) == parse_query(given, NOW)
     assert query_of(QueryOptions(), NOW) == parse_query({}, NOW)
-    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by="agent_id", raw=True)
-    given = {"metric": ["cpu"], "agg": ["last"], "by_agent": ["true"], "raw": ["true"]}
+    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by=("agent_id",), raw=True)
+    given = {"metric": ["cpu"], "agg": ["last"], "by": ["agent_id"], "raw": ["true"]}
     assert query_of(series, NOW) == parse_query(given, NOW)
 
 
@@ -114,10 +125,25 @@ def test_following_has_other_defaults_for_the_time_range() -> None:
         (QueryOptions(since="noon"), "^--from: time must be"),
         (QueryOptions(since="now"), "^--from is in the future, and --to is now: add a later --to"),
         (QueryOptions(since="1h", until="2h"), "swap --from and --to"),
-        (QueryOptions(by="severity"), "^--by applies to --metric and --histogram only: add one"),
-        (QueryOptions(metric="m", by="severity"), "^--by of a series is agent_id, by=`severity`"),
-        (QueryOptions(raw=True), "^--raw applies to --metric only"),
-        (QueryOptions(step="1m"), "^--step applies to --metric and --histogram only"),
+        (
+            QueryOptions(by=("severity",)),
+            "^--by applies to --metric, --of and --histogram only: add",
+        ),
+        (QueryOptions(metric="m", by=("severity",)), "^--by: unknown field: use one of agent_id"),
+        (QueryOptions(metric="m", of="attributes.a"), "^choose one of --metric and --of"),
+        (QueryOptions(of="attributes.a", raw=True), "^--raw applies to --metric only: omit it"),
+        (QueryOptions(of="body"), "^only severity, value, .* are numbers, --of=`body`"),
+        (QueryOptions(of="value"), "^--of: unknown field"),
+        (QueryOptions(of="attributes.a", by=("body",) * 11), "^at most 10 times: --by"),
+        (QueryOptions(of="severity", stats_only=True), "omit --stats-only or --of"),
+        (QueryOptions(agg=Aggregate.P99), "^--agg applies to a series only: add --metric or --of"),
+        (QueryOptions(histogram=True, of="severity"), "^--of does not apply to --histogram"),
+        (
+            QueryOptions(histogram=True, by=("body",) * 2),
+            "^parameter is repeated, parameter=`--by`",
+        ),
+        (QueryOptions(raw=True), "^--raw applies to a series only"),
+        (QueryOptions(step="1m"), "^--step applies to --metric, --of and --histogram only"),
         (QueryOptions(top="body", stats_only=True), "^--stats-only does not apply to --top: omit"),
         (QueryOptions(histogram=True, metric="m"), "^--metric does not apply to --histogram"),
         (QueryOptions(histogram=True, top="body"), "^choose one of --histogram and --top"),
@@ -206,7 +232,7 @@ def test_a_time_in_another_form_is_answered_by_the_form_that_is_meant(
         ({"regex": True}, "regex needs a text: add q"),
         ({"ignore_case": True}, "ignore_case needs a text: add q"),
         ({"text": "x", "kind": "entries"}, "entries are opaque"),
-        ({"series": Series(metric="m", step_ns=1)}, "series is computed from metrics"),
+        ({"series": Series(metric="m", step_ns=1)}, "a metric is a series of metrics"),
         ({"series": Series(metric="m", step_ns=1), "kind": "metrics"}, "step is too short"),
         (
             {"series": Series(metric="m", step_ns=10**15), "kind": "metrics", "stats_only": True},

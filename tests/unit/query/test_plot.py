@@ -1,6 +1,7 @@
 """Plots and bars of a terminal, and the widths of buckets."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -11,6 +12,7 @@ from sluice_query.request import (
     FIRST_NS,
     WIDTHS_NS,
     Aggregate,
+    RecordField,
     Series,
     bucket_starts,
     choose_width,
@@ -26,12 +28,15 @@ from sluice_query.views import (
 
 SUMMARY = QuerySummary(accepted_until="2026-09-21T14:20:00.000000000Z", partial=True)
 SERIES = Series(metric="cpu", step_ns=60_000_000_000, aggregate=Aggregate.MAX)
+BY_AGENT = replace(SERIES, by=(RecordField("agent_id"),))
 
 
-def _points(*values: float | None, agent: str = "") -> list[SeriesPoint]:
+def _points(*values: float | None, agent: str | None = None) -> list[SeriesPoint]:
     return [
         SeriesPoint(
-            step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns, agent_id=agent, value=value
+            step_ns=1_790_000_000_000_000_000 + n * SERIES.step_ns,
+            by={} if agent is None else {"agent_id": agent},
+            value=value,
         )
         for n, value in enumerate(values)
     ]
@@ -40,7 +45,7 @@ def _points(*values: float | None, agent: str = "") -> list[SeriesPoint]:
 def test_on_a_terminal_a_series_is_a_plot() -> None:
     """It has a title, times and a legend of the agents, and the width of the terminal."""
     points = _points(1.0, 2.0, 3.0, agent="h1") + _points(3.0, None, 1.0, agent="h2")
-    drawn = re.sub(r"\x1b\[[0-9;]*m", "", draw_series(SERIES, points, 80, SUMMARY))
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", draw_series(BY_AGENT, points, 80, SUMMARY))
     assert "max of cpu" in drawn
     assert "2026-09-21 14:1" in drawn
     assert "h1" in drawn
@@ -57,6 +62,17 @@ def test_elsewhere_a_series_is_one_line_a_step() -> None:
     assert lines == ["2026-09-21T14:13:20.000000000Z - 1.5", "2026-09-21T14:14:20.000000000Z - nan"]
     assert draw_series(SERIES, points[1:], 80, SUMMARY).splitlines() == lines[1:]
     assert draw_series(SERIES, [], 80, SUMMARY) == ""
+
+
+def test_of_many_groups_the_first_are_drawn() -> None:
+    """Names of groups are one line each, without characters that a terminal would execute."""
+    points = [one for n in range(25) for one in _points(1.0, 2.0, agent=f"{n:02}\n\x1b[2J")]
+    drawn = draw_series(BY_AGENT, points, 80, SUMMARY)
+    assert "5 more lines are not drawn, --json has them; partial, accepted" in drawn
+    assert "19" in drawn
+    assert "\x1b[2J" not in drawn
+    (line, *_) = draw_series(BY_AGENT, points[:1], None, SUMMARY).splitlines()
+    assert line == "2026-09-21T14:13:20.000000000Z 00\ufffd\ufffd[2J 1.0"
 
 
 TS = "2026-09-21T14:13:20.000000000Z"

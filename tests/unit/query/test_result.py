@@ -50,13 +50,18 @@ def test_keys_and_values_of_entries_are_base64() -> None:
     assert (record["key"], record["value"]) == ("AA==", "/w==")
 
 
-def test_points_have_an_agent_only_in_a_series_by_agent() -> None:
+def test_points_have_the_values_of_the_fields_that_divide_the_series() -> None:
+    by = {"attributes.k": None, "value": float("nan")}
     points = [
-        SeriesPoint(step_ns=0, agent_id="", value=1.0),
-        SeriesPoint(step_ns=10**9, agent_id="a", value=None),
+        SeriesPoint(step_ns=0, by={}, value=1.0),
+        SeriesPoint(step_ns=10**9, by=by, value=math.inf),
     ]
     found = lines(QueryResult(kind="metrics", points=points, summary=QuerySummary()))[:-1]
     assert found == [
         {"ts": "1970-01-01T00:00:00.000000000Z", "value": 1.0},
-        {"ts": "1970-01-01T00:00:01.000000000Z", "value": None, "agent_id": "a"},
+        {
+            "ts": "1970-01-01T00:00:01.000000000Z",
+            "value": "Infinity",
+            "by": {"attributes.k": None, "value": "NaN"},
+        },
     ]

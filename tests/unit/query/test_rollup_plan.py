@@ -1,5 +1,6 @@
 """How the time range of a series is divided between rollups and samples."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
-from sluice_query.request import Query, Series
+from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.rollups import (
     HOUR_NS,
     MINUTE_NS,
@@ -21,6 +22,7 @@ from sluice_query.rollups import (
     plan_rollups,
     subtract_spans,
     whole_windows,
+    without_rollups,
 )
 
 COVERAGE = RollupCoverage(through={0: 5, 1: 7})
@@ -150,3 +152,40 @@ def test_rows_of_samples_that_the_table_does_not_contain_are_recognized() -> Non
     assert found.is_within({0: 5, 1: 8})
     assert not found.is_within({0: 5, 1: 6})
     assert not found.is_within({0: 5})
+
+
+RETENTION = DeleteRecord(
+    delete_id="0" * 26, kind="metrics", accepted_until_unix_ns=1, to_unix_ns=HOUR_NS
+)
+
+
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [
+        ({"aggregate": Aggregate.P90}, "`p90` is computed from samples only"),
+        ({"raw": True}, "omit `raw`"),
+        ({"metric": None}, "rollups contain one metric each"),
+        ({"by": (RecordField("resource", "a"),)}, "rollups are not divided by `resource.a`"),
+        ({"by": (RecordField("attributes", "a"), RecordField("agent_id"))}, None),
+    ],
+)
+def test_what_rollups_do_not_contain_is_computed_from_samples(
+    series: dict[str, Any], reason: str | None
+) -> None:
+    """The answer is partial, with the reason, only where retention removed samples."""
+    wanted = replace(Series(metric="cpu", step_ns=MINUTE_NS), **series)
+    span = {"from_ns": UnixNs(0), "to_ns": UnixNs(3 * HOUR_NS)}
+    query = Query(**span, kind="metrics", series=wanted)
+    found = plan_rollups(query, wanted, COVERAGE, lanes=2, deletes=[RETENTION])
+    assert (found is None) is (reason is not None)
+    if reason is not None:
+        (problem,) = without_rollups(query, (RETENTION,))
+        assert problem.startswith("retention removed samples at the beginning of the time range: ")
+        assert reason in problem
+        assert without_rollups(query, ()) == ()
+
+
+def test_retention_of_metrics_is_no_reason_for_a_series_of_logs() -> None:
+    series = Series(of=RecordField("severity"), step_ns=MINUTE_NS)
+    query = Query(from_ns=UnixNs(0), to_ns=UnixNs(3 * HOUR_NS), series=series)
+    assert without_rollups(query, (RETENTION,)) == ()

@@ -1,5 +1,6 @@
 """The statements are run by DuckDB on small Arrow tables, one as the lake and one as pending."""
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from sluice_protocol.fields import Kind
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.series import SampleSource, SeriesSources, series_sql
 from sluice_query.sql import (
     RecordSources,
@@ -181,6 +182,9 @@ def test_a_delete_hides_what_it_names_and_was_accepted_until_its_cut_off(
         (Aggregate.MAX, [100.0, 20.0]),
         (Aggregate.COUNT, [7.0, 2.0]),
         (Aggregate.LAST, [6.0, 20.0]),
+        (Aggregate.P50, [4.0, 15.0]),
+        (Aggregate.P90, [43.6, 19.0]),
+        (Aggregate.P99, [94.36, 19.9]),
     ],
 )
 def test_points_of_a_metric_are_aggregated_by_step(
@@ -191,14 +195,16 @@ def test_points_of_a_metric_are_aggregated_by_step(
     query = make_query(kind="metrics", from_ns=start_ns, series=series)
     sources = series_sources("points", "later_points")
     assert rows(engine, series_sql(query, series, sources)) == [
-        (start_ns, "", pytest.approx(values[0])),
-        (start_ns + MINUTE_NS, "", pytest.approx(values[1])),
+        (start_ns, pytest.approx(values[0])),
+        (start_ns + MINUTE_NS, pytest.approx(values[1])),
     ]
 
 
 def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> None:
     start_ns = DAY0_NS // MINUTE_NS * MINUTE_NS
-    series = Series(metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.MAX, by_agent=True)
+    series = Series(
+        metric="cpu", step_ns=MINUTE_NS, aggregate=Aggregate.MAX, by=(RecordField("agent_id"),)
+    )
     query = make_query(kind="metrics", from_ns=start_ns, series=series)
     sources = series_sources("points", "later_points")
     assert rows(engine, series_sql(query, series, sources)) == [
@@ -206,6 +212,75 @@ def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> Non
         (start_ns, "host-2", 100.0),
         (start_ns + MINUTE_NS, "host-1", 20.0),
     ]
+
+
+LATENCIES = (
+    ("/a", ["100", "200.0", "3e2", "+400", "NaN", "12 ms", "", "0x10", "1_000"]),
+    ("/b", ["7", "inf"]),
+    (None, ["5"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("aggregate", "wanted"),
+    [
+        (Aggregate.COUNT, [("/a", 4.0), ("/b", 2.0), (None, 1.0)]),
+        (Aggregate.AVG, [("/a", 250.0), ("/b", math.inf), (None, 5.0)]),
+        (Aggregate.P50, [("/a", 250.0), ("/b", math.inf), (None, 5.0)]),
+        (Aggregate.P99, [("/a", 397.0), ("/b", math.inf), (None, 5.0)]),
+        (Aggregate.MIN, [("/a", 100.0), ("/b", 7.0), (None, 5.0)]),
+        (Aggregate.LAST, [("/a", 400.0), ("/b", math.inf), (None, 5.0)]),
+    ],
+)
+def test_a_series_is_computed_from_the_numbers_in_an_attribute(
+    aggregate: Aggregate, wanted: list[tuple[str | None, float]]
+) -> None:
+    """A text that is no number does not count, an infinity does; a missing field is a group."""
+    series = Series(
+        of=RecordField("attributes", "ms"),
+        by=(RecordField("attributes", "path"),),
+        step_ns=3600 * NS_PER_S,
+        aggregate=aggregate,
+    )
+    with duckdb.connect(":memory:") as connection:
+        for name, places in (("lake", (0, 2)), ("pending", (1,))):
+            batches = [
+                log_batch(["x"], start=number, from_ns=DAY0_NS + number, attributes=pairs)
+                for place in places
+                for number, pairs in enumerate(_attributes(*LATENCIES[place]))
+            ]
+            connection.register(name, table_of("logs", batches))
+        sources = series_sources("lake", "pending")
+        found = rows(connection, series_sql(make_query(series=series), series, sources))
+    assert [(by, value) for _, by, value in found] == [
+        (by, pytest.approx(value)) for by, value in wanted
+    ]
+
+
+def _attributes(path: str | None, texts: list[str]) -> list[dict[str, str]]:
+    shared = {} if path is None else {"path": path}
+    return [shared | {"ms": text} for text in texts]
+
+
+def test_the_statement_of_a_quantile_reads_every_number() -> None:
+    series = Series(
+        of=RecordField("attributes", "ms"),
+        by=(RecordField("agent_id"), RecordField("severity")),
+        step_ns=60,
+        aggregate=Aggregate.P99,
+    )
+    statement = series_sql(make_query(series=series), series, series_sources("lake"))
+    assert statement.text.startswith(
+        "SELECT step, by0, by1, quantile_cont(a, 0.99) FROM (SELECT step, by0, by1, value AS a"
+        " FROM (SELECT ts_ns - ((ts_ns % 60) + 60) % 60 AS step, left(agent_id, 1000) AS by0,"
+        " nullif(severity, 0) AS by1, CASE WHEN regexp_full_match(attributes[?], "
+    )
+    assert statement.text.endswith(
+        " THEN TRY_CAST(attributes[?] AS DOUBLE) END AS value, ts_ns AS at_ns FROM lake"
+        " WHERE ts_ns >= ? AND ts_ns < ?) WHERE value IS NOT NULL)"
+        " GROUP BY ALL ORDER BY ALL LIMIT ?"
+    )
+    assert statement.values[:2] == ("ms", "ms")
 
 
 def test_nan_in_a_file_is_ignored(tmp_path: Path) -> None:
@@ -217,7 +292,7 @@ def test_nan_in_a_file_is_ignored(tmp_path: Path) -> None:
     with duckdb.connect(":memory:") as connection:
         connection.read_parquet(path).create_view("points")
         found = rows(connection, series_sql(query, series, series_sources("points")))
-    assert [value for _, _, value in found] == [1.0, 2.0]
+    assert [value for _, value in found] == [1.0, 2.0]
 
 
 def test_steps_begin_at_multiples_of_their_width_before_1970_too(engine: Any) -> None:
@@ -228,7 +303,7 @@ def test_steps_begin_at_multiples_of_their_width_before_1970_too(engine: Any) ->
         series = Series(metric="cpu", step_ns=MINUTE_NS)
         query = make_query(kind="metrics", from_ns=-MINUTE_NS, series=series)
         sources = series_sources("points")
-        assert rows(connection, series_sql(query, series, sources)) == [(-MINUTE_NS, "", 1.0)]
+        assert rows(connection, series_sql(query, series, sources)) == [(-MINUTE_NS, 1.0)]
 
 
 def test_entries_without_a_time_have_the_time_of_their_acceptance(engine: Any) -> None:

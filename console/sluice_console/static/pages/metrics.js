@@ -9,14 +9,15 @@ const LINES_MAX = 8;
 
 function readChoice(query) {
   const from = query.get("from") ?? "1h";
-  return { metric: query.getAll("metric"), attribute: query.getAll("attribute"), from, step: query.get("step") ?? RANGES.find(([value]) => value === from)?.[2] ?? "1m", agg: query.get("agg") ?? "avg", by_agent: query.get("by_agent") === "true", raw: query.get("raw") === "true" };
+  return { metric: query.getAll("metric"), attribute: query.getAll("attribute"), from, step: query.get("step") ?? RANGES.find(([value]) => value === from)?.[2] ?? "1m", agg: query.get("agg") ?? "avg", by: query.getAll("by"), raw: query.get("raw") === "true" };
 }
 
 function show(choice) {
   const query = new URLSearchParams({ from: choice.from, step: choice.step, agg: choice.agg });
   for (const name of choice.metric) query.append("metric", name);
   for (const one of choice.attribute) query.append("attribute", one);
-  for (const name of ["by_agent", "raw"]) if (choice[name]) query.set(name, "true");
+  for (const one of choice.by) query.append("by", one);
+  if (choice.raw) query.set("raw", "true");
   location.hash = `#metrics?${query}`;
 }
 
@@ -27,14 +28,15 @@ function align(found) {
 }
 
 async function readSeries(name, choice, signal) {
-  const wanted = new URLSearchParams({ metric: name, from: choice.from, step: choice.step, agg: choice.agg, ...(choice.by_agent && { by_agent: "true" }), ...(choice.raw && { raw: "true" }) });
+  const wanted = new URLSearchParams({ metric: name, from: choice.from, step: choice.step, agg: choice.agg, ...(choice.raw && { raw: "true" }) });
   for (const one of choice.attribute) wanted.append("attribute", one);
+  for (const one of choice.by) wanted.append("by", one);
   const lines = new Map();
   let summary = null;
   await readLines(`v1/query?${wanted}`, signal, (some) => {
     for (const one of some) {
       if (one.summary) { summary = one.summary; continue; }
-      const title = one.agent_id ? `${name} ${one.agent_id}` : name;
+      const title = [name, ...Object.values(one.by ?? {}).map((value) => value ?? "(missing)")].join(" ");
       if (!lines.has(title)) lines.set(title, { title, points: new Map() });
       lines.get(title).points.set(Date.parse(one.ts) / 1000, typeof one.value === "number" ? one.value : null);
     }
@@ -94,8 +96,8 @@ export function Metrics({ place }) {
   return html`<${Head} title="Metrics">Series from rollups where they exist, else from samples. Choose up to four names.<//>
     <div class="filters"><label>Time<select value=${choice.from} onChange=${(event) => change({ from: event.target.value, step: RANGES.find(([value]) => value === event.target.value)[2] })}>${RANGES.map(([value, title]) => html`<option value=${value}>last ${title}</option>`)}</select></label>
       <label>Step<input size="6" value=${choice.step} onChange=${(event) => change({ step: event.target.value })} /></label>
-      <label>Aggregation<select value=${choice.agg} onChange=${(event) => change({ agg: event.target.value })}>${["avg", "min", "max", "sum", "count", "last"].map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
-      <label class="inline"><input type="checkbox" checked=${choice.by_agent} onChange=${(event) => change({ by_agent: event.target.checked })} />One line for each agent</label>
+      <label>Aggregation<select value=${choice.agg} onChange=${(event) => change({ agg: event.target.value })}>${["avg", "min", "max", "sum", "count", "last", "p50", "p90", "p95", "p99"].map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
+      <label class="inline"><input type="checkbox" checked=${choice.by.includes("agent_id")} onChange=${(event) => change({ by: event.target.checked ? [...choice.by, "agent_id"] : choice.by.filter((one) => one !== "agent_id") })} />One line for each agent</label>
       <label class="inline"><input type="checkbox" checked=${choice.raw} onChange=${(event) => change({ raw: event.target.checked })} />Samples only</label>
       <${Attributes} choice=${choice} change=${change} /></div>
     <div class="explore"><${Names} choice=${choice} from=${names} /><div class="result"><${Problem} problem=${found.problem} />
@@ -104,5 +106,5 @@ export function Metrics({ place }) {
     ? html`<${Chart} data=${found.data.points} names=${found.data.shown.map((one) => safe(one.title))} utc=${clock === "utc"} label=${`${choice.agg} of ${choice.metric.map(safe).join(", ")}`} />
         <ul class="legend">${found.data.shown.map((one) => html`<li>${safe(one.title)}: ${count(one.points.size)} ${one.points.size === 1 ? "point" : "points"}</li>`)}${found.data.more > 0 && html`<li>${count(found.data.more)} more lines are not drawn</li>`}</ul>`
     : html`<${Empty} title="No points in this time">Choose a longer time.<//>`) : !found.problem && html`<${Loading} />`}
-      ${choice.metric.map((name) => html`<${Command} text=${command("sluice query", "--metric", name, "--from", choice.from, "--step", choice.step, "--agg", choice.agg, ...choice.attribute.flatMap((one) => ["--attribute", one]), ...(choice.by_agent ? ["--by", "agent_id"] : []), ...(choice.raw ? ["--raw"] : []))} />`)}</div></div>`;
+      ${choice.metric.map((name) => html`<${Command} text=${command("sluice query", "--metric", name, "--from", choice.from, "--step", choice.step, "--agg", choice.agg, ...choice.attribute.flatMap((one) => ["--attribute", one]), ...choice.by.flatMap((one) => ["--by", one]), ...(choice.raw ? ["--raw"] : []))} />`)}</div></div>`;
 }
