@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.query_lake import make_query
 
+from sluice_lake.tables import Column, ColumnType
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
 from sluice_query.engine import QueryEngine, open_engine
@@ -401,6 +402,13 @@ def test_the_statement_of_an_order_has_no_value_of_the_query() -> None:
     )
     assert condition.text.count("?]") + 4 == len(condition.values)
     assert (condition.values[2], condition.values[-2:]) == (500.0, (3, "5"))
+    status = RecordField("attributes", "status")
+    column = Column(name="promoted", type=ColumnType.STRING, meaning="", skippable=True)
+    (of_column,) = filter_conditions(
+        [parse_filter("attributes.status >= 500", "logs")], {status: column}
+    )
+    assert of_column.text == condition.text.replace("attributes[?]", "promoted")
+    assert of_column.values == (500.0, 500.0, 3, "5")
     (zero,) = filter_conditions([parse_filter("resource.a <= 0", "logs")])
     assert zero.text.endswith(
         "AND (TRY_CAST(resource[?] AS DOUBLE) < ? OR (TRY_CAST(resource[?] AS DOUBLE) = ?"
