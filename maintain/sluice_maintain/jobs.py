@@ -22,11 +22,11 @@ from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.version_expiry import expire_versions
 from sluice_maintain.lease_rules import RunResult
-from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
+from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
-from sluice_protocol.fields import Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.units import NS_PER_S
@@ -121,15 +121,16 @@ def run_spark_job(
     return RunResult(outcome=RunOutcome.DONE, figures=figures_of(report))
 
 
-def plan_retention(options: RetentionOptions, now_ns: int) -> Iterator[DeleteRecord]:
-    """Yield the deletes that the options require today, by the store's clock: one a kind and day.
+def plan_retention(days_of: Mapping[str, int], now_ns: int) -> Iterator[DeleteRecord]:
+    """Yield the deletes that are due today, by the store's clock: one a kind and day.
 
     Their keys and bytes are functions of kind, day and limit, so every process creates the same
     objects, and a repeated run changes nothing. The deletes of a day cover those of all days
     before. A batch that is accepted today and contains older records is covered tomorrow.
     """
     today_ns = now_ns // _DAY_NS * _DAY_NS
-    for kind, days in options.days().items():
+    for kind in KINDS:
+        days = days_of.get(kind)
         if days:
             yield DeleteRecord(
                 delete_id=_delete_id(kind, days, today_ns),
@@ -169,7 +170,7 @@ class StoreJobs:
         """Run one task. It may be cancelled at any request, as if its process were killed."""
         match task:
             case TaskName.RETENTION:
-                figures = await self._retain(settings.retention)
+                figures = await self._retain(settings.retention_days)
             case TaskName.QUEUE:
                 figures = await self._collect()
             case TaskName.NONCURRENT:
@@ -180,11 +181,11 @@ class StoreJobs:
                 return await self._collect_garbage(settings.gc)
         return RunResult(outcome=RunOutcome.DONE, figures=figures)
 
-    async def _retain(self, options: RetentionOptions) -> dict[str, float]:
+    async def _retain(self, days_of: Mapping[str, int]) -> dict[str, float]:
         """Create the deletes of today that do not exist; return how many were created."""
         created = 0
         date_ns = (await self._store.head(delete_key("0" * 26))).date_ns
-        for record in plan_retention(options, date_ns):
+        for record in plan_retention(days_of, date_ns):
             backoff = Backoff.seeded_by(self._clock)
             created += (await write_delete(self._store, record, backoff, self._ids)).created
         return {"deletes_created": created}

@@ -145,7 +145,7 @@ async def check_rights(url: str, settings: MaintainSettings) -> dict[str, tuple[
 
 
 def _is_used(task: TaskName, policy: TaskPolicy, settings: MaintainSettings) -> bool:
-    idle = task is TaskName.RETENTION and not any(settings.retention.days().values())
+    idle = task is TaskName.RETENTION and not settings.retention_days
     return policy.enabled and not idle
 
 

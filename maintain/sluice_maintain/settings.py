@@ -17,7 +17,7 @@ from sluice_gc.settings import (
 from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_maintain.time_windows import parse_windows
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.fields import KINDS
 from sluice_protocol.settings_checks import check_number
 from sluice_spark.settings import CompactSettings, IngestSettings
 from sluice_store.url import with_profile
@@ -123,37 +123,6 @@ class CompactOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionOptions:
-    """Deletes of records by age. Compaction removes their rows; rollups are kept.
-
-    The bytes of accepted batches are permanent, and the lake is rebuilt from them.
-
-    Attributes:
-        logs_days: Days for which logs are kept; 0 keeps them permanently.
-        metrics_days: Days for which samples of metrics are kept; 0 keeps them permanently.
-        spans_days: Days for which spans are kept; 0 keeps them permanently.
-        entries_days: Days for which opaque entries are kept; 0 keeps them permanently.
-    """
-
-    logs_days: int = 0
-    metrics_days: int = 0
-    spans_days: int = 0
-    entries_days: int = 0
-
-    def days(self) -> dict[Kind, int]:
-        """Return the days of each kind."""
-        return {kind: getattr(self, f"{kind}_days") for kind in KINDS}
-
-    def __post_init__(self) -> None:
-        days = self.days().values()
-        if min(days) < 0:
-            raise BadUsage(
-                "cannot run maintenance: days in [maintain.retention] must be at least 0; 0 keeps"
-                f" records permanently, days=`{min(days)}`"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoncurrentOptions:
     """Deletion of noncurrent versions of derived data, where the store has no lifecycle.
 
@@ -238,7 +207,8 @@ class MaintainSettings:
         stop_grace_s: Seconds that a stopped task has to reach a safe point.
         ingest: Continuous ingestion.
         compact: Compaction of the tables.
-        retention: Deletes of records by age.
+        retention_days: Days for which records are kept, by kind; others are kept permanently, and
+            so are rollups and the bytes of accepted batches. Compaction removes the rows.
         noncurrent: Deletion of noncurrent versions.
         gc: Audits and cycles of garbage collection.
     """
@@ -254,7 +224,7 @@ class MaintainSettings:
     stop_grace_s: float = 60.0
     ingest: IngestOptions = field(default_factory=IngestOptions)
     compact: CompactOptions = field(default_factory=CompactOptions)
-    retention: RetentionOptions = field(default_factory=RetentionOptions)
+    retention_days: dict[str, int] = field(default_factory=dict)
     noncurrent: NoncurrentOptions = field(default_factory=NoncurrentOptions)
     gc: GcOptions = field(default_factory=GcOptions)
     poll_s: ClassVar[float] = 10.0
@@ -283,6 +253,9 @@ class MaintainSettings:
         with _checking("every_s"):
             for task, value in self.every_s.items():
                 check_number(task, value, 1)
+        with _checking("retention_days"):
+            for kind, days in self.retention_days.items():
+                _check_retention(kind, days)
         with _checking("window"):
             for text in self.window.values():
                 parse_windows(text)
@@ -315,6 +288,12 @@ class MaintainSettings:
     def ingest_job(self, *, once: bool) -> IngestSettings:
         """Return the settings of the ingest job."""
         return _job_of(IngestSettings, self.ingest, once=once)
+
+
+def _check_retention(kind: str, days: int) -> None:
+    if kind not in KINDS:
+        raise BadUsage(f"no kind has this name: use one of {', '.join(KINDS)}, kind=`{kind}`")
+    check_number(kind, days, 1)
 
 
 def _check_tasks(named: Mapping[str, object]) -> None:

@@ -42,7 +42,7 @@ EVERYTHING = (
     "agent.exclude={/var/log/pods/kube-system_*}",
     "serviceMonitor.enabled=true",
     "settings.gateway.workers=2",
-    "settings.maintain.retention.logs_days=90",
+    "settings.maintain.retention_days.logs=90",
 )
 KUBERNETES = ("1.29", "1.37")
 """The oldest version of the chart and the newest that the validator knows."""
@@ -268,7 +268,7 @@ def test_settings_are_the_file_that_sluice_reads(
     program = ROOT / ".venv" / "bin" / "sluice"
     shown = run(program, "config", "show", "maintain", "--json", SLUICE_CONFIG=str(file))
     found = {one["option"]: one["value"] for one in json.loads(shown)}
-    assert found["--retention.logs-days"] == "90"
+    assert found["--retention-days"] == "logs=90"
 
 
 @pytest.mark.parametrize("page", ["docs/deploy.md", "docs/aws.md"])

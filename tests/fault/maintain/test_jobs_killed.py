@@ -28,7 +28,6 @@ from sluice_maintain.settings import (
     GcOptions,
     MaintainSettings,
     NoncurrentOptions,
-    RetentionOptions,
 )
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.keys import DELETES, ROLLUP, WORK_LISTS, work_list_key
@@ -49,7 +48,7 @@ class Scene:
         self.store = store
         self.trusted = load_trusted(folder / "auditor.pem")
         self.settings = MaintainSettings(
-            retention=RetentionOptions(logs_days=30, metrics_days=90),
+            retention_days={"logs": 30, "metrics": 90},
             noncurrent=NoncurrentOptions(retention_s=60),
             gc=GcOptions(
                 key_file=folder / "auditor.pem",

@@ -12,7 +12,7 @@ from support.policies_server import enforcing_server
 
 from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.rights import check_rights
-from sluice_maintain.settings import GcOptions, MaintainSettings, RetentionOptions
+from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.settings import RoleName, Target, read_settings
@@ -37,7 +37,7 @@ def settings(folder: Path, roles: dict[TaskName, RoleName]) -> MaintainSettings:
     return MaintainSettings(
         tasks=tuple(TaskName),
         profile=used,
-        retention=RetentionOptions(logs_days=30),
+        retention_days={"logs": 30},
         gc=GcOptions(key_file=folder / "auditor.pem", plan=True, shards=4, execute_only=True),
     )
 

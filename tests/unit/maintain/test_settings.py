@@ -9,7 +9,6 @@ from sluice_maintain.settings import (
     GcOptions,
     IngestOptions,
     MaintainSettings,
-    RetentionOptions,
 )
 from sluice_maintain.tasks import TRAITS, TaskName
 from sluice_protocol.errors import BadUsage
@@ -30,7 +29,7 @@ from sluice_protocol.errors import BadUsage
             lambda: MaintainSettings(profile={"compat": "x"}),
             r"in \[maintain.profile\], no task has this name: use one of ingest, .*task=`compat`",
         ),
-        (lambda: RetentionOptions(logs_days=-1), r"days in \[maintain.retention\]"),
+        (lambda: MaintainSettings(retention_days={"logs": 0}), r"logs must be"),
         (
             lambda: MaintainSettings(timeout_s=float("nan")),
             r"timeout_s in \[maintain\] must be at least 0",
