@@ -52,6 +52,12 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
+from sluice_protocol.promotions import (
+    PromotedType,
+    Promotion,
+    decode_promotion,
+    promotion_key,
+)
 from sluice_protocol.record_deletes import (
     ActiveDeletes,
     DeleteRecord,
@@ -299,6 +305,20 @@ def test_maintenance_record_is_pinned() -> None:
     body = golden("protocol/maintenance.json", encode_record(record))
     assert encode_record(record) == body
     assert decode_task_record(task_record_key("compact"), body) == record
+
+
+def test_a_promotion_is_pinned() -> None:
+    record = Promotion(
+        kind="logs",
+        source="attributes",
+        key="http.status",
+        column="attr_http_status",
+        type=PromotedType.INTEGER,
+        decided_by="operator:alice",
+        decided_at_unix_ns=1_790_000_000_987_654_321,
+    )
+    body = golden("protocol/promotion.json", encode_record(record))
+    assert decode_promotion(promotion_key("logs", "attr_http_status"), body) == record
 
 
 def test_deletes_are_pinned() -> None:

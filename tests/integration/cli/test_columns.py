@@ -1,4 +1,4 @@
-"""`sluice columns`: an operator checks, promotes and lists attributes, and asks as before."""
+"""`sluice columns`: an operator checks, promotes and lists attributes; queries stay the same."""
 
 import json
 from collections.abc import Sequence

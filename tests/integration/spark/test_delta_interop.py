@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import sluice
 from support.spark_lake import T0_NS, Deployment, make_batch
 from support.spark_local import ingest_locally
 
@@ -17,6 +18,7 @@ spark = open_session(SessionSettings(), delta=True)
 logs = spark.read.format("delta").load(sys.argv[1])
 one = logs.where(f"ts = timestamp_micros({sys.argv[2]})").count()
 print("RESULT", logs.count(), one, logs.where("accepted_date = '2026-09-21'").count())
+print("PROMOTED", logs.where("attr_path = '/p/2'").count(), logs.where("attr_path is null").count())
 spark.stop()
 """
 
@@ -25,10 +27,15 @@ def test_spark_reads_the_lake_with_delta(tmp_path: Path) -> None:
     """Every row is read, and the statistics never skip a file that contains a matching row.
 
     It needs Delta's jars, which Spark downloads once, and therefore a session in a separate
-    process.
+    process. The last file has a promoted column, which its rows have for odd numbers.
     """
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(3):
+        if n == 2:
+            added = sluice(
+                "columns", "add", "logs", "attributes.path", "text", "--store", deployment.url
+            )
+            assert added.returncode == 0, added.stderr
         deployment.deliver([make_batch(n * 10)])
         ingest_locally(deployment.url)
     stamp_us = (T0_NS + 15 * 1_000_000_007) // 1000
@@ -40,3 +47,4 @@ def test_spark_reads_the_lake_with_delta(tmp_path: Path) -> None:
         check=True,
     )
     assert "RESULT 30 1 30" in done.stdout
+    assert "PROMOTED 2 25" in done.stdout
