@@ -16,6 +16,7 @@ from itertools import chain
 from types import ModuleType
 from typing import Final, Protocol
 
+import msgspec
 from aiohttp import hdrs, web
 from yarl import URL
 
@@ -25,6 +26,7 @@ from sluice_doors.requests import (
     DoorRequest,
     DoorResult,
     DoorRoute,
+    credentials_remedy,
 )
 from sluice_doors.table import DOORS, HTTP_DOORS, DoorName, methods_of
 from sluice_protocol.errors import ErrorCode
@@ -230,6 +232,8 @@ class DoorsApi:
         self._service.count_refused(route.door, problem)
         if problem.code is ErrorCode.UNAUTHENTICATED:
             self._service.refused.add(route.door, client_refusal_of(request), request.remote)
+            remedy = f"{problem.detail}: {credentials_remedy(request.headers)}"
+            problem = msgspec.structs.replace(problem, detail=remedy)
         response = route.refuse(request, problem)
         if response.status == _UNAUTHENTICATED:
             response.headers[hdrs.WWW_AUTHENTICATE] = _CHALLENGE

@@ -50,6 +50,28 @@ def token_of(authorization: str) -> str:
             raise Unauthenticated("the scheme of Authorization is not known")
 
 
+def credentials_remedy(headers: Mapping[str, str]) -> str:
+    """Return what the sender of a request without a known token has to change.
+
+    It depends on the form of the request alone, so it reveals nothing about the tokens.
+    """
+    authorization = headers.get(hdrs.AUTHORIZATION)
+    if "X-Amz-Firehose-Access-Key" in headers:
+        return "check the access key"
+    if authorization is None:
+        return "send the token as `Authorization: Bearer TOKEN`, or as the password of HTTP basic"
+    scheme, _, value = authorization.partition(" ")
+    known = scheme.lower() in _SCHEMES
+    if not known or not value.strip():
+        return "begin Authorization with `Bearer`, a space and the token"
+    if scheme.lower() == "basic" and (_decoded(value) or ":").endswith(":"):
+        return "the token is the password of HTTP basic, with any user"
+    return "check the token"
+
+
+_SCHEMES: Final = frozenset(("bearer", "splunk", "basic", "apikey"))
+
+
 def _after_colon(value: str) -> str:
     decoded = _decoded(value)
     if decoded is None:

@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -10,10 +12,18 @@ from aiohttp.typedefs import Middleware
 
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
-from sluice_web.problems import PROBLEM_TYPE, Handler, Problem, problem_middleware
+from sluice_web.problems import (
+    PROBLEM_TYPE,
+    Handler,
+    Problem,
+    UnknownPath,
+    problem_middleware,
+)
 from sluice_web.request_gate import gate_middleware
 from sluice_web.tokens import CHALLENGE, Operator, token_middleware
 
+_PATH_CHARACTERS_MAX: Final = 128
+_NEAR: Final = 0.8
 _BINARY: Final = {"type": "string", "format": "binary"}
 _PATH_PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
@@ -145,6 +155,7 @@ def _add_refusals(app: web.Application) -> None:
     UTF-8 would then be a server error.
     """
     known = list(app.router.resources())
+    paths = tuple(one.canonical for one in known)
 
     async def refuse(request: web.Request) -> web.StreamResponse:
         allowed: set[str] = set()
@@ -152,9 +163,39 @@ def _add_refusals(app: web.Application) -> None:
             allowed |= (await resource.resolve(request))[1]
         if allowed:
             raise web.HTTPMethodNotAllowed(request.method, allowed)
-        raise web.HTTPNotFound
+        raise UnknownPath(nearest_path(request.path, paths))
 
     app.router.add_route("*", "/{path:.*}", refuse, expect_handler=send_continue)
+
+
+@lru_cache(maxsize=256)
+def nearest_path(path: str, known: tuple[str, ...]) -> str:
+    """Return the path that the sender of an unknown path probably means; empty if none is near.
+
+    A segment in braces of a `known` path stands for any text. Usual mistakes are a slash at the
+    end, two slashes, a prefix of another product, a missing prefix, and a typing error.
+    """
+    parts = [part for part in path.split("/") if part]
+    if not parts or len(path) > _PATH_CHARACTERS_MAX:
+        return ""
+    plain = "/" + "/".join(parts)
+    if plain != path and any(_fits(parts, one) for one in known):
+        return plain
+    fixed = [one for one in known if "{" not in one]
+    ends = [one for one in fixed if len(one) > 1 and plain.endswith(one)]
+    if ends:
+        return max(ends, key=len)
+    last = [one for one in fixed if one.rpartition("/")[2] == parts[-1]]
+    if len(last) == 1:
+        return last[0]
+    return next(iter(get_close_matches(plain, fixed, n=1, cutoff=_NEAR)), "")
+
+
+def _fits(parts: Sequence[str], known: str) -> bool:
+    wanted = known.strip("/").split("/")
+    return len(parts) == len(wanted) and all(
+        one == sent or one.startswith("{") for one, sent in zip(wanted, parts, strict=True)
+    )
 
 
 async def send_continue(request: web.Request) -> None:

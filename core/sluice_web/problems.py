@@ -153,6 +153,14 @@ class HttpRefusal(SluiceError):
         return self.detail
 
 
+class UnknownPath(web.HTTPNotFound):
+    """No endpoint has the path of a request; `nearest` is one that its sender may mean."""
+
+    def __init__(self, nearest: str) -> None:
+        super().__init__()
+        self.nearest = nearest
+
+
 class GateRefusal(SluiceError):
     """A request that is refused before its sender is known.
 
@@ -297,10 +305,13 @@ def _log_unknown_path(error: web.HTTPException, path: str, peer: str | None) -> 
 def _framework_problem(error: web.HTTPException, path: str) -> Problem:
     """Return the problem for a request that aiohttp refuses: unknown path or method, large body."""
     code = _FRAMEWORK_CODES.get(error.status, ErrorCode.BAD_REQUEST)
+    reason = _FRAMEWORK_DETAILS.get(error.status, error.reason)
+    if isinstance(error, UnknownPath) and error.nearest:
+        reason += f", did you mean `{error.nearest}`?"
     return Problem(
         title=error.reason,
         status=error.status,
-        detail=_FRAMEWORK_DETAILS.get(error.status, error.reason) + f", path=`{path[:128]}`",
+        detail=f"{reason}, path=`{path[:128]}`",
         code=code,
         retryable=False,
         effect=effect_of(code),

@@ -407,7 +407,10 @@ def _refuse(request: web.Request, problem: Problem) -> web.Response:
     if status == _NOT_FOUND:  # the form of Splunk where its collector is disabled
         return _json(status, {"text": readable_detail(problem), "code": status})
     status, code = _status_and_code(request, problem)
-    body: dict[str, object] = {"text": _TEXTS[code], "code": code}
+    # Clients compare text and code with Splunk's, and log the whole body.
+    body: dict[str, object] = {
+        "text": _TEXTS[code], "code": code, "detail": readable_detail(problem),
+    }  # fmt: skip
     if code == BAD_DATA:
         body["invalid-event-number"] = 0
     return retry_later(_json(status, body))

@@ -47,7 +47,7 @@ from sluice_doors.table import DOORS
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_lines
-from sluice_protocol.times import TS_END
+from sluice_protocol.times import TS_END, read_number
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
@@ -362,9 +362,11 @@ def _json_entry(plain: object) -> _Entry:
 
 def _timed_entry(time: str | int, line: str, metadata: Mapping[str, object]) -> _Entry:
     text = str(time)
-    ts_ns = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else TS_END  # noqa: PLR2004 - digits of 2^63
+    digits = text.isascii() and text.isdigit() and len(text) < 20  # noqa: PLR2004 - of 2^63
+    # A usual mistake: seconds instead of nanoseconds, a time of 1970 which no search finds.
+    ts_ns = read_number(int(text)) if digits else None
     return _Entry(
-        ts_ns=ts_ns if ts_ns < TS_END else None,
+        ts_ns=ts_ns,
         time=text,
         line=line,
         metadata=list(_texts(metadata).items()),

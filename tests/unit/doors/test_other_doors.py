@@ -376,3 +376,12 @@ def test_labels_that_expand_without_limit_are_refused() -> None:
     samples = part(2, double(1, 1.0) + integer(2, MS)) * 10_000
     with pytest.raises(BodyTooLarge, match="expand"):
         decode_remote_write(part(1, labels + samples), PROTOBUF, received_ns=NOW)
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6, 10**9])
+def test_a_time_of_loki_in_another_unit_is_not_a_time_of_1970(unit: int) -> None:
+    """Seconds instead of nanoseconds are accepted, so they must be found where they belong."""
+    sent = str(1_763_000_000 * unit)
+    body = json.dumps({"streams": [{"stream": {"app": "x"}, "values": [[sent, "line"]]}]})
+    (found,) = decode_loki(body.encode(), JSON, received_ns=NOW)
+    assert (found.timed, found.columns.ts.tolist()) == (True, [1_763_000_000 * 10**9])
