@@ -33,6 +33,6 @@ def test_the_stored_bytes_and_the_key_do_not_change() -> None:
 @pytest.mark.parametrize("version", [2, 4])
 def test_another_version_is_refused(version: int) -> None:
     """A job would otherwise apply deletes again, and so remove rows of later points."""
-    other = STORED.replace(b"cover.v3", b"cover.v%d" % version)
+    other = STORED.replace(b"range.v3", b"range.v%d" % version)
     with pytest.raises(UnsupportedRecord, match=r"of sluice\.source_range: .*supported=`3`"):
         decode_record("key", other, SourceRange)
