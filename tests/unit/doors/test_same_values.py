@@ -20,8 +20,9 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_doors.loki.push import decode_loki
 from sluice_doors.otlp import arrow_logs, protobuf
-from sluice_doors.otlp.http import JSON, decode_otlp_logs
+from sluice_doors.otlp.http import JSON, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.logs import logs_from_groups
+from sluice_protocol.columns import MetricColumns
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.units import UnixNs
 from sluice_protocol.values import TypedText
@@ -253,3 +254,21 @@ def test_a_key_with_values_of_two_types_keeps_both() -> None:
     assert one.columns.attributes.types is not None
     assert one.columns.attributes.types.tolist() == [1, 0, 4]
     assert one.columns.attributes.names == ("k",)
+
+
+def test_an_integer_above_2_53_is_exact_in_a_metric_and_rounded_in_an_exemplar() -> None:
+    """The two series of a point add up to the integer; the page of doors names what is rounded."""
+    large = 2**53 + 1
+    point = {
+        "timeUnixNano": "1", "asInt": str(large),
+        "exemplars": [{"timeUnixNano": "1", "asInt": str(large)}],
+    }  # fmt: skip
+    metric = {"name": "m", "gauge": {"dataPoints": [point]}}
+    body = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
+    [one] = decode_otlp_metrics(json.dumps(body).encode(), JSON, received_ns=RECEIVED)
+    assert isinstance(one.columns, MetricColumns)
+    names = [one.columns.name.names[place] for place in one.columns.name.indexes.tolist()]
+    found = dict(zip(names, map(int, one.columns.value.tolist()), strict=True))
+    assert found["m"] + found["m_remainder"] == large
+    assert found["m_exemplar"] == 2**53
+    assert "m_exemplar_remainder" not in found
