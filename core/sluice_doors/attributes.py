@@ -42,9 +42,9 @@ from sluice_protocol.values import (
     BooleanText,
     BytesText,
     FloatText,
-    JsonText,
     TypedText,
     is_base64,
+    nested_text,
     number_text,
 )
 
@@ -109,23 +109,6 @@ def typed_text(value: object) -> str:
             return number_text(json_text(value))
         case _:
             return nested_text(json_text(value))
-
-
-LEVELS_MAX: Final = 128
-"""Deeper JSON is a text, so that every reader of a value can read it."""
-_BRACKETS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"|[{\[]|[}\]]', re.DOTALL)
-
-
-def nested_text(text: str) -> str:
-    """Return JSON with its type unless it has too many levels."""
-    if text.count("[") + text.count("{") > LEVELS_MAX:
-        depth = deepest = 0
-        for token in _BRACKETS.finditer(text):
-            depth += (token[0] in "{[") - (token[0] in "}]")
-            deepest = max(deepest, depth)
-        if deepest > LEVELS_MAX:
-            return text
-    return JsonText(text)
 
 
 def value_text(value: AnyValue) -> str:

@@ -2,7 +2,8 @@
 
 `attr_type` of a frame, `attribute_types` of a table and the JSON of a result contain the type. An
 integer has the digits of JSON, without a limit. A float has a point or an exponent, or is `NaN`,
-`Infinity` or `-Infinity`. JSON is an object, an array or `null`, and bytes are base64.
+`Infinity` or `-Infinity`. JSON is an object, an array or `null`, and bytes are base64. JSON of more
+than 128 levels is text.
 
 Between a sender's bytes and the columns, a value is a `str`, and one of another type than text an
 object of a subclass of `TypedText`, so that whatever renames or moves values keeps their types.
@@ -127,6 +128,27 @@ def number_text(text: str) -> str:
     return IntegerText(text) if _INTEGER.fullmatch(text.encode() + b"\n") else FloatText(text)
 
 
+LEVELS_MAX: Final = 128
+"""JSON of more levels is a text, so that no reader of it depends on the size of its stack."""
+_TOKEN: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[{}\[\]]', re.DOTALL)
+
+
+def nested_text(text: str) -> str:
+    """Return JSON with its type unless it has too many levels."""
+    return JsonText(text) if _has_few_levels(text.encode(errors="replace")) else text
+
+
+def _has_few_levels(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= LEVELS_MAX:
+        return True
+    depth = 0
+    for token in _TOKEN.finditer(data):
+        depth += (token[0] in b"{[") - (token[0] in b"}]")
+        if depth > LEVELS_MAX:
+            return False
+    return True
+
+
 NOT_FINITE: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -153,7 +175,7 @@ def value_of_json(raw: msgspec.Raw) -> str:
         case b'"':
             return msgspec.json.decode(data, type=str)
         case b"{" | b"[" | b"n":
-            return JsonText(msgspec.json.format(data, indent=-1).decode())
+            return nested_text(msgspec.json.format(data, indent=-1).decode())
         case b"t" | b"f":
             return BooleanText(data.decode())
         case _:
@@ -192,6 +214,8 @@ def _lines_of(form: re.Pattern[bytes]) -> Callable[[list[bytes]], bool]:
 
 def _are_json(values: list[bytes]) -> bool:
     """Return whether each value is an object, an array or null, without spaces around it."""
+    if not all(map(_has_few_levels, values)):
+        return False
     try:
         found = _LISTED.decode(b"[" + b",".join(values) + b"]")
     except UNREADABLE_JSON:

@@ -52,6 +52,7 @@ from sluice_protocol.manifests import (
     encode_record,
     encode_reference,
 )
+from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.promotions import (
     PromotedType,
     Promotion,
@@ -67,6 +68,13 @@ from sluice_protocol.record_deletes import (
 )
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import UnixNs
+from sluice_protocol.values import (
+    BooleanText,
+    BytesText,
+    FloatText,
+    IntegerText,
+    JsonText,
+)
 
 RESOURCE = (("host.name", "web-1"), ("service.name", "größe"))
 FRAMES: dict[str, tuple[Columns, Resource]] = {
@@ -100,6 +108,35 @@ def test_plain_frame_bytes_are_pinned(name: str) -> None:
     frame = decode_frame(pinned)
     assert (frame.identity, frame.envelope.resource) == (WHO, resource)
     assert_same(frame.columns, columns)
+
+
+def _typed() -> Columns:
+    """Three records: a value of each type, none, and a text under a key that had another type."""
+    first = {
+        "integer": IntegerText("-9223372036854775809"),
+        "float": FloatText("1.50"),
+        "boolean": BooleanText("true"),
+        "json": JsonText('{"a":[1,null]}'),
+        "bytes": BytesText("AP8="),
+        "text": "500",
+    }
+    rows: list[dict[str, str]] = [first, {}, {"integer": "500"}]
+    return logs_from_records(
+        [LogRecord(ts_ns=place, body="b", attributes=row) for place, row in enumerate(rows)]
+    )
+
+
+def test_a_frame_with_types_is_pinned() -> None:
+    """The bytes of the column of types, one number for each pair in the order of the pairs."""
+    made = encode_frame(identity=WHO, columns=_typed(), compress=False)
+    pinned = golden("protocol/logs-types.lmbatch", made)
+    assert made == pinned
+    frame = decode_frame(pinned)
+    assert list(ndjson_from_columns(frame.columns)) == list(ndjson_from_columns(_typed()))
+    entry = decode_head(pinned).columns[-1]
+    body = pinned[decode_head(pinned).body_start :]
+    assert (entry.name, entry.type, entry.coding) == ("attr_type", 1, 0)
+    assert body[entry.offset :] == bytes([3, 5, 2, 1, 4, 0, 0])
 
 
 def _repeated() -> Columns:
