@@ -96,7 +96,7 @@ def send(deployment: LocalDeployment, command: str) -> None:
 
 
 def wait_record(deployment: LocalDeployment, after: int, text: str = "first") -> dict[str, Any]:
-    """Return the newest record once more of them are found than `after`."""
+    """Return the newest record when the search finds over `after` of them."""
     end_s = time.monotonic() + FOUND_S
     while len(found := deployment.search(text)) <= after:
         assert time.monotonic() < end_s, found
