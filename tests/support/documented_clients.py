@@ -61,6 +61,7 @@ def open_doors(run: PageRun, block: Block) -> None:
     run.replaced |= {"0.0.0.0:": "127.0.0.1:", "24224": str(free_port())}
     run.wait_ready(run.start(run.text(block)))
     assert run.token, "the block prints no token"
+    run.more["SLUICE_URL"] = f"http://{run.address}"  # as the line that `sluice up` prints
 
 
 def serves_urls(run: PageRun, block: Block) -> None:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import write_json
 from sluice_cli.shell.settings import FILE_DEFAULT
-from sluice_cli.up.home import LocalHome, prepare_store, write_settings
+from sluice_cli.up.home import AGENT_ID, LocalHome, prepare_store, write_settings
 from sluice_cli.up.preflight import (
     check_disk,
     check_ports,
@@ -27,6 +27,7 @@ from sluice_cli.up.preflight import (
 from sluice_cli.up.service_log import ServiceLog
 from sluice_cli.up.services import HOST, SERVICES, LocalService
 from sluice_cli.up.supervisor import Supervisor
+from sluice_doors.table import DOORS, HTTP_DOORS
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.mode import refuse_nested_store
@@ -37,39 +38,62 @@ METRIC: Final = (
     '{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": "demo_requests", "gauge":'
     ' {"dataPoints": [{"asDouble": 1}]}}]}]}]}'
 )
+SYSLOG: Final = f"{HOST}:5514"
 
 
 def first_steps(
-    services: Iterable[LocalService], addresses: Mapping[str, str], token: Path, query: str
+    services: Iterable[LocalService],
+    addresses: Mapping[str, str],
+    home: LocalHome,
+    query: str,
 ) -> dict[str, str]:
     """Return what to paste, by purpose.
 
-    `token` is the file, whose content is not printed; `query` is the start of a `sluice query`
+    Secrets are named by their files, never printed. `query` is the start of a `sluice query`
     command that finds the store.
     """
     gateway = f"http://{addresses['gateway']}"
-    bearer = f'-H "Authorization: Bearer $(cat {quote(str(token))})"'
+    token = f"$(cat {quote(str(home.token))})"
+    bearer = f'-H "Authorization: Bearer {token}"'
     steps = {
         "send a line": f"curl {bearer} {gateway}/v1/ingest --data '{LINE}'",
         "send a metric": (
             f"curl {bearer} -H 'Content-Type: application/json' {gateway}/v1/metrics"
             f" --data '{METRIC}'"
         ),
+        "search": f"{query} -q hello",
+        "plot": f"{query} --metric demo_requests",
+        "set up a client of docs/send": (f'export SLUICE_URL={gateway} SLUICE_TOKEN="{token}"'),
         "send OTLP": (
             f"export OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"
             " OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
-            f' OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20$(cat {quote(str(token))})"'
+            f' OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20{token}"'
         ),
-        "send by Fluent's forward protocol": (
-            f"{addresses['forward']}, without a shared key: fluent-logger, Fluentd, Fluent Bit"
+        "send files and syslog": (
+            f"sluice agent run --gateway {gateway} --key {quote(str(home.key))}"
+            f" --agent-id {AGENT_ID} --paths 'logs/*.log'"
+            f" --syslog udp://{SYSLOG} --syslog tcp://{SYSLOG}"
         ),
-        "search": f"{query} -q hello",
-        "plot": f"{query} --metric demo_requests",
     }
     for service in services:
         if service.page:
             steps[service.page] = f"http://{addresses[next(iter(service.ports))]}/"
     return steps
+
+
+def client_settings(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return the address of each protocol, and how its clients send the token."""
+    gateway = f"http://{addresses['gateway']}"
+    urls = {name: f"{gateway}{DOORS[name].paths[0]}" for name in HTTP_DOORS}
+    return {
+        "Elasticsearch": f"{gateway}  API key, or the password of any user",
+        "Loki": f"{urls['loki']}  bearer token, or the password of any user",
+        "Prometheus": f"{urls['prometheus']}  bearer token, or the password of any user",
+        "Splunk HEC": f"{urls['hec']}  token of the collector",
+        "JSON": f"{urls['json']}  bearer token, or the password of any user",
+        "OTLP over gRPC": f"http://{addresses['otlp_grpc']}  bearer token in `authorization`",
+        "Fluent forward": f"{addresses['forward']}  no token and no shared key",
+    }
 
 
 HOME_DEFAULT: Final = Path(".sluice-up")
@@ -193,7 +217,8 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
     home, addresses = deployment.home, deployment.addresses
     here = home.folder.parent == Path.cwd()
     query = "sluice query" if here else f"sluice query --store '{deployment.url}'"
-    steps = first_steps(deployment.services, addresses, home.token, query)
+    steps = first_steps(deployment.services, addresses, home, query)
+    clients = client_settings(addresses)
     state = {
         "store": deployment.url,
         "pid": os.getpid(),
@@ -203,6 +228,7 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
         "log": str(home.log),
         "notes": deployment.notes,
         "first_steps": steps,
+        "clients": clients,
     }
     home.write_state(state)
 
@@ -218,6 +244,9 @@ def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
     _show(f"ready, store={deployment.url}")
     for purpose, line in steps.items():
         _show(f"\n  {purpose}:\n    {line}")
+    _show(f"\n  other clients, with the token in {home.token}:")
+    for protocol, settings in clients.items():
+        _show(f"    {protocol:<16}{settings}")
     _show("\nCtrl-C stops everything.")
 
 

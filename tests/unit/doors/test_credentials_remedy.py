@@ -1,4 +1,4 @@
-"""What the sender of a request without a known token is told; it depends on no token."""
+"""The remedy in a refusal of a request without a known token; it depends on no token."""
 
 import base64
 

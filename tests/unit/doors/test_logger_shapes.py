@@ -1,6 +1,6 @@
-"""The JSON of usual loggers as they write it: what is asked of each record has an answer.
+"""The JSON of usual loggers as they write it has the common fields that it states.
 
-`test_same_event.py` sends one event through every door. Here each logger has the names of its own
+`test_same_event.py` sends one event through every door. Here each logger has the names of its
 documentation, and states what it can.
 """
 
@@ -605,7 +605,7 @@ def answers(columns: LogColumns, resource: tuple[tuple[str, str], ...] = ()) -> 
 
 
 def wanted(expected: dict[str, Any]) -> dict[str, Any]:
-    """Return the answers to expect; None where the logger states none."""
+    """Return the expected fields, without those that the logger does not state."""
     return {key: one for key, one in {**USUAL, **expected}.items() if one is not None}
 
 
