@@ -25,17 +25,27 @@ from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array, tex
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns, ColumnValues, NameColumn, SignalColumns, TextColumn
+from sluice_protocol.columns import (
+    U8,
+    AttributeColumns,
+    Columns,
+    ColumnValues,
+    NameColumn,
+    SignalColumns,
+    TextColumn,
+)
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.fields import Field, Kind
 from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
 from sluice_protocol.joined_frames import join_columns_of
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.values import LABELS
 
 _NS_PER_US: Final = 1000
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
+_DICTIONARY_MAP: Final = pa.map_(_DICTIONARY, _DICTIONARY)
 
 Ints = npt.NDArray[np.int64]
 Chunks = list[pa.Array]
@@ -65,7 +75,7 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     chunks = [
         *_head(batches, counts, plain=plain),
         *_fields(columns, sizes, resources, sizes, plain=plain),
-        [_attributes(one, count, plain=plain) for one, count in zip(columns, sizes, strict=True)],
+        *_attributes(columns, sizes, plain=plain),
         [_resource(batch.frame, plain=plain) for batch in batches],
     ]
     arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
@@ -92,10 +102,9 @@ def payload_arrays(
     """
     count = sum(counts)
     found = _fields([columns], [count], resources, counts, plain=True)
-    arrays = [array for [array] in found]
-    names = [field.name for field in columns.kind.read_fields]
-    attributes = _attributes(columns, count, plain=True)
-    return dict(zip(names, arrays, strict=True)) | {"attributes": attributes}
+    found += _attributes([columns], [count], plain=True)
+    names = [*(field.name for field in columns.kind.read_fields), "attributes", "attribute_types"]
+    return {name: array for name, [array] in zip(names, found, strict=True)}
 
 
 def _fields(
@@ -151,13 +160,46 @@ def _resource(frame: Frame, *, plain: bool) -> pa.Array:
     )
 
 
-def _attributes(columns: Columns, count: int, *, plain: bool) -> pa.Array:
-    found = columns.attributes if isinstance(columns, SignalColumns) else None
-    if found is None:
-        return pa.nulls(count, TEXT_MAP if plain else _DICTIONARY_KEYS)
-    keys = _repeated(found.names, found.keys.astype(np.int32, copy=False), plain=plain)
-    offsets = number_array(found.offsets.astype(np.int32, copy=False))
-    return pa.MapArray.from_arrays(offsets, keys, text_array(found.values, pa.string()))
+def _attributes(
+    parts: Sequence[Columns], sizes: Sequence[int], *, plain: bool
+) -> tuple[Chunks, Chunks]:
+    """Return the attributes of records, and the types of those that are not text."""
+    empty = TEXT_MAP if plain else _DICTIONARY_KEYS
+    untyped = TEXT_MAP if plain else _DICTIONARY_MAP
+    attributes: Chunks = []
+    types: Chunks = []
+    before = 0
+    for columns, count in zip(parts, sizes, strict=True):
+        found = columns.attributes if isinstance(columns, SignalColumns) else None
+        if found is None:
+            attributes.append(pa.nulls(count, empty))
+        else:
+            keys = _repeated(found.names, found.keys.astype(np.int32, copy=False), plain=plain)
+            offsets = number_array(found.offsets.astype(np.int32, copy=False))
+            values = text_array(found.values, pa.string())
+            attributes.append(pa.MapArray.from_arrays(offsets, keys, values))
+        if found is None or found.types is None:
+            before += count
+            continue
+        if before:
+            types.append(pa.nulls(before, untyped))
+            before = 0
+        types.append(_types(found, found.types, plain=plain))
+    if before:
+        types.append(pa.nulls(before, untyped))
+    return attributes, types
+
+
+def _types(columns: AttributeColumns, types: U8, *, plain: bool) -> pa.Array:
+    """Return for each record the types of its values that are not text, null without any."""
+    places = np.flatnonzero(types)
+    offsets = np.searchsorted(places, columns.offsets).astype(np.int32)
+    return pa.MapArray.from_arrays(
+        number_array(offsets),
+        _repeated(columns.names, columns.keys[places].astype(np.int32), plain=plain),
+        _repeated(LABELS, types[places].astype(np.int32), plain=plain),
+        mask=pa.array(offsets[1:] == offsets[:-1]),
+    )
 
 
 def _exact_times(ts_ns: Ints | None, count: int) -> pa.Array:

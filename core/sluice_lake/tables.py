@@ -118,6 +118,12 @@ _RECORD_HEAD: Final = (
 )
 _RECORD_TAIL: Final = (
     _column("attributes", _MAP, "the record's attributes; null when its batch has none at all"),
+    Column(
+        name="attribute_types",
+        type=_MAP,
+        meaning="the types of those attributes that are not text; null if all are",
+        addable=True,
+    ),
     _column("resource", _MAP, "attributes of the source of the batch"),
     _column(ACCEPTED_DATE, ColumnType.DATE, "UTC date of accepted_at"),
 )

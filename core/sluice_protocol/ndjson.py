@@ -30,10 +30,9 @@ from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.values import (
     CLASSES,
     LABELS,
-    TypedText,
-    is_shown_by_json,
-    json_of,
+    json_attributes,
     typed_values,
+    types_not_in_json,
     value_of_json,
 )
 
@@ -155,7 +154,7 @@ def ndjson_from_columns(columns: Columns) -> Iterator[str]:
     if isinstance(columns, SignalColumns):
         values["attributes"] = map(json_attributes, attribute_rows(columns.attributes, count))
         values["attribute_types"] = map(
-            _types_not_in_json, attribute_rows(columns.attributes, count)
+            types_not_in_json, attribute_rows(columns.attributes, count)
         )
     for row in zip(*[values[name] for name in line.__struct_fields__], strict=True):
         yield _ENCODER.encode(line(*row)).decode()
@@ -200,22 +199,6 @@ def _json_number(value: float) -> float | _NotFinite:
     if value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
     return value
-
-
-def json_attributes(attributes: Mapping[str, str]) -> dict[str, str | msgspec.Raw]:
-    """Return the attributes of a record for JSON, each value with its type."""
-    return {
-        key: json_of(value, value.type) if isinstance(value, TypedText) else value
-        for key, value in attributes.items()
-    }
-
-
-def _types_not_in_json(attributes: Mapping[str, str]) -> dict[str, str]:
-    return {
-        key: value.type.label
-        for key, value in attributes.items()
-        if isinstance(value, TypedText) and not is_shown_by_json(value, value.type)
-    }
 
 
 def attribute_rows(columns: AttributeColumns | None, count: int) -> Iterator[dict[str, str]]:

@@ -164,6 +164,23 @@ def is_shown_by_json(text: str, kind: int) -> bool:
     return kind != ValueType.BYTES and (kind != ValueType.FLOAT or text not in NOT_FINITE)
 
 
+def json_attributes(attributes: Mapping[str, str]) -> dict[str, str | msgspec.Raw]:
+    """Return the attributes of a record for JSON, each value with its type."""
+    return {
+        key: json_of(value, value.type) if isinstance(value, TypedText) else value
+        for key, value in attributes.items()
+    }
+
+
+def types_not_in_json(attributes: Mapping[str, str]) -> dict[str, str]:
+    """Return the types that the JSON of attributes does not show."""
+    return {
+        key: value.type.label
+        for key, value in attributes.items()
+        if isinstance(value, TypedText) and not is_shown_by_json(value, value.type)
+    }
+
+
 def value_of_json(raw: msgspec.Raw) -> str:
     """Return the value that JSON is, with its type; spaces between tokens are left out.
 
@@ -230,6 +247,20 @@ _CHECKS: Final[tuple[tuple[ValueType, Callable[[list[bytes]], bool]], ...]] = (
     (ValueType.JSON, _are_json),
     (ValueType.BYTES, _lines_of(_BASE64)),
 )
+
+
+_CHECK_OF: Final = {kind.label: (CLASSES[kind], is_form) for kind, is_form in _CHECKS}
+
+
+def labelled_value(text: str, label: str) -> str:
+    """Return a value with the type of a label; a text if the label or its form is unknown.
+
+    A table may be older than this version, or come from another program.
+    """
+    if label not in _CHECK_OF:
+        return text
+    made, is_form = _CHECK_OF[label]
+    return made(text) if is_form([text.encode(errors="replace")]) else text
 
 
 def check_types(types: U8, offsets: npt.NDArray[np.int32], data: bytes) -> None:

@@ -224,7 +224,11 @@ def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
                 opening.result().close()
 
 
-_SQL_TYPES: Final = {ColumnType.STRING: "VARCHAR", ColumnType.LONG: "BIGINT"}
+_SQL_TYPES: Final = {
+    ColumnType.STRING: "VARCHAR",
+    ColumnType.LONG: "BIGINT",
+    ColumnType.TEXT_MAP: "MAP(VARCHAR, VARCHAR)",
+}
 """The types of columns that were added to tables."""
 
 

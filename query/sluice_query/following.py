@@ -202,7 +202,7 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
         if status != 200:  # noqa: PLR2004 - RFC 9110
             raise BadUsage(f"no live records at this URL, status=`{status}`, url=`{url}`")
         summary = msgspec.json.decode(lines[-1], type=_LastLine).summary
-        found = tuple(msgspec.json.decode(line, type=dict[str, Any]) for line in lines[:-1])
+        found = tuple(map(_decode_line, lines[:-1]))
     except (*UNREADABLE_JSON, IndexError) as error:
         raise BadUsage(f"this is not the API of a reconciler, url=`{url}`") from error
     return LivePage(
@@ -212,6 +212,15 @@ def _decode_page(url: str, status: int, body: bytes) -> LivePage:
         enabled=summary.enabled,
         accepted_until=summary.accepted_until,
     )
+
+
+def _decode_line(line: bytes) -> dict[str, Any]:
+    """Return the members of a line; attributes remain JSON, which has all their digits."""
+    members = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
+    return {
+        name: one if name == "attributes" else msgspec.json.decode(one)
+        for name, one in members.items()
+    }
 
 
 def live_table(kind: Kind, lines: Sequence[dict[str, Any]]) -> pa.Table:

@@ -10,6 +10,7 @@ import msgspec
 
 from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.values import json_attributes, labelled_value, types_not_in_json
 
 Row = dict[str, object]
 """One record by column, between the engine and the rendering."""
@@ -152,7 +153,25 @@ def record_json(kind: Kind, row: Row) -> Row:
     }
     if HIGHLIGHTS in row:
         shown[HIGHLIGHTS] = row[HIGHLIGHTS]
-    return shown | {name: row[name] for name in ("attributes", "resource") if row[name]}
+    return shown | _maps_json(row)
+
+
+def _maps_json(row: Row) -> Row:
+    """Return the maps of a record that are not empty, each attribute with its type."""
+    attributes, labels = _map(row["attributes"]), _map(row.get("attribute_types"))
+    for key, label in labels.items():
+        if attributes.get(key) is not None:
+            attributes[key] = labelled_value(attributes[key], label)
+    maps: Row = {
+        "attributes": json_attributes(attributes),
+        "attribute_types": types_not_in_json(attributes) if labels else None,
+        "resource": row["resource"],
+    }
+    return {name: one for name, one in maps.items() if one}
+
+
+def _map(value: object) -> dict[str, str]:
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _value_json(field: Field, value: object) -> object:

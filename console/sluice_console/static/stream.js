@@ -1,6 +1,23 @@
 // NDJSON while it arrives: lines are parsed as they come, and given on once per frame.
 import { ApiProblem, request } from "./lib.js";
 
+// Numbers of attributes keep their digits: JavaScript rounds integers above 2^53 and writes 1.0 as 1.
+export function parseLine(text) {
+  if (!JSON.rawJSON) return JSON.parse(text);
+  const line = JSON.parse(text, (_, value, { source }) => (typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value));
+  for (const [name, value] of Object.entries(line)) if (JSON.isRawJSON(value)) line[name] = Number(value.rawJSON);
+  return line;
+}
+
+// The text of a value, as filters compare it.
+export const textOf = (value) => (typeof value === "string" || value === undefined ? value : JSON.stringify(value));
+
+// A value as JSON if it is not a text; a text that would look like another type has quotes.
+export function shownValue(value) {
+  if (typeof value !== "string") return textOf(value);
+  try { return typeof JSON.parse(value) === "string" ? value : JSON.stringify(value); } catch { return value; }
+}
+
 export async function readLines(path, signal, onLines) {
   const response = await request(path, { signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -13,7 +30,7 @@ export async function readLines(path, signal, onLines) {
     rest = parts.pop();
     for (const part of parts) {
       if (!part) continue;
-      const line = JSON.parse(part);
+      const line = parseLine(part);
       if (line.problem) { flush(); throw new ApiProblem(line.problem.status, line.problem.title, line.problem.detail); }
       if (line.summary) ended = true;
       lines.push(line);

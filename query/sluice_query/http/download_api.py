@@ -32,7 +32,7 @@ from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 
 ROWS_PER_PART: Final = 20_000
 SUMMARY_KEY: Final = "sluice.summary"
-_MAPS: Final = ("attributes", "resource")
+_MAPS: Final = ("attributes", "attribute_types", "resource")
 
 ExportFormat = Literal["ndjson", "parquet"]
 

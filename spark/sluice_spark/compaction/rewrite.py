@@ -24,6 +24,7 @@ from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.promoted import with_promoted_values
 from sluice_lake.schemas import arrow_schema, conform
 from sluice_lake.tables import ACCEPTED_DATE, Column, ColumnType, Table
+from sluice_protocol.fields import KINDS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_spark.commits import replace_files
@@ -174,10 +175,11 @@ def content_of(table: Table) -> str:
     with other ranges may contain other records under one number: an agent that was restored from a
     snapshot sends such batches. They were accepted too, so compaction keeps their records.
     """
-    own = (  # added columns follow from the others, and older rows have null in them
+    derived = {field.name for kind in KINDS.values() for field in kind.derived}
+    own = (  # derived columns follow from the others, and older rows have null in them
         column
-        for column in table.stored_columns
-        if column.name not in _OF_BATCH and not column.addable
+        for column in table.without_promoted.stored_columns
+        if column.name not in _OF_BATCH and column.name not in derived
     )
     parts = [f"'{column.name}', {_compared(column)}" for column in own]
     return f"sha2(to_json(named_struct({', '.join(parts)})), 256)"

@@ -12,6 +12,7 @@ from support.query_lake import log_batch
 from support.spark_lake import Deployment
 
 from sluice_protocol.units import NS_PER_S
+from sluice_protocol.values import BooleanText, FloatText, IntegerText, JsonText
 
 pytestmark = [
     pytest.mark.console,
@@ -93,6 +94,40 @@ def test_the_first_records_are_shown_within_300_ms(browser: Browser, tmp_path: P
         # The first records do not wait for the last ones.
         assert min(one["shown"] - one["last"] for one in measured) < 0
         context.close()
+
+
+TYPED = {
+    "status": (IntegerText("500"), "500"),
+    "code": ("500", '"500"'),
+    "large": (IntegerText("9223372036854775809"), "9223372036854775809"),
+    "ratio": (FloatText("1.50"), "1.50"),
+    "ok": (BooleanText("true"), "true"),
+    "word": ("slow", "slow"),
+    "map": (JsonText('{"b":9223372036854775809}'), '{"b":9223372036854775809}'),
+}
+
+
+def test_a_record_shows_its_values_with_their_types_and_digits(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """A filter of a number finds the record, so it has the digits that were sent."""
+    with served_console(tmp_path, trouble=False) as world:
+        sent = {key: value for key, (value, _) in TYPED.items()}
+        at_ns = time.time_ns() - NS_PER_S
+        batch = log_batch(["typed"], agent="typed-1", from_ns=at_ns, at_ns=at_ns, attributes=sent)
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(Deployment(root=world.store_folder).deliver, [batch]).result()
+        page = log_in(browser.new_context(), world)
+        open_place(page, world, "explore?from=1h&q=typed")
+        page.locator(".line").click(timeout=20_000)
+        facts = page.locator(".detail .facts")
+        for key, (_, shown) in TYPED.items():
+            value = facts.locator("dt", has_text=f"attributes.{key}").locator("+ dd")
+            expect(value).to_contain_text(f"{shown} +")
+        page.get_by_role("button", name="Include attributes.ratio").click()
+        expect(page.locator(".chips")).to_contain_text("attributes.ratio=1.50")
+        expect(page.locator(".summary strong")).to_have_text("1", timeout=20_000)
+        page.context.close()
 
 
 def test_the_histogram_zooms_by_dragging(browser: Browser, world: ConsoleWorld) -> None:

@@ -166,6 +166,21 @@ def test_compact_keeps_different_records_of_one_number(spark: Any, tmp_path: Pat
     assert compact(spark, deployment).rewritten == 0
 
 
+def test_records_that_differ_in_a_type_are_different(spark: Any, tmp_path: Path) -> None:
+    """A text is no number; a file without the column is like one whose values are all text."""
+    schema = arrow_schema(LOGS, partition=False)
+    attributes = pa.array([[("k", "500")]] * 3, schema.field("attributes").type)
+    types = pa.array([[("k", "integer")], None, []], schema.field("attribute_types").type)
+    columns = {name: pa.nulls(3, schema.field(name).type) for name in schema.names}
+    columns |= {"attributes": attributes, "attribute_types": types}
+    columns |= {"seq": pa.array(range(3), pa.int64())}
+    pq.write_table(pa.table(columns, schema=schema), tmp_path / "types.parquet")
+    rows = spark.read.parquet(str(tmp_path)).selectExpr("seq", f"{content_of(LOGS)} AS content")
+    number, text, empty = [row.content for row in rows.orderBy("seq").collect()]
+    assert number != text
+    assert text == empty
+
+
 def test_values_are_compared_by_their_bits(spark: Any, tmp_path: Path) -> None:
     """A stale marker is a NaN with certain bits, so two records that differ in them are kept."""
     bits = [STALE_NAN, NAN, 0, 1 << 63, 0x3FF0_0000_0000_0000, STALE_NAN, NAN]

@@ -33,11 +33,18 @@ from sluice_protocol.records import (
     metrics_from_records,
     spans_from_records,
 )
+from sluice_protocol.values import BooleanText, BytesText, FloatText, IntegerText, JsonText
 
 TIMES = st.integers(-(2**63), 2**63 - 1)
 TEXTS = st.text(max_size=5)
 NAMES = st.text(min_size=1, max_size=3)
-PAIRS = st.dictionaries(NAMES, TEXTS, max_size=3)
+TYPED = st.one_of(
+    st.integers().map(lambda number: IntegerText(str(number))),
+    st.booleans().map(lambda one: BooleanText(str(one).lower())),
+    st.sampled_from([JsonText("null"), BytesText(""), FloatText("NaN")]),
+)
+PAIRS = st.dictionaries(NAMES, TEXTS | TYPED, max_size=3)
+NAMED = st.dictionaries(NAMES, TEXTS, max_size=3)
 RECORDS = {
     "logs": st.builds(
         LogRecord, ts_ns=TIMES, body=TEXTS, severity=st.integers(0, 24), attributes=PAIRS
@@ -87,7 +94,7 @@ def batches(draw: st.DrawFn) -> tuple[Kind, list[tuple[AcceptedManifest, bytes]]
             seq_start=start,
             seq_end=start + len(records) - 1,
         )
-        resource = tuple(draw(PAIRS).items())
+        resource = tuple(draw(NAMED).items())
         frame = encode_frame(
             identity=who,
             columns=MAKERS[kind](records),

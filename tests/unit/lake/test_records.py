@@ -14,12 +14,14 @@ from sluice_lake.records import (
 )
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, kind_of
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import Resource, decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import RecordRange
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
+from sluice_protocol.values import BooleanText, BytesText, IntegerText, JsonText
 
 ACCEPTED_NS = 1_790_000_000_123_456_789
 T0_NS = 1_790_000_000_000_001_999
@@ -124,10 +126,52 @@ def test_records_without_attributes_have_null() -> None:
     assert table.column("attributes").to_pylist()[1] == [("k", "v"), ("l", "w")]
 
 
+TYPED = logs_from_records(
+    [
+        LogRecord(ts_ns=1, body="", attributes={"k": "500", "n": IntegerText("500")}),
+        LogRecord(ts_ns=2, body="", attributes={"k": BooleanText("true")}),
+        LogRecord(ts_ns=3, body="", attributes={"k": "true"}),
+        LogRecord(ts_ns=4, body="", attributes={}),
+        LogRecord(ts_ns=5, body="", attributes={"a": BytesText(""), "b": JsonText("null")}),
+    ]
+)
+TYPES = [[("n", "integer")], [("k", "boolean")], None, None, [("a", "bytes"), ("b", "json")]]
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_record_has_the_types_of_its_values_that_are_not_text(plain: bool) -> None:
+    table = records_table("logs", [batch(TYPED, 0)], plain=plain)
+    assert table.column("attribute_types").to_pylist() == TYPES
+    table.validate(full=True)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_batches_with_types_are_in_one_table_with_others(plain: bool) -> None:
+    """The order of the rows is that of the batches, in the table and in a Parquet file of it."""
+    bare = logs_from_records([LogRecord(ts_ns=1, body="", attributes={})] * 2)
+    cut = slice_columns(TYPED, 1, 4)
+    batches = [batch(one, at * 10) for at, one in enumerate([bare, TYPED, LOGS, cut, LOGS, bare])]
+    table = records_table("logs", batches, plain=plain)
+    wanted = [*[None] * 2, *TYPES, *[None] * 2, *TYPES[1:4], *[None] * 4]
+    assert table.column("attribute_types").to_pylist() == wanted
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    found = pq.read_table(pa.BufferReader(sink.getvalue()))
+    assert found.column("attribute_types").to_pylist() == wanted
+    assert found.column("attributes").to_pylist() == table.column("attributes").to_pylist()
+
+
+def test_tables_with_and_without_types_are_written_to_one_file() -> None:
+    """A writer of Parquet refuses a table with another schema than its first one."""
+    tables = [records_table("logs", [batch(one, 0)]) for one in (LOGS, TYPED, LOGS)]
+    assert len({str(one.schema) for one in tables}) == 1
+
+
 def test_payload_arrays_are_named_as_in_the_table() -> None:
     found = payload_arrays(POINTS, [[("service.name", "shop")], []], [1, 2])
     own = ["name", "value", "type"]
-    assert list(found) == [*own, "service", "host", "instance", "attributes"]
+    derived = ["service", "host", "instance"]
+    assert list(found) == [*own, *derived, "attributes", "attribute_types"]
     table = pa.table(found)
     assert table.column("name").to_pylist() == ["cpu", "mem", "cpu"]
     assert table.column("service").to_pylist() == ["shop", None, None]

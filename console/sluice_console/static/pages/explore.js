@@ -1,7 +1,7 @@
 // Explore: search with a histogram, fields, live tail, lines around a line, and downloads.
 import { api, bytes, command, count, duration, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Command, Copy, Empty, Head, NoQueryService, Problem, Time, lacksQuery } from "../parts.js";
-import { readLines } from "../stream.js";
+import { parseLine, readLines, shownValue, textOf } from "../stream.js";
 
 const RANGES = [["5m", "5 min"], ["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"], ["30d", "30 days"]];
 const ROW = 24, LIMIT = 2000, TAIL_MAX = 5000;
@@ -84,7 +84,7 @@ function useTail(search, live, paused) {
         return { ...old, records };
       });
     };
-    source.addEventListener("record", (event) => { waiting.push(JSON.parse(event.data)); frame ||= requestAnimationFrame(flush); });
+    source.addEventListener("record", (event) => { waiting.push(parseLine(event.data)); frame ||= requestAnimationFrame(flush); });
     source.addEventListener("state", (event) => { const found = JSON.parse(event.data); place.current = found.position; setState((old) => ({ ...old, state: found, problem: null })); });
     source.addEventListener("problem", (event) => { const found = JSON.parse(event.data); source.close(); setState((old) => ({ ...old, problem: { title: found.title, message: found.detail } })); });
     source.onerror = () => setState((old) => (old.problem ? old : { ...old, problem: { title: "The live tail was interrupted", message: source.readyState === EventSource.CLOSED ? "The query service refused it. Stop the live tail and start it again." : "It continues by itself when the query service responds." } }));
@@ -174,7 +174,7 @@ function fieldOf(record, field) {
   if (!rest.length) return record[first];
   let key = rest.join(".");
   if (key.startsWith('"')) { try { key = JSON.parse(key); } catch { /* a name that begins with a quote */ } }
-  return record[first]?.[key];
+  return textOf(record[first]?.[key]);
 }
 
 // Only the rows in view exist, so 100 000 records scroll like 100. A final CR, of files with CRLF, is in the detail only.
@@ -217,12 +217,12 @@ function Detail({ record, search, add, close }) {
     try { setAround(await api(`v1/context?${wanted}`)); } catch (error) { setProblem(error); }
   };
   const plain = Object.entries(record).filter(([name, value]) => typeof value !== "object" && !APART.has(name));
-  const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${/[=!<>~"]/.test(key) ? JSON.stringify(key) : key}`, value]));
+  const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${/[=!<>~"]/.test(key) ? JSON.stringify(key) : key}`, textOf(value), shownValue(value)]));
   const line = (one, here) => html`<div class=${here ? "here" : ""}>${safe(one.ts ?? "")} ${safe(bodyOf(one))}</div>`;
   return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button><a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>
     <pre>${html`<${Marked} text=${String(bodyOf(record))} ranges=${record.highlights} />`}</pre>
     <dl class="facts"><dt>time</dt><dd>${record.ts ? html`<${Time} at=${record.ts} /> <code class="quiet">${safe(record.ts)}</code>` : "none"}</dd>
-      ${[...plain, ...nested].map(([name, value]) => html`<dt><code>${safe(name)}</code></dt><dd>${safe(name === "severity" ? `${value} ${severityName(value)}` : value)} <button type="button" class="copy" aria-label=${`Include ${safe(name)}`} onClick=${() => add(filterText(name, "=", value))}>+</button> <button type="button" class="copy" aria-label=${`Exclude ${safe(name)}`} onClick=${() => add(filterText(name, "!=", value))}>−</button></dd>`)}</dl>
+      ${[...plain, ...nested].map(([name, value, shown]) => html`<dt><code>${safe(name)}</code></dt><dd>${safe(name === "severity" ? `${value} ${severityName(value)}` : shown ?? value)} <button type="button" class="copy" aria-label=${`Include ${safe(name)}`} onClick=${() => add(filterText(name, "=", value))}>+</button> <button type="button" class="copy" aria-label=${`Exclude ${safe(name)}`} onClick=${() => add(filterText(name, "!=", value))}>−</button></dd>`)}</dl>
     <${Problem} problem=${problem} />
     ${around && html`<h3>Lines around it</h3><div class="around">${around.before.map((one) => line(one))}${around.record && line(around.record, true)}${around.after.map((one) => line(one))}</div>`}</section>`;
 }
