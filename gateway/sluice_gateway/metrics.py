@@ -19,7 +19,7 @@ Label values are closed sets; an agent id is never a label.
 | sluice_principals_stale | gauge | | 1 while a broken principals file is ignored |
 | sluice_draining | gauge | | 1 after SIGTERM |
 | sluice_spool_pending_batches | gauge | | local_spool: records not yet transferred |
-| sluice_spool_landed_total | counter | result | local_spool: records transferred |
+| sluice_spool_transferred_total | counter | result | local_spool: records transferred |
 | sluice_spool_bytes | gauge | | local_spool: bytes of blobs that are not transferred |
 | sluice_spool_capacity_bytes | gauge | | local_spool: `spool_bytes_max`; 0 without a maximum |
 | sluice_spool_free_bytes | gauge | | local_spool: free space of the disk |

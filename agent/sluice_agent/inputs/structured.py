@@ -20,7 +20,7 @@ from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_agent.settings import Format, Zone
 from sluice_doors.attributes import free_name
 from sluice_doors.decoded import ERROR_ATTRIBUTE, BodyUnreadable, Tally, take_texts
-from sluice_doors.json.records import RecordFields, columns_of, names_size
+from sluice_doors.json.records import RecordFields, columns_of, flat_fields, names_size
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
 from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
@@ -214,7 +214,8 @@ class RecordColumns:
         if tally.timed:
             return columns
         # Objects without a time have that of their wrapper.
-        own = [fields.time_of(values[place], self.arrived_ns)[1] for place in places]
+        flat = [flat_fields(values[place], fields.undivided) for place in places]
+        own = [fields.time_of(one, self.arrived_ns)[1] for one in flat]
         ts = [
             groups[place].line.ts_ns or self.arrived_ns if at is None else at
             for place, at in zip(places, own, strict=True)

@@ -39,7 +39,7 @@ from sluice_protocol.columns import U8, AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
-from sluice_protocol.times import read_number, read_time
+from sluice_protocol.times import TS_END, read_number, read_time
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.values import TypedText, ValueType, some_types
 
@@ -87,9 +87,11 @@ class RecordFields:
             if stated is None:
                 continue
             ts_ns = parse_time(stated, received_ns)
+            if ts_ns is not None and key == _SECONDS:
+                ts_ns = _with_rest(ts_ns, found)
             is_named = key in _NAMED_TIMES
             if ts_ns is not None and (is_named or ts_ns >= _TIME_MIN_NS):
-                return key, ts_ns + (_rest_ns(found) if key == _SECONDS else 0)
+                return key, ts_ns
             if ts_ns is None and is_named and not wrong:
                 wrong = key
         return wrong, None
@@ -112,9 +114,11 @@ _SECONDS: Final = "instant.epochSecond"
 """Log4j's JSON layout has the rest of the second under another key, which stays an attribute."""
 
 
-def _rest_ns(found: Mapping[str, object]) -> int:
+def _with_rest(ts_ns: int, found: Mapping[str, object]) -> int | None:
+    """Return the time with the rest of its second; None if that is out of range."""
     rest = found.get("instant.nanoOfSecond")
-    return rest if type(rest) is int and 0 <= rest < NS_PER_S else 0
+    ts_ns += rest if type(rest) is int and 0 <= rest < NS_PER_S else 0
+    return ts_ns if ts_ns < TS_END else None
 
 
 _UTC_ENDS: Final = ("Z", "z", "+00:00")

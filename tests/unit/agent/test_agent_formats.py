@@ -37,6 +37,12 @@ def test_lines_of_json_are_read_as_the_door_does(log: Path, stated: Format) -> N
     ]
 
 
+def test_a_time_inside_an_object_is_kept_next_to_a_line_without_a_time(log: Path) -> None:
+    """The time is no attribute, so it would be lost."""
+    data = b'{"message":"a","t":{"$date":"2026-11-28T10:00:00Z"}}\n{"message":"b"}\n'
+    assert read_whole(log, data) == [(NS, "a", 0, {}), (ARRIVED_NS, "b", 0, {})]
+
+
 @pytest.mark.parametrize("stated", [Format.AUTO, Format.LOGFMT])
 def test_pairs_of_logfmt_are_attributes(log: Path, stated: Format) -> None:
     attributes = {"level": "info", "took": "3ms", "empty": "", "flag": ""}

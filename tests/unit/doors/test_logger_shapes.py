@@ -18,6 +18,7 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_lake.derived import derived_arrays
 from sluice_protocol.columns import LogColumns
+from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import UnixNs
 
@@ -640,3 +641,15 @@ def test_a_time_that_is_no_time_of_the_record_is_an_attribute() -> None:
     [one] = json_door({"message": "m", "instant": {"epochSecond": 1764316800, "nanoOfSecond": -1}})
     assert isinstance(one.columns, LogColumns)
     assert int(one.columns.ts[0]) == SECOND
+
+
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_second_whose_rest_is_after_the_last_time_is_no_time(*, nested: bool) -> None:
+    """A sum beyond 64 bits would fail the request, or the frame that it shares with others."""
+    instant = {"epochSecond": 9_223_372_036, "nanoOfSecond": 999_999_999}
+    flat = {f"instant.{key}": value for key, value in instant.items()}
+    [one] = json_door({"message": "m", **({"instant": instant} if nested else flat)})
+    assert isinstance(one.columns, LogColumns)
+    assert not one.timed
+    [row] = attribute_rows(one.columns.attributes, 1)
+    assert row == {key: str(value) for key, value in flat.items()}
