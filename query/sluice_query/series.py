@@ -311,10 +311,10 @@ def compute_series(
         plan=plan,
     )
     found = engine.rows(series_sql(read.query, series, sources))
-    return _points(series, found)
+    return points_of(series, found)
 
 
-def _points(series: Series, rows: Sequence[tuple[Any, ...]]) -> list[SeriesPoint]:
+def points_of(series: Series, rows: Sequence[tuple[Any, ...]]) -> list[SeriesPoint]:
     """Return the points of the rows of `series_sql`."""
     if len(rows) > POINTS_MAX:
         raise BadUsage(
@@ -325,8 +325,8 @@ def _points(series: Series, rows: Sequence[tuple[Any, ...]]) -> list[SeriesPoint
     groups: dict[tuple[Any, ...], dict[str, str | float | None]] = {}
     points = []
     for step_ns, *by, value in rows:
-        # NaN is not equal to itself, so its text is the key.
-        group = groups.setdefault(tuple(map(str, by)), dict(zip(names, by, strict=True)))
+        # NaN is not equal to itself, so its form is the key; that of a text has quotes.
+        group = groups.setdefault(tuple(map(repr, by)), dict(zip(names, by, strict=True)))
         points.append(SeriesPoint(step_ns=step_ns, by=group, value=value))
     if len(groups) > GROUPS_MAX:
         raise BadUsage(

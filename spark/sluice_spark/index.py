@@ -398,7 +398,8 @@ def index_file(store_url: str, kind: RecordKind, path: str, size_bytes: int) -> 
     """Read a data file and return its index entry and filter."""
     filesystem, root = open_filesystem(lake_location(store_url, kind.name))
     columns = [*kind.indexed, "ts_ns", "agent_id"]
-    rows = pq.read_table(f"{root}/{path}", columns=columns, filesystem=filesystem)
+    with filesystem.open_input_file(f"{root}/{path}") as source:
+        rows = pq.ParquetFile(source, pre_buffer=True).read(columns=columns)
     texts: list[memoryview] = []
     ids: set[bytes] = set()
     for name in kind.indexed:

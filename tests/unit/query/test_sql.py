@@ -17,7 +17,7 @@ from sluice_protocol.frame import decode_frame
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Aggregate, Query, RecordField, Series
-from sluice_query.series import SampleSource, SeriesSources, series_sql
+from sluice_query.series import SampleSource, SeriesSources, points_of, series_sql
 from sluice_query.sql import (
     RecordSources,
     SqlStatement,
@@ -212,6 +212,13 @@ def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> Non
         (start_ns, "host-2", 100.0),
         (start_ns + MINUTE_NS, "host-1", 20.0),
     ]
+
+
+def test_records_without_a_field_are_no_group_of_the_text_none() -> None:
+    by = RecordField("attributes", "user")
+    series = Series(of=RecordField("attributes", "ms"), by=(by,), step_ns=MINUTE_NS)
+    found = points_of(series, [(0, "None", 1.0), (0, None, 2.0), (60, None, 3.0)])
+    assert [one.by["attributes.user"] for one in found] == ["None", None, None]
 
 
 LATENCIES = (

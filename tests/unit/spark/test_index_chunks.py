@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.index_store import NOW_NS, IndexedTable, due, log_file, put_chunk
 from support.queue_store import SimClock, SimStore, UnversionedStore
 
 from sluice_lake.data_files import DataFile
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import index_progress_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import ObjectKey
@@ -24,6 +28,7 @@ from sluice_spark.index import (
     decide_fate,
     find_new_files,
     group_files,
+    index_file,
     list_chunk_dates,
     next_due,
     read_index_progress,
@@ -347,3 +352,16 @@ async def test_the_waiting_dates_are_part_of_the_record() -> None:
         b'{"again":true,"checked_through":"k","date":"2026-09-22","due_unix_ns":9,'
         b'"since_unix_ns":5}]}'
     )
+
+
+def test_a_file_without_a_column_that_was_added_later_is_indexed(tmp_path: Path) -> None:
+    folder = tmp_path / "lake/v1/logs/accepted_date=2026-09-21"
+    folder.mkdir(parents=True)
+    rows = pa.table({"body": ["GET /index.html"], "ts_ns": [5], "agent_id": ["host-1"]})
+    path = folder / "part-a.parquet"
+    pq.write_table(rows, path)
+    entry = index_file(
+        f"file://{tmp_path}", KINDS["logs"], f"{folder.name}/{path.name}", path.stat().st_size
+    )
+    assert entry.may_contain(b"GET /index.html")
+    assert not entry.may_have(b"4bf92f3577b34da6a3ce929d0e0e4736")
