@@ -20,7 +20,7 @@ export function spanTime(ns) {
     if (size < (unit === "s" ? 120e9 : scale * 1e3 - scale / 2)) return `${sign}${unit === "ns" ? Math.round(size) : Number((size / scale).toPrecision(size / scale >= 100 ? 4 : 3))} ${unit}`;
   }
   const seconds = Math.round(size / 1e9), [days, hours, minutes] = [Math.floor(seconds / 86400), Math.floor(seconds / 3600) % 24, Math.floor(seconds / 60) % 60];
-  const parts = days ? [[days, "d"], [hours, "h"]] : hours ? [[hours, "h"], [minutes, "min"]] : [[minutes, "min"], [seconds % 60, "s"]];
+  const parts = days ? [[days, "d"], [days < 100 ? hours : 0, "h"]] : hours ? [[hours, "h"], [minutes, "min"]] : [[minutes, "min"], [seconds % 60, "s"]];
   return sign + parts.filter(([number], at) => number || !at).map(([number, unit]) => `${number} ${unit}`).join(" ");
 }
 

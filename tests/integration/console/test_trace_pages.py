@@ -106,9 +106,9 @@ def test_a_trace_is_drawn_as_a_tree_with_its_errors_and_logs(
         "GET /cart", "load cart", "SELECT", "charge", f"missing span {77:016x}", "send mail",
     ]  # fmt: skip
     summary = page.locator(".summary")
-    for text in ("5 spans", "2 services", "250 ms in total", "1 errors"):
+    for text in ("5 spans", "2 services", "250 ms in total", "1 error"):
         expect(summary).to_contain_text(text)
-    expect(page.locator("main")).to_contain_text("1 spans have a parent that is not in the store")
+    expect(page.locator("main")).to_contain_text("1 span with a parent that is not in the store")
     row = page.get_by_role("treeitem", name="charge, shop, 120 ms, starts after 120 ms, error")
     expect(row).to_have_attribute("aria-level", "2")
     bar = row.locator(".span").evaluate("one => [one.style.left, one.style.width]")
@@ -244,8 +244,8 @@ def test_odd_and_hostile_spans_are_shown_and_break_nothing(page: Page, world: Co
     rows = page.get_by_role("treeitem")
     expect(rows).to_have_count(len(ODD) + 1)
     notice = page.locator(".notice")
-    expect(notice).to_contain_text("2 spans are their own ancestors")
-    expect(notice).to_contain_text("1 spans have the id of another span")
+    expect(notice).to_contain_text("2 spans whose parents form a circle")
+    expect(notice).to_contain_text("1 span with the id of another span")
     for text in ("(no name)", "again", "ends before it starts", "without a time", "\\u202e"):
         expect(page.get_by_role("tree")).to_contain_text(text)
     for at in range(len(ODD) + 1):

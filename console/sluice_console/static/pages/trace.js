@@ -12,6 +12,7 @@ const MS_MAX = 8.64e15;  // the last time that a browser knows
 const NS_MAX = 9_223_372_036_000_000_000n;  // the last time of a record, in 2262
 const isoOf = (ns) => new Date(Math.max(-MS_MAX, Math.min(MS_MAX, Number(ns / 1_000_000n)))).toISOString();
 const nameOf = (row) => (row.missing ? `missing span ${row.id}` : row.span.name || "(no name)");
+const some = (number, what) => html`<strong>${count(number)}</strong> ${what}${number === 1 ? "" : "s"}`;
 const serviceOf = (span) => span.service || "(no service)";
 
 // --- the list: open an id, and the operations of services ---
@@ -111,14 +112,13 @@ function Waterfall({ trace, chosen, open }) {
   const all = trace.rows.filter((row) => row.children.length && row.parent).map((row) => row.key);
   return html`<div class="row"><button type="button" class="plain" disabled=${!closed.size} onClick=${() => setClosed(new Set())}>Open all</button><button type="button" class="plain" disabled=${!all.length} onClick=${() => { setClosed(new Set(all)); setCursor(trace.rows[0].key); box.current.scrollTop = 0; }}>Close all below the first</button><span class="quiet">↑ ↓ move, ← → close and open, Enter shows a span.</span></div>
     <div class="waterfall" ref=${box} tabindex="0" role="tree" aria-label="Spans" aria-activedescendant=${`span-row-${shown[at].place}`} onScroll=${(event) => setTop(event.target.scrollTop)} onKeyDown=${press}>
-    <div class="axis" role="none" aria-hidden="true"><span class="what">Span</span><span class="long">Duration</span><span class="track">${TICKS.map((one) => html`<span class="tick" style=${{ left: `${one * 100}%` }}>${spanTime(trace.total * one)}</span>`)}</span></div>
+    <div class="axis" role="none" aria-hidden="true"><span class="what">Span</span><span class="long">Duration</span><span class="track">${TICKS.map((one) => html`<span class="tick" title=${trace.first === null ? "" : isoOf(trace.first + BigInt(Math.round(trace.total * one)))} style=${{ left: `${one * 100}%` }}>${spanTime(trace.total * one)}</span>`)}</span></div>
     <div class="canvas" role="none" style=${{ height: `${shown.length * ROW}px` }}>${inView.map(([row, place]) => html`<${Row} key=${row.place} row=${row} at=${place} current=${row.key === shown[at].key} shut=${closed.has(row.key)} open=${() => { setCursor(row.key); open(row); }} turn=${() => turn(row.key)} />`)}</div></div>`;
 }
 
 // --- one span ---
 
 const Pairs = ({ group, of }) => Object.entries(of ?? {}).map(([name, value]) => html`<dt><code>${safe(group ? `${group}.${name}` : name)}</code></dt><dd>${safe(typeof value === "object" ? JSON.stringify(value) : value)}</dd>`);
-const ID = /^[0-9a-f]{32}$/;
 
 function Events({ text, start }) {
   const found = listOf(text);
@@ -126,7 +126,7 @@ function Events({ text, start }) {
   if (!found.length) return null;
   return html`<h3>Events</h3><dl class="facts">${found.map((one) => {
     const at = nsOf(one.ts);
-    return html`<dt>${at !== null && start !== null ? `after ${spanTime(Number(at - start))}` : "without a time"}</dt><dd><strong>${safe(one.name || "(no name)")}</strong> ${one.ts && html`<code class="quiet">${safe(one.ts)}</code>`}<dl class="facts"><${Pairs} of=${one.attributes} /></dl></dd>`;
+    return html`<dt>${at !== null && start !== null ? at < start ? `${spanTime(Number(start - at))} before the start` : `after ${spanTime(Number(at - start))}` : "without a time"}</dt><dd><strong>${safe(one.name || "(no name)")}</strong> ${one.ts && html`<code class="quiet">${safe(one.ts)}</code>`}<dl class="facts"><${Pairs} of=${one.attributes} /></dl></dd>`;
   })}</dl>`;
 }
 
@@ -140,7 +140,7 @@ function Links({ text }) {
 function Span({ row, show, close }) {
   const { span } = row;
   if (row.missing) return html`<section class="detail card" aria-label="Span"><div class="head"><h2>${short(nameOf(row))}</h2><button type="button" class="plain" onClick=${close} aria-label="Close the span">✕</button></div>
-    <p>${count(row.children.length)} spans name it as their parent. It is not in the store: it was not sampled, not sent yet, or lost on its way.</p></section>`;
+    <p>It is the parent of ${some(row.children.length, "span")}. It is not in the store: it was not sampled, not sent yet, or lost on its way.</p></section>`;
   const end = row.start === null ? null : row.start + BigInt(Math.round(row.length));
   return html`<section class="detail card" aria-label="Span"><div class="head"><h2>${short(nameOf(row))}</h2><div class="tools"><${Copy} text=${JSON.stringify(span)} label="Copy JSON" /><a href=${ofOperation(span)}>Spans of this operation</a><a href=${placeUrl("batches", [keyOf(span)])}>Batch of the span</a><button type="button" class="plain" onClick=${close} aria-label="Close the span">✕</button></div></div>
     ${marksOf(row).map((one) => html`<p class="notice">${one}</p>`)}
@@ -185,7 +185,7 @@ function Logs({ id, trace, show }) {
   const wanted = logsSearch(id, trace), found = useLogs(`${wanted}&limit=${LOGS_MAX}`);
   const pick = (one) => { setRecord(one); const row = one.span_id && trace.rows.find((each) => each.id === one.span_id && !each.missing); if (row) show(row); };
   const add = (filter) => { wanted.append("filter", filter); location.hash = `#explore?${wanted}`; };
-  return html`<section><h2>Logs of the trace</h2><p class="quiet">${found.summary ? `${count(found.records.length)} records` : found.problem ? "" : "Searching…"}${found.summary?.more ? ", the newest; there are more" : ""}, from 15 minutes before the trace to 15 minutes after it. <a href=${`#explore?${wanted}`}>Open in Explore</a></p>
+  return html`<section><h2>Logs of the trace</h2><p class="quiet">${found.summary ? some(found.records.length, "record") : found.problem ? "" : "Searching…"}${found.summary?.more ? ", the newest; there are more" : ""}, from 15 minutes before the trace to 15 minutes after it. <a href=${`#explore?${wanted}`}>Open in Explore</a></p>
     <${Problem} problem=${found.problem} /><${Missing} summary=${found.summary} />
     ${found.records.length > 0 && html`<${Lines} records=${found.records} columns=${[]} open=${pick} chosen=${record && keyOf(record)} label="Logs of the trace, oldest first" />`}
     ${record && html`<${Detail} record=${record} search=${{ kind: "logs" }} add=${add} close=${() => setRecord(null)} />`}</section>`;
@@ -198,8 +198,8 @@ function Legend({ services }) {
 }
 
 function Odd({ trace }) {
-  const odd = [[trace.orphans, "have a parent that is not in the store"], [trace.cycles, "are their own ancestors"], [trace.duplicates, "have the id of another span"]].filter(([number]) => number);
-  return odd.length > 0 && html`<div class="notice" role="status">${odd.map(([number, what]) => html`<div><strong>${count(number)}</strong> spans ${what}.</div>`)}</div>`;
+  const odd = [[trace.orphans, "with a parent that is not in the store"], [trace.cycles, "whose parents form a circle"], [trace.duplicates, "with the id of another span"]].filter(([number]) => number);
+  return odd.length > 0 && html`<div class="notice" role="status">${odd.map(([number, what]) => html`<div>${some(number, "span")} ${what}.</div>`)}</div>`;
 }
 
 function Shown({ id, data, query }) {
@@ -210,7 +210,7 @@ function Shown({ id, data, query }) {
   const show = (one) => at(one), close = () => at(null), limit = data.spans.length;
   const longer = new URLSearchParams(query);
   longer.set("limit", String(LIMIT_MAX));
-  return html`<div class="summary" role="status"><span><strong>${count(limit)}</strong> spans</span><span><strong>${count(trace.services.length)}</strong> services</span><span><strong>${spanTime(trace.total)}</strong> in total</span><span class=${trace.errors ? "bad" : ""}><strong>${count(trace.errors)}</strong> errors</span><span>${count(trace.deepest)} levels</span>${trace.first !== null && html`<span><${Time} at=${isoOf(trace.first)} /> to <${Time} at=${isoOf(trace.last)} /></span>`}</div>
+  return html`<div class="summary" role="status"><span>${some(limit, "span")}</span><span>${some(trace.services.length, "service")}</span><span><strong>${spanTime(trace.total)}</strong> in total</span><span class=${trace.errors ? "bad" : ""}>${some(trace.errors, "error")}</span><span>${some(trace.deepest, "level")}</span>${trace.first !== null && html`<span><${Time} at=${isoOf(trace.first)} /> to <${Time} at=${isoOf(trace.last)} /></span>`}</div>
     ${data.more && html`<div class="notice" role="status"><strong>The trace is cut.</strong> The first ${count(limit)} spans are shown; later ones exist.${limit < LIMIT_MAX ? html` <a href=${placeUrl("trace", [id], longer)}>Read up to ${count(LIMIT_MAX)}</a>` : ""}</div>`}
     <${Missing} summary=${data.summary} /><${Odd} trace=${trace} /><${Legend} services=${trace.services} />
     <${Waterfall} key=${id} trace=${trace} chosen=${row?.key ?? null} open=${show} />
