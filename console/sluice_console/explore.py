@@ -1,4 +1,4 @@
-"""Explore, Metrics and dead letters: requests are passed to the query service, and streamed back.
+"""Explore, Traces, Metrics and dead letters: requests to the query service, streamed back.
 
 The console adds the token of the query service; the browser never sees it. The query parameters are
 passed unchanged, so the query service alone decides what they mean.
@@ -21,6 +21,8 @@ PATHS: Final = (
     "fields",
     "fields/values",
     "context",
+    "traces/{id}",
+    "operations",
     "dead-letters",
     "tail",
     "download",

@@ -35,6 +35,7 @@ PLACES: Final = {
     "audit": "audit",
     "store": "store",
     "explore": "explore?from=1h",
+    "traces": "trace",
     "metrics": "metrics",
 }
 """Every page, by name."""

@@ -7,6 +7,7 @@ import { Overview } from "./pages/overview.js";
 const PAGES = [
   ["overview", "Overview", "o", async () => Overview],
   ["explore", "Explore", "e", async () => (await import("./pages/explore.js")).Explore],
+  ["trace", "Traces", "t", async () => (await import("./pages/trace.js")).Trace],
   ["metrics", "Metrics", "m", async () => (await import("./pages/metrics.js")).Metrics],
   ["batches", "Batches", "b", async () => (await import("./pages/batches.js")).Batches],
   ["agents", "Agents", "a", async () => (await import("./pages/agents.js")).Agents],

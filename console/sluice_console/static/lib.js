@@ -1,10 +1,10 @@
 // What every page uses: requests, the session, times, numbers, and text that is safe to show.
 import { h } from "preact";
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import htm from "htm";
 
 export const html = htm.bind(h);
-export { useCallback, useEffect, useLayoutEffect, useRef, useState };
+export { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
 
 // --- shared state: a few values that every page shows, with subscribers ---
 

@@ -34,7 +34,8 @@ export function Empty({ title, children }) {
 }
 
 // The console has no query service: its endpoints for searches respond with 404.
-export const lacksQuery = (problem) => problem?.status === 404;
+// Theirs is 404 too for a trace that does not exist, so the text decides.
+export const lacksQuery = (problem) => problem?.status === 404 && problem.message.startsWith("no query service");
 
 export function NoQueryService() {
   useCell(storeUrl);

@@ -2,12 +2,13 @@
 import { api, bytes, command, count, duration, go, html, placeUrl, quoted, safe, timeText, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Command, Copy, Empty, Head, NoQueryService, Problem, Time, lacksQuery } from "../parts.js";
 import { parseLine, readLines, shownValue, textOf } from "../stream.js";
+import { isError, spanTime } from "../trace_rows.js";
 
 const RANGES = [["5m", "5 min"], ["15m", "15 min"], ["1h", "1 hour"], ["6h", "6 hours"], ["1d", "1 day"], ["7d", "7 days"], ["30d", "30 days"]];
 const ROW = 24, LIMIT = 2000, TAIL_MAX = 5000;
 const NAMES = ["TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"];
 export const severityName = (number) => (number ? NAMES[Math.min(5, Math.floor((number - 1) / 4))] : "");
-const tone = (number) => (number >= 17 ? "bad" : number >= 13 ? "warn" : "");
+const tone = (record) => (isError(record) || record.severity >= 17 ? "bad" : record.severity >= 13 ? "warn" : "");
 
 // The search is the address: every change is a new address, so that it can be shared and undone.
 function readSearch(query) {
@@ -35,7 +36,7 @@ function show(search) {
   location.hash = `#explore?${query}`;
 }
 
-const keyOf = (record) => `${record.agent_id}/${record.boot_id}/${record.seq}`;
+export const keyOf = (record) => `${record.agent_id}/${record.boot_id}/${record.seq}`;
 
 // --- the search ---
 
@@ -96,7 +97,7 @@ function useTail(search, live, paused) {
 // --- histogram: drag to zoom ---
 
 function Histogram({ search, ready, zoom }) {
-  const by = search.kind === "logs" ? { by: "severity", top: "8" } : {};
+  const by = { logs: { by: "severity", top: "8" }, spans: { by: "status", top: "3" } }[search.kind] ?? {};
   const from = useData(ready ? `v1/histogram?${parameters(search, { buckets: "80", ...by })}` : null);
   const [drag, setDrag] = useState(null);
   const box = useRef(null);
@@ -113,7 +114,7 @@ function Histogram({ search, ready, zoom }) {
     }
     setDrag(null);
   };
-  const loud = (bucket) => (split ? split.values.reduce((sum, value, index) => sum + (value >= 17 ? bucket.counts[index] : 0), 0) : 0);
+  const loud = (bucket) => (split ? split.values.reduce((sum, value, index) => sum + (value >= 17 || value === "error" ? bucket.counts[index] : 0), 0) : 0);
   const label = `${count(summary.results)} records in ${buckets.length} buckets`;
   return html`<figure class="histogram"><svg ref=${box} viewBox=${`0 0 ${buckets.length} 100`} preserveAspectRatio="none" role="img" aria-label=${label}
       onPointerDown=${(event) => { event.currentTarget.setPointerCapture(event.pointerId); setDrag([at(event), at(event)]); }}
@@ -126,7 +127,7 @@ function Histogram({ search, ready, zoom }) {
 
 // --- fields ---
 
-const filterText = (field, operator, value) => `${field}${operator}${value}`;
+export const filterText = (field, operator, value) => `${field}${operator}${value}`;
 
 function Values({ search, field, add }) {
   const from = useData(`v1/fields/values?${parameters(search, { field, limit: "10" })}`);
@@ -165,6 +166,7 @@ function Marked({ text, ranges }) {
 
 export function bodyOf(record) {
   if (record.body !== undefined) return record.body;
+  if (record.duration_ns !== undefined) return record.name || "(no name)";
   if (record.name !== undefined) return `${record.name} ${record.value}`;
   return `${record.key ?? ""} ${record.value ?? ""}`;
 }
@@ -178,7 +180,7 @@ function fieldOf(record, field) {
 }
 
 // Only the rows in view exist, so 100 000 records scroll like 100. A final CR, of files with CRLF, is in the detail only.
-function Lines({ records, columns, open, chosen, label }) {
+export function Lines({ records, columns, open, chosen, label }) {
   const [top, setTop] = useState(0);
   const [height, setHeight] = useState(600);
   const box = useRef(null);
@@ -199,15 +201,15 @@ function Lines({ records, columns, open, chosen, label }) {
   return html`<div class="lines" ref=${box} tabindex="0" role="region" aria-label=${label} onScroll=${(event) => setTop(event.target.scrollTop)} onKeyDown=${move}>
     <div class="canvas" style=${{ height: `${records.length * ROW}px` }}>${records.slice(first, last).map((record, index) => {
     const key = keyOf(record);
-    return html`<button type="button" key=${key} class=${`line ${tone(record.severity)}${chosen === key ? " chosen" : ""}`} style=${{ top: `${(first + index) * ROW}px` }} onClick=${() => open(record)}>
-      <span class="at">${record.ts ? timeText(new Date(record.ts)) : "–"}</span>${record.severity ? html`<span class="level">${severityName(record.severity)}</span>` : ""}<span class="from">${safe(record.agent_id)}</span>${columns.map((name) => html`<span class="column">${safe(fieldOf(record, name))}</span>`)}<span class="body"><${Marked} text=${String(bodyOf(record)).replace(/\r$/, "")} ranges=${record.highlights} /></span></button>`;
+    return html`<button type="button" key=${key} class=${`line ${tone(record)}${chosen === key ? " chosen" : ""}`} style=${{ top: `${(first + index) * ROW}px` }} onClick=${() => open(record)}>
+      <span class="at">${record.ts ? timeText(new Date(record.ts)) : "–"}</span>${record.severity ? html`<span class="level">${severityName(record.severity)}</span>` : ""}${record.duration_ns === undefined ? html`<span class="from">${safe(record.agent_id)}</span>` : html`<span class="service">${safe(record.service ?? record.agent_id)}</span><span class="long">${spanTime(record.duration_ns)}</span>${isError(record) && html`<span class="level">ERROR</span>`}`}${columns.map((name) => html`<span class="column">${safe(fieldOf(record, name))}</span>`)}<span class="body"><${Marked} text=${String(bodyOf(record)).replace(/\r$/, "")} ranges=${record.highlights} /></span></button>`;
   })}</div></div>`;
 }
 
 // Fields that the head, the text or the time of a record shows already.
 const APART = new Set(["ts", "seq", "body", "key", "value"]);
 
-function Detail({ record, search, add, close }) {
+export function Detail({ record, search, add, close }) {
   const [around, setAround] = useState(null), [problem, setProblem] = useState(null);
   useEffect(() => { setAround(null); setProblem(null); }, [keyOf(record)]);
   const look = async () => {
@@ -219,10 +221,10 @@ function Detail({ record, search, add, close }) {
   const plain = Object.entries(record).filter(([name, value]) => typeof value !== "object" && !APART.has(name));
   const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${/[=!<>~"]/.test(key) ? JSON.stringify(key) : key}`, textOf(value), shownValue(value)]));
   const line = (one, here) => html`<div class=${here ? "here" : ""}>${safe(one.ts ?? "")} ${safe(bodyOf(one))}</div>`;
-  return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button><a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>
+  return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" onClick=${look}>Lines around it</button>${record.trace_id && html`<a href=${placeUrl("trace", [record.trace_id], record.span_id ? { span: record.span_id } : null)}>Trace of the record</a>`}<a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>
     <pre>${html`<${Marked} text=${String(bodyOf(record))} ranges=${record.highlights} />`}</pre>
     <dl class="facts"><dt>time</dt><dd>${record.ts ? html`<${Time} at=${record.ts} /> <code class="quiet">${safe(record.ts)}</code>` : "none"}</dd>
-      ${[...plain, ...nested].map(([name, value, shown]) => html`<dt><code>${safe(name)}</code></dt><dd>${safe(name === "severity" ? `${value} ${severityName(value)}` : shown ?? value)} <button type="button" class="copy" aria-label=${`Include ${safe(name)}`} onClick=${() => add(filterText(name, "=", value))}>+</button> <button type="button" class="copy" aria-label=${`Exclude ${safe(name)}`} onClick=${() => add(filterText(name, "!=", value))}>−</button></dd>`)}</dl>
+      ${[...plain, ...nested].map(([name, value, shown]) => html`<dt><code>${safe(name)}</code></dt><dd>${safe(name === "severity" ? `${value} ${severityName(value)}` : name === "duration_ns" ? `${value} = ${spanTime(value)}` : shown ?? value)} <button type="button" class="copy" aria-label=${`Include ${safe(name)}`} onClick=${() => add(filterText(name, "=", value))}>+</button> <button type="button" class="copy" aria-label=${`Exclude ${safe(name)}`} onClick=${() => add(filterText(name, "!=", value))}>−</button></dd>`)}</dl>
     <${Problem} problem=${problem} />
     ${around && html`<h3>Lines around it</h3><div class="around">${around.before.map((one) => line(one))}${around.record && line(around.record, true)}${around.after.map((one) => line(one))}</div>`}</section>`;
 }
@@ -258,6 +260,10 @@ function progressText(at) {
   return ` ${count(at.segments_read)} of ${count(at.segments)} files${waiting}`;
 }
 
+export function Missing({ summary }) {
+  return summary?.partial && html`<div class="notice" role="status"><strong>Records may be missing.</strong> ${summary.reasons.map((one) => html`<div>${safe(one)}</div>`)}</div>`;
+}
+
 function Summary({ found, live, tail, search }) {
   const summary = live ? tail.state : found.summary;
   const path = parameters(search, { newest_first: "true" });
@@ -266,7 +272,7 @@ function Summary({ found, live, tail, search }) {
       ${summary?.accepted_until && html`<span>complete for what was accepted before <${Time} at=${summary.accepted_until} ms=${false} /></span>`}
       ${!live && html`<span class="row"><a href=${`v1/download?${new URLSearchParams([...path, ["format", "ndjson"]])}`} download>NDJSON</a><a href=${`v1/download?${new URLSearchParams([...path, ["format", "parquet"]])}`} download>Parquet</a></span>`}
     </div>
-    ${summary?.partial && html`<div class="notice" role="status"><strong>Records may be missing.</strong> ${summary.reasons.map((one) => html`<div>${safe(one)}</div>`)}</div>`}`;
+    <${Missing} summary=${summary} />`;
 }
 
 function equivalent(search) {
