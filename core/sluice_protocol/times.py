@@ -32,6 +32,8 @@ _UNITS: Final = ((10**11, 10**9), (10**14, 10**6), (10**17, 10**3))
 """Numbers below the first are in units of the second, in ns: seconds, milliseconds, microseconds.
 The next unit starts where seconds would be after the year 5000.
 """
+NS_FROM: Final = _UNITS[-1][0]
+"""Numbers from this on are nanoseconds."""
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?|[0-9]*\.[0-9]+")
 _NS_DIGITS: Final = 9
 _SECOND_END: Final = len("2026-11-21T02:16:19")

@@ -47,7 +47,7 @@ from sluice_doors.table import DOORS
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.records import RAW_ATTRIBUTE, LogRecord, logs_from_lines
-from sluice_protocol.times import TS_END, read_number
+from sluice_protocol.times import NS_FROM, TS_END, read_number
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE
@@ -145,7 +145,7 @@ def columns_of_lines(lines: Sequence[object], labels: Pairs, tally: Tally) -> Lo
         if not "".join(times).isascii():
             return None
         ts = np.fromiter(map(int, times), np.uint64, len(times))
-        if int(ts.max()) >= TS_END:
+        if int(ts.min()) < NS_FROM or int(ts.max()) >= TS_END:
             return None
         attributes = merged([(RESOURCE, labels)])
         columns = logs_from_lines(texts, ts.astype(np.int64), attributes=attributes)

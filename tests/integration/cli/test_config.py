@@ -159,9 +159,12 @@ def test_the_page_that_errors_name_exists() -> None:
         (("frame", "encode", "--agent-id", "a"), "did you mean `--agent` instead of `--agent-id`?"),
         (
             ("query", "--kind", "log"),
-            "unknown value: did you mean logs? There are logs, metrics, entries, option=`--kind`",
+            "unknown value: did you mean logs? There are logs, metrics, entries, spans, option=",
         ),
-        (("query", "--kind", "x"), "unknown value: use one of logs, metrics, entries, option="),
+        (
+            ("query", "--kind", "x"),
+            "unknown value: use one of logs, metrics, entries, spans, option=",
+        ),
         (
             ("gateway", "--doors", "loki,otlp"),
             "repeat the option, as in `--doors loki --doors otlp`, option=`--doors`",

@@ -145,7 +145,8 @@ async def test_health_of_splunk_and_trouble(tmp_path: Path) -> None:
         assert await health() == (503, 18)
         answer = await send(served, "/services/collector", EVENTS)
         assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
-        assert json.loads(answer.body) == {"text": "Server is busy", "code": 9}
+        detail = "this gateway is stopping: try another gateway"
+        assert json.loads(answer.body) == {"text": "Server is busy", "code": 9, "detail": detail}
 
 
 async def test_deliveries_of_firehose_are_accepted_once(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def condition(record: DeleteRecord) -> str:
         parts.append(f"agent_id = {sql_literal(record.agent_id)}")
     if record.contains is not None:
         text = sql_literal(record.contains)
-        parts.append(f"name = {text}" if record.kind == "metrics" else f"contains(body, {text})")
+        parts.append(f"contains(body, {text})" if record.kind == "logs" else f"name = {text}")
     for key, value in record.attributes.items():
         name, text = sql_literal(key), sql_literal(value)
         parts.append(f"(attributes[{name}] = {text} OR resource[{name}] = {text})")

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ from support.spark_local import die_at, ingest_locally, ingester, pending_rows
 
 from sluice_cli.queue import status
 from sluice_cli.rebuild import rebuild
+from sluice_lake.tables import Table
 from sluice_protocol.errors import BadUsage, Fenced
+from sluice_protocol.fields import Kind
 from sluice_queue.errors import ResumeRefused
 from sluice_queue.lane import Lane
 from sluice_queue.worklists import PendingBatch
@@ -340,11 +342,11 @@ def test_a_job_that_writes_during_a_rebuild_commits_nothing(tmp_path: Path) -> N
         consumers.open(open_snapshot(deployment.url).committed_through)
         job = ingester(deployment.url, consumers)
 
-        def write(rows: Sequence[PendingBatch]) -> list[TaskResult]:
+        def write(rows: Sequence[PendingBatch], tables: Mapping[Kind, Table]) -> list[TaskResult]:
             lose(deployment, "queue", "manifests")
             deployment.accept([make_batch(1000)])
             assert rebuild(store=deployment.url) == 0
-            return job.write(rows)
+            return job.write(rows, tables)
 
         with pytest.raises(Fenced):
             replace(job, write=write).ingest(pending_rows(deployment.url))
