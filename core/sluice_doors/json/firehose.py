@@ -42,6 +42,7 @@ from sluice_doors.json.records import (
     BAD_TIME,
     RecordFields,
     event_record,
+    flat_fields,
     shows_all,
     value_as_text,
 )
@@ -268,9 +269,10 @@ def _object_row(
     found: Mapping[str, object], pairs: Pairs, received_ns: int, tally: Tally
 ) -> LogRecord:
     """Return the record of any other JSON object."""
-    ts_ns, key, fields = _time(found, _OBJECT, received_ns, tally)
-    rest = {name: value for name, value in found.items() if not key or name != key}
-    return event_record(rest, ts_ns=ts_ns, sources=((FIELD, fields), (RESOURCE, pairs)))
+    flat = flat_fields(found, _OBJECT.undivided)
+    ts_ns, key, fields = _time(flat, _OBJECT, received_ns, tally)
+    sources = ((FIELD, fields), (RESOURCE, pairs))
+    return event_record(found, ts_ns=ts_ns, sources=sources, without=key)
 
 
 def _time(

@@ -196,7 +196,11 @@ class _Reader:
     def _log(self, found: Mapping[str, object], metadata: Pairs) -> None:
         event, fields = found["event"], found.get("fields")
         plain = event if isinstance(event, dict) else {"message": event}
-        ts_ns, stated = self._time(_stated_time(found.get("time"), plain), self.log_tally)
+        inside_ns = _time_inside(plain) if found.get("time") is None else None
+        if inside_ns is None:
+            ts_ns, stated = self._time(found.get("time"), self.log_tally)
+        else:
+            ts_ns, stated = inside_ns, ()
         if isinstance(fields, dict):
             indexed = _flat_texts(fields)
         else:
@@ -253,12 +257,9 @@ class _Reader:
         return self.received_ns, [("time", typed_text(stated)), (ERROR_ATTRIBUTE, BAD_TIME)]
 
 
-def _stated_time(stated: object, event: Mapping[str, object]) -> object:
-    """Return the time next to an event, or the one inside it, which stays an attribute."""
-    if stated is not None:
-        return stated
-    key, ts_ns = _INSIDE.time_of(event, None)
-    return event[key] if ts_ns is not None else None
+def _time_inside(event: Mapping[str, object]) -> int | None:
+    """Return the time inside an event, which stays an attribute; None if it has none."""
+    return _INSIDE.time_of(flat_fields(event, _INSIDE.undivided), None)[1]
 
 
 def _metric_values(event: object, fields: object) -> dict[str, object] | None:

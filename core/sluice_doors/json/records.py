@@ -482,14 +482,20 @@ _EVENT: Final = RecordFields(received_ns=0)
 
 
 def event_record(
-    found: Mapping[str, object], *, ts_ns: int, sources: Sequence[tuple[str, Pairs]] = ()
+    found: Mapping[str, object],
+    *,
+    ts_ns: int,
+    sources: Sequence[tuple[str, Pairs]] = (),
+    without: str = "",
 ) -> LogRecord:
     """Return the record of an object.
 
     `sources` are what the protocol states next to the object: pairs of names and texts, and the
-    prefix of those names that the object has too.
+    prefix of those names that the object has too. The dotted key `without` is no attribute.
     """
     flat = {**flat_fields(found, _EVENT.undivided)}
+    if without:
+        flat.pop(without, None)
     body_key = _EVENT.message_of(flat)
     message = None if body_key is None else flat.pop(body_key)
     attributes = {

@@ -4,6 +4,7 @@
 documentation, and states what it can.
 """
 
+import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from support.agent_formats import ARRIVED_NS, read_whole
 
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json.elasticsearch import decode_bulk
+from sluice_doors.json.firehose import decode_firehose
+from sluice_doors.json.hec import decode_events
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_lake.derived import derived_arrays
@@ -610,7 +613,17 @@ def wanted(expected: dict[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in {**USUAL, **expected}.items() if one is not None}
 
 
-@pytest.mark.parametrize("door", [json_door, bulk])
+def splunk(found: dict[str, Any]) -> tuple[DecodedRecords, ...]:
+    return decode_events(json.dumps({"event": found}).encode(), received_ns=RECEIVED)
+
+
+def firehose(found: dict[str, Any]) -> tuple[DecodedRecords, ...]:
+    data = base64.b64encode(json.dumps(found).encode()).decode()
+    body = json.dumps({"records": [{"data": data}]}).encode()
+    return decode_firehose(body, {}, received_ns=RECEIVED)
+
+
+@pytest.mark.parametrize("door", [json_door, bulk, splunk, firehose])
 @pytest.mark.parametrize("logger", SHAPES)
 def test_the_doors_of_objects_know_the_names_of_each_logger(
     logger: str, door: Callable[[dict[str, Any]], tuple[DecodedRecords, ...]]
