@@ -89,11 +89,24 @@ def with_promoted_values(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
         if column.name in rows.column_names:
             rows = rows.drop_columns([column.name])
         source, key = parse_promoted(column.promotes) or ("", "")
-        chunks = [
-            converted(map_texts(maps, key), column.type) for maps in rows.column(source).chunks
-        ]
-        rows = rows.append_column(column.name, pa.chunked_array(chunks, _ARROW[column.type]))
+        chunks = [_values(maps, key, column.type) for maps in rows.column(source).chunks]
+        kind = chunks[0].type if chunks else _ARROW[column.type]
+        rows = rows.append_column(column.name, pa.chunked_array(chunks, kind).unify_dictionaries())
     return rows
+
+
+def _values(maps: pa.MapArray, key: str, kind: ColumnType) -> pa.Array:
+    """Return the values of a promoted column; a text is a dictionary if those of the maps are."""
+    texts = map_texts(maps, key)
+    if not pa.types.is_dictionary(texts.type):
+        return converted(texts, kind)
+    # A text of a resource is never repeated for each of its records: it may be long.
+    used = pc.unique(texts.indices).drop_null()
+    distinct = texts.dictionary.take(used).dictionary_encode()
+    codes = distinct.indices.take(pc.index_in(texts.indices, used))
+    if kind is ColumnType.STRING:
+        return pa.DictionaryArray.from_arrays(codes, distinct.dictionary)
+    return converted(distinct.dictionary, kind).take(codes)
 
 
 _ARROW: Final = {
@@ -121,8 +134,7 @@ def map_texts(maps: pa.MapArray, key: str) -> pa.Array:
     places[rows] = pairs[firsts]
     if maps.null_count:
         places[maps.is_null().to_numpy(zero_copy_only=False)] = -1
-    texts = maps.items.take(number_array(places, places >= 0))
-    return texts.cast(pa.string()) if pa.types.is_dictionary(texts.type) else texts
+    return maps.items.take(number_array(places, places >= 0))
 
 
 _INTEGER: Final = r"^(?:0|-?[1-9][0-9]{0,18})$"

@@ -233,3 +233,19 @@ def test_a_column_that_a_table_has_is_filled_again() -> None:
     column = promoted_column(promotion("k"))
     rows = log_rows({"k": "x"}).append_column("attr_k", pa.array(["stale"]))
     assert with_promoted_values(rows, [column]).column("attr_k").to_pylist() == ["x"]
+
+
+@pytest.mark.parametrize("kind", PromotedType)
+def test_a_text_of_a_resource_is_not_repeated_for_each_record(kind: PromotedType) -> None:
+    """An array of Arrow has at most 2 GiB of text; a batch may have a million records."""
+    count, long = 40_000, "1" * 60_000
+    codes = pa.array([0, 1] * count, pa.int32())
+    items = pa.DictionaryArray.from_arrays(codes, pa.array([long, "true"]))
+    keys = pa.DictionaryArray.from_arrays(codes, pa.array(["k", "other"]))
+    maps = pa.MapArray.from_arrays(pa.array(range(0, 2 * count + 1, 2), pa.int32()), keys, items)
+    columns = [promoted_column(promotion(key, kind, "resource")) for key in ("k", "other")]
+    rows = with_promoted_values(pa.table({"resource": maps}), columns)
+    assert rows.column("res_k")[-1].as_py() == (long if kind is PromotedType.TEXT else None)
+    wanted = {PromotedType.TEXT: "true", PromotedType.BOOLEAN: True}.get(kind)
+    assert rows.column("res_other").to_pylist() == [wanted] * count
+    assert rows.nbytes < 10_000_000
