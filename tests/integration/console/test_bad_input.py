@@ -72,7 +72,7 @@ def test_pages_name_the_settings_of_services_that_the_console_does_not_know(
     with served_console(tmp_path, services=False) as world:
         page = log_in(browser.new_context(), world)
         expect(page.locator(".stages")).to_contain_text("unknown: set reconciler of the console")
-        for place in ("explore?from=1h", "metrics"):
+        for place in ("explore?from=1h", "trace", "trace/0af7651916cd43dd", "metrics"):
             open_place(page, world, place)
             expect(page.get_by_text("No query service", exact=True)).to_be_visible(timeout=20_000)
             expect(page.locator("main")).to_contain_text("sluice query serve --store")
