@@ -294,8 +294,9 @@ def operations_sql(query: Query, view: Operations, sources: RecordSources) -> Sq
     """Return the statement for the operations, at most one more than wanted."""
     inner = select_sql(query, SqlStatement("service, name, status, duration_ns"), sources)
     return SqlStatement(
-        f"SELECT service, name, count(*) AS n, count(*) FILTER (status = {_ERROR}),"  # noqa: S608 - constants
-        " approx_quantile(duration_ns, [0.5, 0.95]), max(duration_ns)"
+        f"SELECT left(service, {VALUE_CHARS_MAX}), left(name, {VALUE_CHARS_MAX}), count(*) AS n,"  # noqa: S608 - constants
+        f" count(*) FILTER (status = {_ERROR}), approx_quantile(duration_ns, [0.5, 0.95]),"
+        " max(duration_ns)"
         f" FROM ({inner.text}) GROUP BY service, name ORDER BY n DESC, service, name LIMIT ?",
         (*inner.values, view.limit + 1),
     )
@@ -306,7 +307,7 @@ def make_operations(view: Operations, rows: Sequence[tuple[Any, ...]]) -> Operat
     listed = tuple(
         Operation(
             service=service,
-            name=name[:VALUE_CHARS_MAX],
+            name=name,
             spans=spans,
             errors=errors,
             duration_p50_ns=p50_ns,

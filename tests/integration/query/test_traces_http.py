@@ -115,6 +115,21 @@ def test_operations_have_errors_and_durations(place: Deployment) -> None:
     talk(place, story)
 
 
+def test_an_operation_has_short_texts(tmp_path: Path) -> None:
+    """A list of 10,000 operations stays small whatever senders call their services."""
+    found = deployment(tmp_path)
+    long = "s" * 5_000
+    named = span(1, long, attributes={"service.name": long})
+    found.deliver([sent(spans_from_records([named]))])
+
+    async def story(client: QueryClient) -> None:
+        _, shown = await client.get("/v1/operations")
+        (one,) = shown["operations"]
+        assert (len(one["service"]), len(one["name"])) == (1_000, 1_000)
+
+    talk(found, story)
+
+
 @pytest.mark.parametrize(
     ("condition", "names"),
     [
