@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanKind, format_trace_id
 from playwright.sync_api import Browser, Page, Route, expect
 from support.builders import make_identity
-from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
+from support.console_pages import CHROMIUM, accessibility, log_in, open_place, walk_hostile, watch
 from support.console_world import AGENT, HOSTILE, ConsoleWorld, in_thread, served_console
 from support.door_fleet import Fleet, GatewayStore, fleet
 
@@ -283,6 +283,41 @@ def open_read(page: Page, world: ConsoleWorld, trace_id: str, spans: int) -> Non
         assert time.monotonic() < deadline_s, "the query service does not find what was sent"
         page.wait_for_timeout(500)
         page.get_by_role("button", name="Read again").click()
+
+
+def test_no_hostile_string_in_any_field_of_a_trace_runs(
+    browser: Browser, world: ConsoleWorld
+) -> None:
+    page = log_in(browser.new_context(), world)
+    span = f"trace/{TRACE}?span={3:016x}"
+    number = walk_hostile(page, world, (f"trace/{TRACE}", span, "explore?kind=spans", "trace"))
+    assert number > 4_000, "fewer hostile strings were shown than intended"
+    page.context.close()
+
+
+TIMES: Final = {
+    0: "0 ns", 999: "999 ns", 1_500: "1.5 µs", 12_345_678: "12.3 ms", 123_456_789: "123.5 ms",
+    999_900_000: "1 s", 1_250_000_000: "1.25 s", -5_000_000: "\u22125 ms",
+    200 * NS_PER_S: "3 min 20 s",
+    7_260 * NS_PER_S: "2 h 1 min", 90_000 * NS_PER_S: "1 d 1 h", 2**63: "106751 d",
+}  # fmt: skip
+STARTS: Final = {
+    "1970-01-01T00:00:00Z": "0",
+    "2026-01-31T12:00:00.000000001Z": "1769860800000000001",
+    "0001-01-01T00:00:00Z": "-62135596800000000000",
+    "50000-01-01T00:00:00.5Z": "1515680380800500000000",
+    "999999-01-01T00:00:00Z": None,
+    "yesterday": None,
+}
+
+
+def test_durations_are_readable_and_times_exact(page: Page) -> None:
+    """Times keep their nanoseconds, far years are times, and what is no time is none."""
+    module = "import('./static/trace_rows.js')"
+    shown_times = page.evaluate(f"g => {module}.then(m => g.map(m.spanTime))", list(TIMES))
+    assert dict(zip(TIMES, shown_times, strict=True)) == TIMES
+    read = f"g => {module}.then(m => g.map(one => m.nsOf(one)?.toString() ?? null))"
+    assert dict(zip(STARTS, page.evaluate(read, list(STARTS)), strict=True)) == STARTS
 
 
 def provider_of(service: str, gateways: Fleet) -> TracerProvider:

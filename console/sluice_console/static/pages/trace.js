@@ -118,7 +118,7 @@ function Waterfall({ trace, chosen, open }) {
 
 // --- one span ---
 
-const Pairs = ({ group, of }) => Object.entries(of ?? {}).map(([name, value]) => html`<dt><code>${safe(group ? `${group}.${name}` : name)}</code></dt><dd>${safe(typeof value === "object" ? JSON.stringify(value) : value)}</dd>`);
+const Pairs = ({ group, of }) => Object.entries(of ?? {}).map(([name, value]) => html`<dt><code>${safe(group ? `${group}.${name}` : name)}</code></dt><dd class="text">${safe(typeof value === "object" ? JSON.stringify(value) : value)}</dd>`);
 
 function Events({ text, start }) {
   const found = listOf(text);
