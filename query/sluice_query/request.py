@@ -164,7 +164,7 @@ _UNITS_NS: Final = {
 }
 DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 NUMBER_PATTERN: Final = (
-    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
 )
 """The texts that are numbers, of filters and of senders, alike in Python and in RE2."""
 _NUMBER: Final = re.compile(f"{NUMBER_PATTERN}|[+-]?(?i:nan)")

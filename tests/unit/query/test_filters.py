@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
+from time import process_time
 from typing import Any, Final
 
 import pyarrow as pa
@@ -414,3 +415,10 @@ def test_the_statement_of_an_order_has_no_value_of_the_query() -> None:
         "AND (TRY_CAST(resource[?] AS DOUBLE) < ? OR (TRY_CAST(resource[?] AS DOUBLE) = ?"
         " AND NOT regexp_matches(resource[?], '^[+]?[0.]*[1-9iI]'))))"
     )
+
+
+def test_a_long_text_that_is_no_number_is_refused_in_linear_time() -> None:
+    before_s = process_time()
+    with pytest.raises(BadUsage, match="must be a number"):
+        parse_filter(f"attributes.k>{'1' * 30_000}x", "logs")
+    assert process_time() - before_s < 2
