@@ -46,6 +46,7 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
 _DICTIONARY_MAP: Final = pa.map_(_DICTIONARY, _DICTIONARY)
+_DICTIONARY_OF_MAPS: Final = pa.dictionary(pa.int32(), TEXT_MAP)
 
 Ints = npt.NDArray[np.int64]
 Chunks = list[pa.Array]
@@ -64,8 +65,9 @@ class DecodedBatch:
 def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = False) -> pa.Table:
     """Return batches of one kind as a table of the lake's schema, without the partition column.
 
-    The order of the rows is that of the batches. `plain` text has the plain type of the schema.
-    Otherwise repeated text is a dictionary, the form from which a Parquet file should be written.
+    The order of the rows is that of the batches. `plain` text has the plain type of the schema, and
+    the resources are those of `resource_array`. Otherwise repeated text is a dictionary, the form
+    from which a Parquet file should be written.
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
@@ -76,12 +78,20 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
         *_head(batches, counts, plain=plain),
         *_fields(columns, sizes, resources, sizes, plain=plain),
         *_attributes(columns, sizes, plain=plain),
-        [_resource(batch.frame, plain=plain) for batch in batches],
     ]
-    arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
     if plain:
-        return pa.Table.from_arrays(arrays, schema=arrow_schema(table, partition=False))
+        chunks.append([resource_array(resources, counts)])
+        return pa.Table.from_arrays(list(map(pa.chunked_array, chunks)), schema=plain_schema(kind))
+    chunks.append([_resource(batch.frame) for batch in batches])
+    arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
     return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
+
+
+def plain_schema(kind: Kind) -> pa.Schema:
+    """Return the schema of plain records of a kind: that of its table, with a dictionary."""
+    schema = arrow_schema(RECORD_TABLES[kind], partition=False)
+    place = schema.get_field_index("resource")
+    return schema.set(place, pa.field("resource", _DICTIONARY_OF_MAPS))
 
 
 def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -149,14 +159,14 @@ def _constant(texts: Sequence[str], counts: Ints, *, plain: bool) -> Chunks:
     return [_repeated(distinct, np.repeat(per_batch, counts), plain=plain)]
 
 
-def _resource(frame: Frame, *, plain: bool) -> pa.Array:
+def _resource(frame: Frame) -> pa.Array:
     """Return the same map for every record of the frame."""
     count, pairs = frame.envelope.count, frame.envelope.shown_resource
     codes = np.tile(np.arange(len(pairs), dtype=np.int32), count)
     return pa.MapArray.from_arrays(
         number_array(np.arange(count + 1, dtype=np.int32) * len(pairs)),
-        _repeated([key for key, _ in pairs], codes, plain=plain),
-        _repeated([value for _, value in pairs], codes, plain=plain),
+        _repeated([key for key, _ in pairs], codes, plain=False),
+        _repeated([value for _, value in pairs], codes, plain=False),
     )
 
 
@@ -299,22 +309,17 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
     ]
 
 
-def resource_array(envelopes: Sequence[Envelope], counts: Ints) -> pa.Array:
-    """Return each batch's resource for each of its records."""
-    shown = [one.shown_resource for one in envelopes]
+def resource_array(resources: Sequence[Pairs], counts: Ints) -> pa.DictionaryArray:
+    """Return each batch's resource for each of its records, as a dictionary of maps.
+
+    A resource may have 60 KB and its batch 200,000 records, so no map is repeated for each record.
+    """
+    shown = list(map(tuple, resources))
     distinct = list(dict.fromkeys(shown))
     place_of = {resource: place for place, resource in enumerate(distinct)}
-    of_record = np.repeat([place_of[resource] for resource in shown], counts)
-    sizes = np.array([len(resource) for resource in distinct], dtype=np.int64)
-    firsts = np.cumsum(sizes) - sizes
-    per_record = sizes[of_record]
-    pairs = [pair for resource in distinct for pair in resource]
-    codes = number_array(np.repeat(firsts[of_record], per_record) + _places(per_record))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(per_record)]).astype(np.int32)
-    return pa.MapArray.from_arrays(
-        number_array(offsets),
-        pa.array([key for key, _ in pairs], pa.string()).take(codes),
-        pa.array([value for _, value in pairs], pa.string()).take(codes),
+    per_batch = np.array([place_of[resource] for resource in shown], np.int32)
+    return pa.DictionaryArray.from_arrays(
+        number_array(np.repeat(per_batch, counts)), pa.array(distinct, TEXT_MAP)
     )
 
 
@@ -382,13 +387,12 @@ def _table(kind: Kind, batches: Sequence[_SmallBatch]) -> pa.Table | None:
         return None
     heads = [BatchHead(one.envelope, one.accepted_at_ns, 0) for one in batches]
     resources = [one.shown_resource for one in envelopes]
-    schema = arrow_schema(RECORD_TABLES[kind], partition=False)
     arrays = [
         *head_arrays(heads, counts, columns.ts),
         *payload_arrays(columns, resources, counts.tolist()).values(),
-        resource_array(envelopes, counts),
+        resource_array(resources, counts),
     ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    return pa.Table.from_arrays(arrays, schema=plain_schema(kind))
 
 
 def _are_spans(envelopes: Sequence[Envelope], ts: Ints | None, counts: Ints) -> bool:

@@ -116,10 +116,23 @@ def read_records(
         accepted_at_ns = fetched.row.manifest.accepted_at_unix_ns
         for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
             records = records_table(kind, [batch], plain=True)
-            records = with_promoted_values(records, table.promoted_columns)
-            yield from _with_partition_column(records, accepted_at_ns, schema)
+            for start in range(0, records.num_rows, _ROWS_TOGETHER):
+                rows = _with_maps(records.slice(start, _ROWS_TOGETHER))
+                rows = with_promoted_values(rows, table.promoted_columns)
+                yield from _with_partition_column(rows, accepted_at_ns, schema)
     if not any(row.manifest.kept for row in rows):
         yield pa.RecordBatch.from_pylist([], schema=schema)
+
+
+_ROWS_TOGETHER: Final = 4_096
+"""Each of them contains the resource of its batch, which may be long."""
+
+
+def _with_maps(rows: pa.Table) -> pa.Table:
+    """Return rows of one batch with the resource of each as a map."""
+    place = rows.schema.get_field_index("resource")
+    [resources] = rows.column(place).chunks
+    return rows.set_column(place, "resource", resources.dictionary.take(resources.indices))
 
 
 def _with_partition_column(
