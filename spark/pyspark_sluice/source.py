@@ -117,9 +117,9 @@ def read_records(
         for batch in kept_batches(frame, fetched.row.manifest, fetched.row.sequence):
             records = records_table(kind, [batch], plain=True)
             for start in range(0, records.num_rows, _ROWS_TOGETHER):
-                rows = _with_maps(records.slice(start, _ROWS_TOGETHER))
-                rows = with_promoted_values(rows, table.promoted_columns)
-                yield from _with_partition_column(rows, accepted_at_ns, schema)
+                part = _with_maps(records.slice(start, _ROWS_TOGETHER))
+                part = with_promoted_values(part, table.promoted_columns)
+                yield from _with_partition_column(part, accepted_at_ns, schema)
     if not any(row.manifest.kept for row in rows):
         yield pa.RecordBatch.from_pylist([], schema=schema)
 

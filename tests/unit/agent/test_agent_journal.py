@@ -157,7 +157,7 @@ def test_new_entries_are_read_after_a_journalctl_that_printed_none(
         running = asyncio.create_task(run.run(stop, once=False, only_new=True))
         await asyncio.sleep(0.5)
         program.write_text(works)
-        while len(run.bodies) < 2:  # noqa: ASYNC110, PLR2004 - the input has no event
+        while len(run.bodies) < 2:  # noqa: ASYNC110 - the input has no event
             await asyncio.sleep(0.01)
         stop.set()
         await running
