@@ -402,7 +402,7 @@ is left there, and no further role needs a right to delete."""
 
 PERMANENT: Final = (
     *(keys.ACCEPTED, keys.RAW_BLOBS, keys.QUARANTINE, keys.AUDIT, "gc/v1/"),
-    *(keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
+    *(keys.DECISIONS, keys.DELETES, keys.PROMOTIONS, keys.AUTHORITY),
     *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
 )
 """Prefixes under which no version expires; only GC deletes there, with a proof."""

@@ -105,6 +105,18 @@ def test_several_series_are_drawn_by_name_agent_and_attribute(
     page.context.close()
 
 
+def test_a_series_is_divided_by_numbers(browser: Browser, world: ConsoleWorld) -> None:
+    """Whole numbers keep their digits, so that JavaScript has them as objects."""
+    page = log_in(browser.new_context(), world)
+    errors = watch(page)
+    open_place(page, world, "metrics?metric=disk.reads&step=10m&by=value&by=agent_id")
+    legend = page.locator(".legend li")
+    expect(legend.filter(has_text="disk.reads 1.0 db-2: 1 point")).to_have_count(1, timeout=20_000)
+    expect(legend.last).to_contain_text("more lines are not drawn")
+    assert errors == []
+    page.context.close()
+
+
 def test_a_wrong_step_is_named(browser: Browser, world: ConsoleWorld) -> None:
     page = log_in(browser.new_context(), world)
     open_place(page, world, "metrics?metric=disk.reads&step=never")

@@ -8,6 +8,7 @@ import pytest
 from support.policies_live import bare_settings, settings
 
 from sluice_cli.main import run
+from sluice_policies.access_matrix import RECORDED_DECISIONS
 from sluice_policies.cloudformation import cloudformation_template
 from sluice_policies.configuration import (
     DELETES_CURRENT,
@@ -77,6 +78,11 @@ EVERY = (*keys.ALL_PREFIXES, *EXPIRING, *PERMANENT)
 def test_expiry_of_current_objects_is_refused_everywhere(prefix: str) -> None:
     for expiration in ({"Days": 1}, {"Date": "2030-01-01"}, {"Days": 1, "Other": True}):
         assert DELETES_CURRENT in faults(rule(prefix, Expiration=expiration))
+
+
+def test_every_recorded_decision_is_permanent() -> None:
+    for prefix in RECORDED_DECISIONS:
+        assert any(prefix.startswith(one) for one in PERMANENT), prefix
 
 
 @pytest.mark.parametrize("prefix", [*PERMANENT, "", "acc", "raw-blobs/v1/sha256/00/"])

@@ -2,7 +2,7 @@
 import { bytes, command, count, go, html, safe, useCell, useData, useEffect, useRef, useState, zone } from "../lib.js";
 import { Chart } from "../chart.js";
 import { Command, Empty, Head, Loading, NoQueryService, Problem, lacksQuery } from "../parts.js";
-import { readLines } from "../stream.js";
+import { readLines, textOf } from "../stream.js";
 
 const RANGES = [["15m", "15 min", "10s"], ["1h", "1 hour", "1m"], ["6h", "6 hours", "5m"], ["1d", "1 day", "15m"], ["7d", "7 days", "2h"], ["30d", "30 days", "6h"]];
 const LINES_MAX = 8;
@@ -36,9 +36,9 @@ async function readSeries(name, choice, signal) {
   await readLines(`v1/query?${wanted}`, signal, (some) => {
     for (const one of some) {
       if (one.summary) { summary = one.summary; continue; }
-      const title = [name, ...Object.values(one.by ?? {}).map((value) => value ?? "(missing)")].join(" ");
-      if (!lines.has(title)) lines.set(title, { title, points: new Map() });
-      lines.get(title).points.set(Date.parse(one.ts) / 1000, typeof one.value === "number" ? one.value : null);
+      const group = JSON.stringify(one.by ?? {});
+      if (!lines.has(group)) lines.set(group, { title: [name, ...Object.values(one.by ?? {}).map((value) => (value === null ? "(missing)" : textOf(value)))].join(" "), points: new Map() });
+      lines.get(group).points.set(Date.parse(one.ts) / 1000, typeof one.value === "number" ? one.value : null);
     }
   });
   return { lines: [...lines.values()], summary };
