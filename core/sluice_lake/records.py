@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
 from sluice_lake.derived import derived_arrays
-from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, number_array, text_array
+from sluice_lake.schemas import ARROW, TEXT_MAP, number_array, text_array
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
@@ -46,7 +46,21 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
 _DICTIONARY_MAP: Final = pa.map_(_DICTIONARY, _DICTIONARY)
-_DICTIONARY_OF_MAPS: Final = pa.dictionary(pa.int32(), TEXT_MAP)
+_PLAIN_SCHEMAS: Final = {
+    kind: pa.schema(
+        [
+            (
+                column.name,
+                pa.dictionary(pa.int32(), TEXT_MAP)
+                if column.name == "resource"
+                else ARROW[column.type],
+            )
+            for column in table.stored_columns
+        ]
+    )
+    for kind, table in RECORD_TABLES.items()
+}
+"""The schemas of plain records."""
 
 Ints = npt.NDArray[np.int64]
 Chunks = list[pa.Array]
@@ -81,17 +95,12 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     ]
     if plain:
         chunks.append([resource_array(resources, counts)])
-        return pa.Table.from_arrays(list(map(pa.chunked_array, chunks)), schema=plain_schema(kind))
+        return pa.Table.from_arrays(
+            list(map(pa.chunked_array, chunks)), schema=_PLAIN_SCHEMAS[kind]
+        )
     chunks.append([_resource(batch.frame) for batch in batches])
     arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
     return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
-
-
-def plain_schema(kind: Kind) -> pa.Schema:
-    """Return the schema of plain records of a kind: that of its table, with a dictionary."""
-    schema = arrow_schema(RECORD_TABLES[kind], partition=False)
-    place = schema.get_field_index("resource")
-    return schema.set(place, pa.field("resource", _DICTIONARY_OF_MAPS))
 
 
 def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -392,7 +401,7 @@ def _table(kind: Kind, batches: Sequence[_SmallBatch]) -> pa.Table | None:
         *payload_arrays(columns, resources, counts.tolist()).values(),
         resource_array(resources, counts),
     ]
-    return pa.Table.from_arrays(arrays, schema=plain_schema(kind))
+    return pa.Table.from_arrays(arrays, schema=_PLAIN_SCHEMAS[kind])
 
 
 def _are_spans(envelopes: Sequence[Envelope], ts: Ints | None, counts: Ints) -> bool:
