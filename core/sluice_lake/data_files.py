@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
@@ -92,10 +92,7 @@ def list_files(
         kept = [one for one in pc.unique(values).to_pylist() if wanted(_partition(one))]
         # Selected before rows become Python objects: a table has files of many partitions.
         found = found.filter(pc.is_in(values, value_set=pa.array(kept, values.type)))
-    files = [_file(row, _partition(row[column])) for row in found.to_pylist()]
-    if promoted:
-        stats = [_promoted(row, promoted) for row in found.to_pylist()]
-        files = [replace(one, promoted=have) for one, have in zip(files, stats, strict=True)]
+    files = [_file(row, _partition(row[column]), promoted) for row in found.to_pylist()]
     return sorted(files, key=lambda file: (file.partition, file.path))
 
 
@@ -121,7 +118,7 @@ def _partition(value: object) -> str:
     return value.isoformat() if isinstance(value, date) else str(value)
 
 
-def _file(row: dict[str, Any], partition: str) -> DataFile:
+def _file(row: dict[str, Any], partition: str, promoted: Sequence[str]) -> DataFile:
     return DataFile(
         path=row["path"],
         partition=partition,
@@ -133,6 +130,7 @@ def _file(row: dict[str, Any], partition: str) -> DataFile:
         boots=_texts(row, "boot_id"),
         record_seqs=_numbers(row, "seq"),
         sequences=_numbers(row, "queue_sequence"),
+        promoted=_promoted(row, promoted) if promoted else {},
     )
 
 

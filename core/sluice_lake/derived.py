@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_lake.schemas import number_array, text_array
+from sluice_lake.schemas import coded, number_array, text_array
 from sluice_protocol.column_slices import join_attributes
 from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.fields import Field, FieldType
@@ -68,11 +68,9 @@ class _Source:
         self.count = int(sum(counts))
         self._attributes = found = attributes
         self._places = {} if found is None else {name: at for at, name in enumerate(found.names)}
-        distinct = dict.fromkeys(map(tuple, resources))
+        distinct, codes = coded(list(map(tuple, resources)))
         self._resources: list[Mapping[str, str]] = [dict(pairs) for pairs in distinct]
-        codes = {pairs: code for code, pairs in enumerate(distinct)}
-        of_batch = np.array([codes[tuple(pairs)] for pairs in resources], np.int32)
-        self._resource_codes = np.repeat(of_batch, counts)
+        self._resource_codes = np.repeat(codes, counts)
         self.keys = self._places.keys() | set().union(*self._resources)
         self._records: Ints | None = None
         self._values: Any = None

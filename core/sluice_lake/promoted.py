@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_lake.schemas import PROMOTES, number_array
+from sluice_lake.schemas import ARROW, PROMOTES, number_array
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType, Table
 from sluice_protocol.fields import Kind
 from sluice_protocol.promotions import (
@@ -90,7 +90,7 @@ def with_promoted_values(rows: pa.Table, columns: Iterable[Column]) -> pa.Table:
             rows = rows.drop_columns([column.name])
         source, key = parse_promoted(column.promotes) or ("", "")
         chunks = [_values(maps, key, column.type) for maps in rows.column(source).chunks]
-        kind = chunks[0].type if chunks else _ARROW[column.type]
+        kind = chunks[0].type if chunks else ARROW[column.type]
         rows = rows.append_column(column.name, pa.chunked_array(chunks, kind).unify_dictionaries())
     return rows
 
@@ -107,14 +107,6 @@ def _values(maps: pa.MapArray, key: str, kind: ColumnType) -> pa.Array:
     if kind is ColumnType.STRING:
         return pa.DictionaryArray.from_arrays(codes, distinct.dictionary)
     return converted(distinct.dictionary, kind).take(codes)
-
-
-_ARROW: Final = {
-    ColumnType.STRING: pa.string(),
-    ColumnType.LONG: pa.int64(),
-    ColumnType.DOUBLE: pa.float64(),
-    ColumnType.BOOLEAN: pa.bool_(),
-}
 
 
 def map_texts(maps: pa.MapArray, key: str) -> pa.Array:

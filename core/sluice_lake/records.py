@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from sluice_lake.blobs import states_times_of
 from sluice_lake.derived import derived_arrays
-from sluice_lake.schemas import ARROW, TEXT_MAP, number_array, text_array
+from sluice_lake.schemas import ARROW, TEXT_MAP, arrow_schema, coded, number_array, text_array
 from sluice_lake.tables import FIELD_TYPES, RECORD_TABLES
 from sluice_protocol.column_codings import RawColumns
 from sluice_protocol.column_slices import slice_columns
@@ -48,15 +48,8 @@ _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
 _DICTIONARY_MAP: Final = pa.map_(_DICTIONARY, _DICTIONARY)
 _PLAIN_SCHEMAS: Final = {
     kind: pa.schema(
-        [
-            (
-                column.name,
-                pa.dictionary(pa.int32(), TEXT_MAP)
-                if column.name == "resource"
-                else ARROW[column.type],
-            )
-            for column in table.stored_columns
-        ]
+        field.with_type(pa.dictionary(pa.int32(), TEXT_MAP)) if field.name == "resource" else field
+        for field in arrow_schema(table, partition=False)
     )
     for kind, table in RECORD_TABLES.items()
 }
@@ -148,12 +141,10 @@ def _fields(
     }
     if signals := [one for one in parts if isinstance(one, SignalColumns)]:
         derived = derived_arrays(signals, resources, counts)
-        found |= {name: [_plain(one) if plain else one] for name, one in derived.items()}
+        for name, one in derived.items():
+            is_coded = plain and pa.types.is_dictionary(one.type)
+            found[name] = [one.cast(pa.string()) if is_coded else one]
     return [found[field.name] for field in kind.read_fields]
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    return array.cast(pa.string()) if pa.types.is_dictionary(array.type) else array
 
 
 def _repeated(values: Sequence[str], codes: npt.NDArray[np.int32], *, plain: bool) -> pa.Array:
@@ -162,10 +153,8 @@ def _repeated(values: Sequence[str], codes: npt.NDArray[np.int32], *, plain: boo
 
 
 def _constant(texts: Sequence[str], counts: Ints, *, plain: bool) -> Chunks:
-    distinct = list(dict.fromkeys(texts))
-    codes = {text: code for code, text in enumerate(distinct)}
-    per_batch = np.fromiter((codes[text] for text in texts), np.int32, len(texts))
-    return [_repeated(distinct, np.repeat(per_batch, counts), plain=plain)]
+    distinct, codes = coded(texts)
+    return [_repeated(distinct, np.repeat(codes, counts), plain=plain)]
 
 
 def _resource(frame: Frame) -> pa.Array:
@@ -301,6 +290,7 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
     envelopes = [batch.envelope for batch in batches]
     total = int(counts.sum())
     starts = np.array([one.seq_start for one in envelopes], dtype=np.int64)
+    firsts = np.cumsum(counts) - counts
     accepted = np.array([one.accepted_at_ns // _NS_PER_US for one in batches], dtype=np.int64)
     sequences = np.array([one.sequence for one in batches], dtype=np.int64)
     exact = pa.nulls(total, pa.int64()) if ts is None else number_array(ts)
@@ -308,9 +298,9 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
         pa.nulls(total, pa.int64()) if ts is None else number_array(np.floor_divide(ts, _NS_PER_US))
     )
     return [
-        _named([one.agent_id for one in envelopes], counts),
-        _named([one.boot_id for one in envelopes], counts),
-        number_array(np.repeat(starts, counts) + _places(counts)),
+        *_constant([one.agent_id for one in envelopes], counts, plain=True),
+        *_constant([one.boot_id for one in envelopes], counts, plain=True),
+        number_array(np.repeat(starts - firsts, counts) + np.arange(total)),
         exact,
         cut.view(_TIMESTAMP),
         number_array(np.repeat(accepted, counts)).view(_TIMESTAMP),
@@ -323,27 +313,9 @@ def resource_array(resources: Sequence[Pairs], counts: Ints) -> pa.DictionaryArr
 
     A resource may have 60 KB and its batch 200,000 records, so no map is repeated for each record.
     """
-    shown = list(map(tuple, resources))
-    distinct = list(dict.fromkeys(shown))
-    place_of = {resource: place for place, resource in enumerate(distinct)}
-    per_batch = np.array([place_of[resource] for resource in shown], np.int32)
+    distinct, codes = coded(list(map(tuple, resources)))
     return pa.DictionaryArray.from_arrays(
-        number_array(np.repeat(per_batch, counts)), pa.array(distinct, TEXT_MAP)
-    )
-
-
-def _named(texts: Sequence[str], counts: Ints) -> pa.Array:
-    """Return one text per batch for each of its records."""
-    distinct = list(dict.fromkeys(texts))
-    place_of = {text: place for place, text in enumerate(distinct)}
-    places = np.fromiter((place_of[text] for text in texts), np.int64, len(texts))
-    return pa.array(distinct, pa.string()).take(number_array(np.repeat(places, counts)))
-
-
-def _places(counts: Ints) -> Ints:
-    """Return 0 … n - 1 for each count n."""
-    return np.arange(int(counts.sum()), dtype=np.int64) - np.repeat(
-        np.cumsum(counts) - counts, counts
+        number_array(np.repeat(codes, counts)), pa.array(distinct, TEXT_MAP)
     )
 
 

@@ -1,7 +1,8 @@
 """Arrow and Delta schemas of the lake's tables, and arrays over memory that exists."""
 
 import json
-from typing import Final
+from collections.abc import Hashable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from sluice_protocol.columns import TextColumn
 
 PROMOTES: Final = "sluice.promotes"
 """Name in the metadata of a field of a Delta schema: the attribute that the column promotes."""
+_Value = TypeVar("_Value", bound=Hashable)
 TEXT_MAP: Final = pa.map_(pa.string(), pa.string())
 
 ARROW: Final = {
@@ -65,6 +67,14 @@ def _json_type(kind: ColumnType) -> str | dict[str, object]:
         "valueType": "string",
         "valueContainsNull": True,
     }
+
+
+def coded(values: Sequence[_Value]) -> tuple[list[_Value], npt.NDArray[np.int32]]:
+    """Return the distinct values in the order of their first one, and the place of each value."""
+    distinct = list(dict.fromkeys(values))
+    place_of = {value: place for place, value in enumerate(distinct)}
+    places = (place_of[value] for value in values)
+    return distinct, np.fromiter(places, np.int32, len(values))
 
 
 def number_array(

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from sluice_protocol.columns import (
     I32,
-    U8,
     U32,
     AttributeColumns,
     Columns,
@@ -20,7 +19,7 @@ from sluice_protocol.columns import (
     number_type,
 )
 from sluice_protocol.fields import FieldType
-from sluice_protocol.values import some_types
+from sluice_protocol.values import joined_types, some_types
 
 _Any = TypeVar("_Any", bound=Columns)
 _Signal = TypeVar("_Signal", bound=SignalColumns)
@@ -214,13 +213,5 @@ def join_attributes(
         offsets=_join_offsets(offsets),
         keys=keys,
         values=_join_texts([one.values for one in known]),
-        types=_join_types(known),
-    )
-
-
-def _join_types(parts: Sequence[AttributeColumns]) -> U8 | None:
-    if all(one.types is None for one in parts):
-        return None
-    return np.concatenate(
-        [np.zeros(len(one.keys), np.uint8) if one.types is None else one.types for one in parts]
+        types=joined_types((one.types, len(one.keys)) for one in known),
     )

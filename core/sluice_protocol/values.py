@@ -11,7 +11,7 @@ object of a subclass of `TypedText`, so that whatever renames or moves values ke
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import ClassVar, Final
 
@@ -114,6 +114,19 @@ def value_types(values: Sequence[str]) -> U8 | None:
 def some_types(types: U8) -> U8 | None:
     """Return types; None if all are text."""
     return types if types.any() else None
+
+
+def joined_types(parts: Iterable[tuple[U8 | None, int]]) -> U8 | None:
+    """Return the types of values that follow each other; None if all are text.
+
+    A part is the types of some values, None if these are text, and their number.
+    """
+    listed = list(parts)
+    if all(types is None for types, _ in listed):
+        return None
+    return np.concatenate(
+        [np.zeros(count, np.uint8) if types is None else types for types, count in listed]
+    )
 
 
 def typed_values(values: list[str], types: U8 | None) -> list[str]:

@@ -4,7 +4,6 @@ A kind has at most `PROMOTIONS_MAX` of them, so a listing is one request, and th
 a register. One that cannot be decoded stops nothing: without its column every answer is the same.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -97,8 +96,3 @@ async def submit_promotion(
     if first.meaning != decided.meaning:
         raise taken(first)
     return first
-
-
-def of_kind(promotions: Sequence[Promotion], kind: str) -> tuple[Promotion, ...]:
-    """Return the promotions of one kind."""
-    return tuple(one for one in promotions if one.kind == kind)

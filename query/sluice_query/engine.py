@@ -227,6 +227,8 @@ def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
 _SQL_TYPES: Final = {
     ColumnType.STRING: "VARCHAR",
     ColumnType.LONG: "BIGINT",
+    ColumnType.DOUBLE: "DOUBLE",
+    ColumnType.BOOLEAN: "BOOLEAN",
     ColumnType.TEXT_MAP: "MAP(VARCHAR, VARCHAR)",
 }
 """The types of columns that were added to tables."""

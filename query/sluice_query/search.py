@@ -29,13 +29,7 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
-from sluice_query.engine import (
-    LAKE,
-    PENDING,
-    DataFilesUnreadable,
-    QueryEngine,
-    open_engine,
-)
+from sluice_query.engine import LAKE, PENDING, DataFilesUnreadable, QueryEngine, open_engine
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,

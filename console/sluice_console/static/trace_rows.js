@@ -44,7 +44,7 @@ const order = (one, other) => {
   return a < b ? -1 : 1;
 };
 
-// Gives each node its parent. A parent that is not in the trace becomes a node of its own.
+// Gives each node its parent. A parent that is not in the trace becomes a separate node.
 function linkParents(nodes, byId) {
   const missing = new Map();
   for (const node of nodes) {

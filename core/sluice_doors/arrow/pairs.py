@@ -15,7 +15,7 @@ from sluice_doors.arrow.texts import ArrowArray, NotPlain, check_text, lengths, 
 from sluice_doors.attributes import EMPTY_KEY, FIELD, free_name
 from sluice_doors.decoded import Tally
 from sluice_protocol.columns import I64, U8, U32, AttributeColumns
-from sluice_protocol.values import some_types, value_types
+from sluice_protocol.values import joined_types, some_types, value_types
 
 
 @dataclass(slots=True)
@@ -125,23 +125,14 @@ def joined_attributes(
     tally.add_sizes(0, int(lengths(values)[chosen].sum()))
     texts = text_of(values.take(pa.array(chosen)))
     check_text(texts)
+    types = joined_types((source.types, len(source.keys)) for source in filled)
     return AttributeColumns(
         names=sorted_names,
         offsets=offsets.astype(np.int32),
         keys=keys,
         values=texts,
-        types=_types(filled, chosen),
+        types=None if types is None else some_types(types[chosen]),
     )
-
-
-def _types(sources: Sequence[PairSource], chosen: I64) -> U8 | None:
-    """Return what the chosen values are; None if all are text."""
-    if all(one.types is None for one in sources):
-        return None
-    every = np.concatenate(
-        [np.zeros(len(one.keys), np.uint8) if one.types is None else one.types for one in sources]
-    )
-    return some_types(every[chosen])
 
 
 def _chosen(sources: Sequence[PairSource], counts: Sequence[I64], offsets: I64) -> I64:
