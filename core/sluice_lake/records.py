@@ -35,7 +35,7 @@ from sluice_protocol.columns import (
     TextColumn,
 )
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
-from sluice_protocol.fields import Field, Kind
+from sluice_protocol.fields import KINDS, Field, FieldType, Kind
 from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
 from sluice_protocol.joined_frames import join_columns_of
 from sluice_protocol.manifests import AcceptedManifest
@@ -46,9 +46,18 @@ _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 _DICTIONARY_KEYS: Final = pa.map_(_DICTIONARY, pa.string())
 _DICTIONARY_MAP: Final = pa.map_(_DICTIONARY, _DICTIONARY)
+_CODED: Final = {"resource": pa.dictionary(pa.int32(), TEXT_MAP)} | {
+    field.name: _DICTIONARY
+    for kind in KINDS.values()
+    for field in kind.derived
+    if field.type is FieldType.NAME
+}
+"""Columns whose texts may be those of a resource, as dictionaries: it may have 60 KB, and its batch
+200,000 records.
+"""
 _PLAIN_SCHEMAS: Final = {
     kind: pa.schema(
-        field.with_type(pa.dictionary(pa.int32(), TEXT_MAP)) if field.name == "resource" else field
+        field.with_type(_CODED.get(field.name, field.type))
         for field in arrow_schema(table, partition=False)
     )
     for kind, table in RECORD_TABLES.items()
@@ -72,9 +81,9 @@ class DecodedBatch:
 def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = False) -> pa.Table:
     """Return batches of one kind as a table of the lake's schema, without the partition column.
 
-    The order of the rows is that of the batches. `plain` text has the plain type of the schema, and
-    the resources are those of `resource_array`. Otherwise repeated text is a dictionary, the form
-    from which a Parquet file should be written.
+    The order of the rows is that of the batches. `plain` text has the plain type of the schema,
+    except what may come from a resource. Otherwise repeated text is a dictionary, the form from
+    which a Parquet file should be written.
     """
     table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
@@ -108,7 +117,7 @@ def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
 def payload_arrays(
     columns: Columns, resources: Sequence[Pairs], counts: Sequence[int]
 ) -> dict[str, pa.Array]:
-    """Return, by name, the columns that depend on the kind, as plain text, and the attributes.
+    """Return, by name, the columns that depend on the kind, plain, and the attributes.
 
     `resources` and `counts` are those of the batches whose records follow each other.
     """
@@ -141,9 +150,7 @@ def _fields(
     }
     if signals := [one for one in parts if isinstance(one, SignalColumns)]:
         derived = derived_arrays(signals, resources, counts)
-        for name, one in derived.items():
-            is_coded = plain and pa.types.is_dictionary(one.type)
-            found[name] = [one.cast(pa.string()) if is_coded else one]
+        found |= {name: [one] for name, one in derived.items()}
     return [found[field.name] for field in kind.read_fields]
 
 
@@ -309,10 +316,7 @@ def head_arrays(batches: Sequence[BatchHead], counts: Ints, ts: Ints | None) -> 
 
 
 def resource_array(resources: Sequence[Pairs], counts: Ints) -> pa.DictionaryArray:
-    """Return each batch's resource for each of its records, as a dictionary of maps.
-
-    A resource may have 60 KB and its batch 200,000 records, so no map is repeated for each record.
-    """
+    """Return each batch's resource for each of its records, as a dictionary of maps."""
     distinct, codes = coded(list(map(tuple, resources)))
     return pa.DictionaryArray.from_arrays(
         number_array(np.repeat(codes, counts)), pa.array(distinct, TEXT_MAP)

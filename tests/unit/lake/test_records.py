@@ -11,18 +11,23 @@ from sluice_lake.records import (
     kept_batches,
     payload_arrays,
     records_table,
-    resource_array,
     small_blobs_table,
 )
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
 from sluice_protocol.column_slices import slice_columns
 from sluice_protocol.columns import Columns, kind_of
-from sluice_protocol.fields import Kind
+from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.frame import Resource, decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import RecordRange
-from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
+from sluice_protocol.records import (
+    LogRecord,
+    MetricPoint,
+    logs_from_lines,
+    logs_from_records,
+    metrics_from_records,
+)
 from sluice_protocol.values import BooleanText, BytesText, IntegerText, JsonText
 
 ACCEPTED_NS = 1_790_000_000_123_456_789
@@ -74,22 +79,28 @@ def test_logs_become_rows_with_identity_times_and_maps(plain: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["logs", "metrics"])
 def test_the_plain_form_has_the_schema_of_the_table(kind: Kind) -> None:
-    """Except for the resource, of which each record has a code."""
+    """Except for what may come from the resource, of which each record has a code."""
     columns: Columns = LOGS if kind == "logs" else POINTS
     found = records_table(kind, [batch(columns, 0)], plain=True).schema
-    resource = found.field("resource").type
-    at = found.get_field_index("resource")
-    expected = arrow_schema(RECORD_TABLES[kind], partition=False)
-    assert found.set(at, pa.field("resource", resource.value_type)) == expected
+    coded = {one.name for one in KINDS[kind].derived if one.type is FieldType.NAME} | {"resource"}
+    assert {one.name for one in found if pa.types.is_dictionary(one.type)} == coded
+    plain = [one.with_type(one.type.value_type) if one.name in coded else one for one in found]
+    assert pa.schema(plain) == arrow_schema(RECORD_TABLES[kind], partition=False)
 
 
 def test_a_long_resource_is_not_repeated_for_each_record() -> None:
-    """A request of 2 MB with a resource of 60 KB and 200,000 records would need 12 GB."""
-    resources = [(("service.name", "x" * 60_000),), (("service.name", "y"),)]
-    found = resource_array(resources, np.array([200_000, 2]))
-    assert len(found) == 200_002
-    assert found.nbytes < 2_000_000
-    assert found[200_000].as_py() == [("service.name", "y")]
+    """A request of 2 MB with a resource of 40 KB and 200,000 records would need 8 GB twice."""
+    pairs = (("service.name", "x" * 40_000),)
+    lines = logs_from_lines([b""] * 20_000, np.ones(20_000, np.int64))
+    frame = encode_frame(identity=make_identity(0, count=20_000), columns=lines, resource=pairs)
+    decoded = DecodedBatch(frame=decode_frame(frame), accepted_at_ns=1, sequence=0)
+    manifest = manifest_of(frame)
+    together = small_blobs_table("logs", [manifest], [frame])
+    for table in (records_table("logs", [decoded], plain=True), together):
+        assert table is not None
+        assert table.nbytes < 4_000_000
+        assert table.column("service")[-1].as_py() == "x" * 40_000
+        assert table.column("resource")[-1].as_py() == list(pairs)
 
 
 def test_batches_share_one_dictionary_of_metric_names() -> None:
@@ -193,7 +204,9 @@ def test_payload_arrays_are_named_as_in_the_table() -> None:
     assert table.column("name").to_pylist() == ["cpu", "mem", "cpu"]
     assert table.column("service").to_pylist() == ["shop", None, None]
     schema = arrow_schema(RECORD_TABLES[kind_of(POINTS)])
-    assert all(table.schema.field(name).type == schema.field(name).type for name in found)
+    coded = pa.dictionary(pa.int32(), pa.string())
+    wanted = [coded if name in derived else schema.field(name).type for name in found]
+    assert table.schema.types == wanted
 
 
 FRAME = encode_frame(identity=make_identity(7, count=5), columns=log_columns(list("abcde")))
