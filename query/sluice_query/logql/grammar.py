@@ -100,10 +100,11 @@ from sluice_query.logql.lexer import (
     UNITS,
     Token,
     TokenKind,
+    example,
     label_of,
     next_token,
-    quote,
     refuse_at,
+    shortened,
 )
 from sluice_query.logql.mistakes import (
     COMPARE_WORDS,
@@ -245,7 +246,7 @@ class _Parser:
             return self._advance()
         if self._token.kind is TokenKind.NAME or self._token.kind in UNITS:
             word = word_at(self._text, self._token)
-            advice = f"write {what} as `{quote(word)}`"
+            advice = f"write {what} as `{example(word)}`"
             raise refuse_at("missing quotes", self._token.start, advice, word)
         raise self._wrong(f"missing {what.removeprefix('the ')}", f"write {what} in quotes here")
 
@@ -508,7 +509,9 @@ class _Parser:
                 self._comma_of_selector()
             name = self._label()
             if self._is(">", ">=", "<", "<="):
-                advice = f"write it after the selector, `{{…}} | {name} {self._token.text} 5`"
+                advice = (
+                    f"write it after the selector, `{{…}} | {shortened(name)} {self._token.text} 5`"
+                )
                 raise self._wrong("comparison in a selector", advice)
             matchers.append(self._matcher(name))
         self._advance()
@@ -533,8 +536,8 @@ class _Parser:
         if operator is None:
             what = "unknown" if self._token.kind is TokenKind.SYMBOL else "missing"
             if self._is("==", "|=", ">", ">=", "<", "<="):
-                raise self._wrong("unknown operator", f'write `{name}="…"`')
-            advice = f'write one of `=`, `!=`, `=~` and `!~`, such as `{name}="…"`'
+                raise self._wrong("unknown operator", f'write `{shortened(name)}="…"`')
+            advice = f'write one of `=`, `!=`, `=~` and `!~`, such as `{shortened(name)}="…"`'
             raise self._wrong(f"{what} operator", advice)
         self._advance()
         return Matcher(name, operator, self._string("the value").string)
@@ -604,7 +607,9 @@ class _Parser:
                 except ValueError:
                     raise refuse_token(token, "not a path", f"write {what}") from None
             elif self._is("=~", "==", ">", ">=", "<", "<="):
-                advice = f"write `| {label} {self._token.text} …` as a stage after the parser"
+                advice = (
+                    f"write `| {shortened(label)} {self._token.text} …` as a stage after the parser"
+                )
                 raise self._wrong("comparison in a parser", advice)
             found.append(Extraction(label, path))
         return tuple(found)
@@ -643,7 +648,9 @@ class _Parser:
             if target in {"__error__", "__error_details__"}:
                 advice = "remove it, or write `| drop __error__`"
                 raise refuse_token(token, "label cannot be changed", advice)
-            self._expect("=", f'write `{target}=other` or `{target}="{{{{.other}}}}"`')
+            self._expect(
+                "=", f'write `{shortened(target)}=other` or `{shortened(target)}="{{{{.other}}}}"`'
+            )
             if self._token.kind is TokenKind.STRING:
                 changes.append(LabelTemplate(target, self._template()))
             else:
@@ -739,16 +746,22 @@ class _Parser:
         name = self._label()
         operator = self._token
         if self._is("|=", "|~"):
-            advice = f'write `{name}=~".*text.*"`, or the line filter alone'
+            advice = f'write `{shortened(name)}=~".*text.*"`, or the line filter alone'
             raise self._wrong("line filter of a label", advice)
         if not self._is(*COMPARE_WORDS):
-            raise self._wrong("missing operator", f'write `{name}="…"` or `{name} > 5`')
+            raise self._wrong(
+                "missing operator", f'write `{shortened(name)}="…"` or `{shortened(name)} > 5`'
+            )
         self._advance()
         token = self._token
         if token.kind is TokenKind.STRING:
             if operator.text not in _MATCHES:
                 is_equal = operator.text == "=="
-                meant = f"{name}={token.text}" if is_equal else f"{name} {operator.text} 5"
+                meant = (
+                    f"{shortened(name)}={example(token.string)}"
+                    if is_equal
+                    else f"{shortened(name)} {operator.text} 5"
+                )
                 raise refuse_token(operator, "operator of numbers with a text", f"write `{meant}`")
             self._advance()
             return Matcher(name, _MATCHES[operator.text], token.string)
@@ -756,7 +769,7 @@ class _Parser:
 
     def _comparison(self, name: str, operator: Token) -> Comparison:
         if self._is("ip") and self._following().text == "(":
-            advice = f'write a pattern, such as `{name}=~"10[.]0[.].*"`'
+            advice = f'write a pattern, such as `{shortened(name)}=~"10[.]0[.].*"`'
             raise self._wrong("unsupported word", advice)
         is_negative = self._is("-")
         self._accept("+", "-")

@@ -131,9 +131,14 @@ def quote(value: str) -> str:
     )
 
 
+def example(value: str) -> str:
+    """Return a quoted text for a message, or a place for it if it is long."""
+    return quote(value) if len(value) <= _SHOWN_CHARS_MAX else '"…"'
+
+
 def label_of(key: str) -> str:
-    """Return the label for the key of an attribute: other characters become `_`."""
-    label = re.sub(r"[^A-Za-z0-9_]", "_", key)
+    """Return the label for the key of an attribute, for a message: other characters become `_`."""
+    label = re.sub(r"[^A-Za-z0-9_]", "_", key[:_SHOWN_CHARS_MAX])
     return f"_{label}" if label[:1].isdigit() else label or "_"
 
 
@@ -164,7 +169,7 @@ def _unknown_character(text: str, start: int) -> BadUsage:
     first = text[start]
     if first in _QUOTES:
         closed = _OTHER_QUOTED.match(text, start)
-        advice = f"write `{quote(closed[1])}`" if closed else 'write `"`'
+        advice = f"write `{example(closed[1])}`" if closed else 'write `"`'
         return refuse_at("unsupported quote", start, advice, first)
     if variable := _VARIABLE.match(text, start):
         advice = "write its value, such as `5m`"

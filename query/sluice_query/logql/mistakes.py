@@ -13,9 +13,9 @@ from sluice_query.logql.lexer import (
     UNITS,
     Token,
     TokenKind,
+    example,
     label_of,
     next_token,
-    quote,
     refuse_at,
     shortened,
 )
@@ -158,7 +158,9 @@ def refuse_beginning(text: str, token: Token) -> BadUsage | None:
         case TokenKind.END:
             return refuse_at("empty query", token.start, "write `{}` for all records")
         case TokenKind.STRING:
-            return refuse_token(token, "missing selector", f"write `{{}} |= {quote(token.string)}`")
+            return refuse_token(
+                token, "missing selector", f"write `{{}} |= {example(token.string)}`"
+            )
         case TokenKind.NAME:
             return _refuse_first_name(text, token)
         case TokenKind.SYMBOL if token.text in {"|", *LINE_WORDS}:
@@ -183,15 +185,15 @@ def _refuse_first_name(text: str, token: Token) -> BadUsage | None:
     if pair := _PAIR.match(rest):
         name, operator, quoted, plain = pair.groups()
         operator = "=" if operator in {":", "=="} else operator
-        value = quote(plain if quoted is None else quoted)
+        value = example(plain if quoted is None else quoted)
         advice = f"write `{{{label_of(name)}{operator}{value}}}`"
         return refuse_at("missing selector", token.start, advice, pair.group())
     bare = _BARE.match(rest)
     words_meant = " ".join(bare.group().split()) if bare else token.text
     if shortened(words_meant) != words_meant:
         words_meant = token.text
-    option = quote(words_meant) if " " in words_meant else words_meant
-    advice = f"write `-q {option}` or `{{}} |= {quote(words_meant)}`"
+    option = example(words_meant) if " " in words_meant else shortened(words_meant)
+    advice = f"write `-q {option}` or `{{}} |= {example(words_meant)}`"
     return refuse_at("missing selector", token.start, advice, words_meant)
 
 
@@ -224,17 +226,17 @@ def refuse_rest(text: str, token: Token, *, is_log_query: bool) -> BadUsage:
         advice = "remove it, or write an operator such as `/` before it"
         return refuse_token(token, "unexpected word", advice)
     if token.kind is TokenKind.STRING:
-        return refuse_token(token, "missing operator", f"write `|= {token.text}`")
+        return refuse_token(token, "missing operator", f"write `|= {example(token.string)}`")
     if token.kind is TokenKind.NAME or token.kind in UNITS:
         word = word_at(text, token)
-        return refuse_at("missing operator", token.start, f"write `|= {quote(word)}`", word)
+        return refuse_at("missing operator", token.start, f"write `|= {example(word)}`", word)
     return refuse_token(token, "unexpected word", 'write a stage such as `|= "text"` or `| json`')
 
 
 def refuse_stage(text: str, token: Token) -> BadUsage | None:
     """Return the error for what follows `|`, if it is no stage and no label with an operator."""
     if token.kind is TokenKind.STRING:
-        return refuse_token(token, "missing operator", f"write `|= {token.text}`")
+        return refuse_token(token, "missing operator", f"write `|= {example(token.string)}`")
     if token.kind is TokenKind.END:
         return refuse_token(token, "missing stage", "write a stage such as `json`, or remove `|`")
     if token.text in {"=", "~", ">", "==", "=~"} and token.kind is TokenKind.SYMBOL:
@@ -260,7 +262,7 @@ def _refuse_stage_name(text: str, token: Token) -> BadUsage | None:
     if word.lower() in _MEANT_STAGES:
         return refuse_token(token, "unknown stage", f"write {_MEANT_STAGES[word.lower()]}")
     near = _nearest(word, STAGE_WORDS)
-    advice = f'write `{word}="…"` to compare a label, or `|= {quote(word)}` for a text'
+    advice = f'write `{shortened(word)}="…"` to compare a label, or `|= {example(word)}` for a text'
     return refuse_token(token, "unknown stage", f"write `{near}`" if near else advice)
 
 
@@ -272,6 +274,6 @@ def refuse_key(text: str, token: Token) -> BadUsage | None:
         return None
     name, colon, value = key.partition(":")
     if colon:
-        advice = f"write `{label_of(name)}={quote(value)}`"
+        advice = f"write `{label_of(name)}={example(value)}`"
         return refuse_at("unknown operator", token.start, advice, key)
     return refuse_at("not a label", token.start, f"write `{label_of(key)}`", key)

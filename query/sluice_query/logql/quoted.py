@@ -4,7 +4,7 @@ import re
 from typing import Final
 
 from sluice_query.logql.expressions import Literal, Placeholder, Template
-from sluice_query.logql.lexer import LABEL
+from sluice_query.logql.lexer import LABEL, shortened
 
 TEMPLATE_FUNCTIONS: Final = ("lower", "trim", "upper")
 _OTHER_NAMES: Final = {"ToLower": "lower", "ToUpper": "upper", "TrimSpace": "trim"}
@@ -62,9 +62,9 @@ def _unknown_action(text: str) -> ValueError:
     called = _CALLED.fullmatch(inner)
     name = _OTHER_NAMES.get(called[1], called[1]) if called else ""
     if called and name in TEMPLATE_FUNCTIONS:
-        return ValueError(action, f"write `{{{{{called[2]} | {name}}}}}`")
+        return ValueError(action, f"write `{{{{{shortened(called[2])} | {name}}}}}`")
     if LABEL.fullmatch(inner):
-        return ValueError(action, f"write `{{{{.{inner}}}}}`")
+        return ValueError(action, f"write `{{{{.{shortened(inner)}}}}}`")
     return ValueError(action, "write `{{.label}}`, `{{__line__}}` or `{{.label | lower}}`")
 
 
