@@ -65,6 +65,7 @@ _OTHER_QUOTED: Final = re.compile(rf"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
 _VARIABLE: Final = re.compile(r"\$\{?\w*\}?")
 _MEANT: Final = {
     ":": ("unknown operator", "write `=`"),
+    "~": ("unknown operator", "write `=~` for a label, or `|~` for a line"),
     "@": ("unsupported word", "write `offset 1h` after the range"),
     ";": ("unexpected character", "remove it: a query is one expression"),
 }
@@ -250,7 +251,7 @@ def _quantity(word: str, start: int) -> Token:
 
 
 def _unknown_quantity(word: str, start: int) -> BadUsage:
-    advice = "write a number, a duration such as `1h30m`, or a size such as `5MB`"
+    advice = "write a number, a duration such as `1h30m`, a size such as `5MB`, or quotes around it"
     if meant := _LONG_UNIT.fullmatch(word):
         advice = f"write `{meant[1]}{meant[2][0]}`"
     elif meant := _SHORT_SIZE.fullmatch(word):
