@@ -100,6 +100,7 @@ from sluice_query.logql.lexer import (
     UNITS,
     Token,
     TokenKind,
+    check_characters,
     example,
     label_of,
     next_token,
@@ -165,9 +166,7 @@ def parse_logql(text: str) -> Expression:
             f"query is too long: write at most {TEXT_CHARS_MAX:,} characters, "
             f"characters=`{len(text)}`"
         )
-    surrogate = next((at for at, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
-    if surrogate is not None:
-        raise refuse_at("query is not valid UTF-8", surrogate, "remove the character")
+    check_characters(text)
     return _Parser(text).question()
 
 

@@ -143,6 +143,13 @@ def label_of(key: str) -> str:
     return f"_{label}" if label[:1].isdigit() else label or "_"
 
 
+def check_characters(text: str) -> None:
+    """Refuse a text that UTF-8 cannot encode."""
+    wrong = next((at for at, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
+    if wrong is not None:
+        raise refuse_at("query is not valid UTF-8", wrong, "remove the character")
+
+
 def next_token(text: str, offset: int) -> Token:
     """Return the token at an offset, after space and comments.
 
