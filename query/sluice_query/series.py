@@ -38,6 +38,7 @@ from sluice_query.sql import (
     IS_NUMBER,
     SERIES_LABELS,
     SqlStatement,
+    SqlValue,
     all_conditions,
     any_condition,
     condition,
@@ -175,7 +176,8 @@ def _rate_sql(query: Query, series: Series, sources: SeriesSources) -> SqlStatem
     """Return the statement for the rates of each step; the samples begin before the range."""
     label = ", ".join(f"{text} AS label{place}" for place, text in enumerate(SERIES_LABELS))
     same = ", ".join(f"label{place}" for place in range(len(SERIES_LABELS)))
-    parts, values = [], []
+    parts: list[str] = []
+    values: list[SqlValue] = []
     for source in sources.samples:
         for chosen in _samples(query, source, sources):
             grouping = _grouping("ts_ns", series)
