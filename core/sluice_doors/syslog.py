@@ -31,6 +31,8 @@ FACILITY: Final = "syslog.facility"
 VERSION: Final = "syslog.version"
 TIMESTAMP: Final = "syslog.timestamp"
 STRUCTURED_DATA: Final = "syslog.structured_data"
+PEER: Final = "network.peer.address"
+"""The address of the sender, in the source of a piece."""
 CONTINUES: Final = "sluice.continues"
 SEVERITIES: Final = (21, 19, 18, 17, 13, 10, 9, 5)
 """OpenTelemetry's severity number by the severity of syslog, emergency first (appendix B)."""
@@ -120,6 +122,8 @@ def _record(piece: SyslogPiece, read: SyslogReading, tally: Tally) -> LogRecord:
     after: dict[str, int] = {}
     for key, value in piece.source.items():
         found[free_name(key, found, after)] = value
+    if HOST not in found and piece.source.get(PEER):
+        found[HOST] = piece.source[PEER]  # relays do the same: RFC 3164 section 4.3.2
     if piece.continues:
         found[CONTINUES] = "true"
     if error:

@@ -116,12 +116,13 @@ def filter_conditions(
 
 def _condition(one: RecordFilter, promoted: Promoted) -> SqlStatement:
     value = field_sql(one.field, promoted)
+    column = promoted.get(one.field)
     if isinstance(one.value, Decimal):
-        return _order_condition(one.operator, value, one.value)
+        found = _order_condition(one.operator, value, one.value)
+        return found if column is None else _order_by_column(one.operator, column, one.value, found)
     if one.field.column == "value" and not isinstance(one.value, str):
         return _number_condition(one.operator, one.value)
     found = _text_or_level_condition(one, value, one.value)
-    column = promoted.get(one.field)
     return found if column is None else _by_column(one, column, found)
 
 
@@ -145,6 +146,32 @@ def _by_column(one: RecordFilter, column: Column, found: SqlStatement) -> SqlSta
     if value is None:
         return SqlStatement(f"({column.name} IS NULL AND {found.text})", found.values)
     return SqlStatement(f"({column.name} = ? AND {found.text})", (value, *found.values))
+
+
+_LONG_ENDS: Final = (Decimal(-(2**63)), Decimal(2**63 - 1))
+
+
+def _order_by_column(
+    operator: FilterOperator, column: Column, limit: Decimal, found: SqlStatement
+) -> SqlStatement:
+    """Return a condition on a promoted number with the same result as `found`, on its map.
+
+    The first part has no other column, so the engine skips row groups by it. Rows without a value
+    have to pass: their text may be a number that does not convert, such as +5. A value beyond the
+    rounded limit is beyond the limit itself, so the map decides only about values equal to it.
+    """
+    if column.type not in (ColumnType.LONG, ColumnType.DOUBLE):
+        return found
+    greater = operator in (FilterOperator.GREATER, FilterOperator.AT_LEAST)
+    bound: int | float = float(limit)
+    if column.type is ColumnType.LONG:  # a bound of another type would read every row group
+        first, last = _LONG_ENDS
+        bound = (math.floor if greater else math.ceil)(min(max(limit, first), last))
+    name, side = column.name, ">" if greater else "<"
+    return SqlStatement(
+        f"(({name} {side}= ? OR {name} IS NULL) AND ({name} {side} ? OR {found.text}))",
+        (bound, bound, *found.values),
+    )
 
 
 def _text_or_level_condition(

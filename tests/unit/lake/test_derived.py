@@ -1,4 +1,4 @@
-"""The derived fields: each key, their order, and golden results of rule 2."""
+"""The derived fields: each key, their order, and golden results of rule 3."""
 
 from typing import Any
 
@@ -229,9 +229,9 @@ def test_the_name_of_a_logger_is_the_service_where_bunyan_wrote_it(
 
 
 @pytest.mark.parametrize(("attributes", "resource", "expected"), GOLDEN)
-def test_records_of_rule_2_keep_their_fields(
+def test_records_of_rule_3_keep_their_fields(
     attributes: dict[str, str], resource: Pairs, expected: dict[str, Any]
 ) -> None:
     """A change of these results needs a new rule."""
-    assert RULE == 2
+    assert RULE == 3
     assert derived([attributes], resource) == [expected]
