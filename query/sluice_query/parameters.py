@@ -18,6 +18,8 @@ from sluice_query.request import (
     FIRST_NS,
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    METRICS_DEFAULT,
+    METRICS_MAX,
     NEIGHBOURS_DEFAULT,
     NEIGHBOURS_MAX,
     OPERATIONS_DEFAULT,
@@ -31,6 +33,7 @@ from sluice_query.request import (
     FieldList,
     FilterOperator,
     Histogram,
+    MetricList,
     Neighbourhood,
     Operations,
     ParameterName,
@@ -80,13 +83,14 @@ _AGGREGATE: Final = ChoiceParameter(
 )
 _OF: Final = TextParameter(name="of", chars_max=FILTER_CHARS_MAX)
 _SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FILTER_CHARS_MAX)
+_EACH: Final = FlagParameter(name="each")
 _RAW: Final = FlagParameter(name="raw")
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
 CONDITIONS: Final[tuple[Parameter, ...]] = (
     *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
 )
 """The parameters that select records, for the parser and for the OpenAPI description."""
-_OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _RAW)
+_OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _EACH, _RAW)
 PARAMETERS: Final[tuple[Parameter, ...]] = (
     *CONDITIONS,
     *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
@@ -182,6 +186,7 @@ def _read_series(given: "Given", read: "ParameterReader", kind: Kind) -> Series:
         step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
         aggregate=Aggregate(read.choice(_AGGREGATE)),
         by=read.values(_SERIES_BY, lambda text: parse_field(text, kind)),
+        each=read.flag(_EACH),
         raw=read.flag(_RAW),
     )
 
@@ -335,6 +340,11 @@ OPERATIONS: Final[tuple[Parameter, ...]] = (
     *(one for one in CONDITIONS if one is not _KIND),
     _OPERATIONS_LIMIT,
 )
+_METRICS_LIMIT: Final = IntegerParameter(name="limit", default=METRICS_DEFAULT, maximum=METRICS_MAX)
+METRICS: Final[tuple[Parameter, ...]] = (
+    *(one for one in CONDITIONS if one is not _KIND),
+    _METRICS_LIMIT,
+)
 
 Given = Mapping[str, Sequence[str]]
 """Each parameter's values."""
@@ -408,10 +418,15 @@ def parse_trace(trace_id: str, given: Given, now_ns: UnixNs) -> Query:
 def parse_operations(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
     """Return the query for the operations of services."""
     check_given(given, OPERATIONS, name)
-    selecting = {key: values for key, values in given.items() if key != _OPERATIONS_LIMIT.name}
-    query = parse_query({**selecting, "kind": ("spans",)}, now_ns, name, known=CONDITIONS)
-    limit = ParameterReader(given, name).integer(_OPERATIONS_LIMIT)
-    return replace(query, view=Operations(limit=limit))
+    query, read = _parse({**given, "kind": ("spans",)}, now_ns, name, (*OPERATIONS, _KIND))
+    return replace(query, view=Operations(limit=read.integer(_OPERATIONS_LIMIT)))
+
+
+def parse_metrics(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the names of metrics."""
+    check_given(given, METRICS, name)
+    query, read = _parse({**given, "kind": ("metrics",)}, now_ns, name, (*METRICS, _KIND))
+    return replace(query, view=MetricList(limit=read.integer(_METRICS_LIMIT)))
 
 
 def _parse(

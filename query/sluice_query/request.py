@@ -296,7 +296,14 @@ class Operations:
     limit: int = 1_000
 
 
-View = Histogram | FieldList | TopValues | Neighbourhood | Operations
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricList:
+    """The metrics that the records are samples of."""
+
+    limit: int = 1_000
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood | Operations | MetricList
 
 
 BUCKETS_DEFAULT: Final = 60
@@ -309,6 +316,8 @@ VALUES_DEFAULT: Final = 10
 VALUES_MAX: Final = 1_000
 OPERATIONS_DEFAULT: Final = 1_000
 OPERATIONS_MAX: Final = 10_000
+METRICS_DEFAULT: Final = 1_000
+METRICS_MAX: Final = 10_000
 SPANS_DEFAULT: Final = 10_000
 """Spans of a trace that a client gets if it states no limit."""
 NEIGHBOURS_DEFAULT: Final = 10
@@ -369,6 +378,7 @@ class Aggregate(StrEnum):
     SUM = "sum"
     COUNT = "count"
     LAST = "last"
+    RATE = "rate"
     P50 = "p50"
     P90 = "p90"
     P95 = "p95"
@@ -380,6 +390,10 @@ class Aggregate(StrEnum):
         return int(self[1:]) / 100 if self[1:].isdecimal() else None
 
 
+LOOKBACK_NS: Final = 5 * _MIN
+"""How long before its range a rate searches for the sample that the first increase starts from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """A series to compute from the numbers that a field of the records has.
@@ -387,6 +401,8 @@ class Series:
     Attributes:
         metric: Only the samples of this metric.
         by: Fields; each combination of their values has a separate series.
+        each: Whether each set of labels has a separate series: attributes, resource, and the agent
+            unless that is a door.
         raw: Whether it is computed from samples only, without rollups.
     """
 
@@ -395,6 +411,7 @@ class Series:
     of: RecordField = RecordField("value")
     aggregate: Aggregate = Aggregate.AVG
     by: tuple[RecordField, ...] = ()
+    each: bool = False
     raw: bool = False
 
 
@@ -513,6 +530,10 @@ def _check_series(query: Query, series: Series, name: ParameterName) -> None:
     if query.stats_only:
         of = "of" if series.metric is None else "metric"
         raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name(of)}")
+    if series.each and series.by:
+        raise BadUsage(f"choose one of {name('each')} and {name('by')}")
+    if series.aggregate is Aggregate.RATE and series.metric is None:
+        raise BadUsage(f"only a metric has a rate: choose another {name('agg')}")
     if len(series.by) > SPLITS_MAX:
         raise BadUsage(f"at most {SPLITS_MAX} times: {name('by')}, times=`{len(series.by)}`")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)

@@ -521,7 +521,7 @@ class Evaluator:
         if query.series is not None and read.rollups is not None:
             from sluice_query.series import compute_series  # noqa: PLC0415 - for a series
 
-            points = compute_series(self.engine, query.series, read, read.rollups)
+            points = compute_series(self.engine, query, query.series, read, read.rollups)
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
         if query.view is not None:

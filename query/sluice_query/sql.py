@@ -12,6 +12,7 @@ from typing import Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
 from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.identity import DOOR_AGENT_PREFIX
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import (
@@ -520,3 +521,12 @@ def text_condition(query: Query, text: str) -> SqlStatement:
     if query.ignore_case:
         return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
     return SqlStatement(f"contains({column}, ?)", (text,))
+
+
+SERIES_LABELS: Final = (
+    "list_sort(map_entries(attributes))",
+    "list_sort(map_entries(resource))",
+    # Each combined request of a door has another agent, and none of them names a source.
+    f"CASE WHEN NOT starts_with(agent_id, '{DOOR_AGENT_PREFIX}') THEN agent_id END",
+)
+"""What distinguishes the series of one metric."""
