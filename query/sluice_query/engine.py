@@ -187,7 +187,7 @@ class QueryEngine:
         try:
             return task.result()
         finally:
-            # A task in a frame of its own error's traceback is a reference cycle, which would keep
+            # A task in a frame of the traceback of its error is a reference cycle, which would keep
             # everything that the query has read.
             del task, done
 
