@@ -186,7 +186,9 @@ def _unknown_character(text: str, start: int) -> BadUsage:
         what, advice = _MEANT[first]
         return refuse_at(what, start, advice, first)
     advice = "remove it, or put the text in quotes"
-    if first.isalpha():
+    if first.isspace():
+        advice = "write a plain space"
+    elif first.isalpha():
         advice = "write a label with the characters A-Z, a-z, 0-9 and _, and put text in quotes"
     return refuse_at("unexpected character", start, advice, first)
 

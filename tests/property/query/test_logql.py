@@ -1,16 +1,18 @@
 """Trees and texts of LogQL are each other's inverse, and no text breaks the parser."""
 
+import ast
 import os
 import time
 from random import Random
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from support.logql_trees import EXPRESSIONS
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.logql.completion import complete
-from sluice_query.logql.expressions import Expression
+from sluice_query.logql.expressions import BinaryOperation, Expression
 from sluice_query.logql.formatting import format_logql
 from sluice_query.logql.grammar import TEXT_CHARS_MAX, parse_logql
 
@@ -84,10 +86,49 @@ PIECES = (
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=300, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
 def test_a_tree_is_read_from_its_text(expression: Expression) -> None:
     text = format_logql(expression)
     assert parse_logql(text) == expression
+
+
+SYMBOLS = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.Mod: "%",
+    ast.Pow: "^",
+}
+SUMS = st.recursive(
+    st.just("x"),
+    lambda inner: (
+        st.builds("{} {} {}".format, inner, st.sampled_from(list("+-*/%^")), inner)
+        | inner.map("({})".format)
+    ),
+    max_leaves=8,
+)
+
+
+def grouped_by_python(node: ast.expr) -> object:
+    if isinstance(node, ast.BinOp):
+        left, right = grouped_by_python(node.left), grouped_by_python(node.right)
+        return (left, SYMBOLS[type(node.op)], right)
+    return "x"
+
+
+def grouped(query: object) -> object:
+    if isinstance(query, BinaryOperation):
+        return (grouped(query.left), query.operator.value, grouped(query.right))
+    return "x"
+
+
+@given(SUMS)
+@settings(deadline=None)
+def test_arithmetic_groups_as_in_python(text: str) -> None:
+    found = parse_logql(text.replace("x", "rate({}[1m])"))
+    expected = ast.parse(text.replace("^", "**"), mode="eval").body
+    assert grouped(found) == grouped_by_python(expected)
 
 
 WHOLE = (
