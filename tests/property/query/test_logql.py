@@ -100,13 +100,10 @@ SYMBOLS = {
     ast.Mod: "%",
     ast.Pow: "^",
 }
-SUMS = st.recursive(
-    st.just("x"),
-    lambda inner: (
-        st.builds("{} {} {}".format, inner, st.sampled_from(list("+-*/%^")), inner)
-        | inner.map("({})".format)
-    ),
-    max_leaves=8,
+OPERATORS = st.sampled_from(list("+-*/%^^"))
+SIDES = st.just("x") | st.builds("(x {} x {} x)".format, OPERATORS, OPERATORS)
+SUMS = st.lists(st.tuples(OPERATORS, SIDES), min_size=2, max_size=8).map(
+    lambda pairs: "x" + "".join(f" {operator} {side}" for operator, side in pairs)
 )
 
 
