@@ -86,19 +86,20 @@ _SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FILTER_CHA
 _EACH: Final = FlagParameter(name="each")
 _RAW: Final = FlagParameter(name="raw")
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
+_LOGQL: Final = TextParameter(name="query", chars_max=10_000)
 CONDITIONS: Final[tuple[Parameter, ...]] = (
     *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
 )
 """The parameters that select records, for the parser and for the OpenAPI description."""
 _OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _EACH, _RAW)
 PARAMETERS: Final[tuple[Parameter, ...]] = (
-    *CONDITIONS,
+    *(*CONDITIONS, _LOGQL),
     *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
 ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
 """The parameters that select records and their order."""
-STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
+STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _LIMIT, _HIGHLIGHT)
 """Every parameter of a query whose records are returned while it runs."""
 _AFTER: Final = TextParameter(name="after")
 TAILED: Final[tuple[Parameter, ...]] = (
@@ -144,7 +145,11 @@ def parse_query(
     series = None
     if _METRIC.name in given or _OF.name in given:
         series = _read_series(given, read, kind)
-    elif unfit := [one.name for one in _OF_SERIES if one.name in given]:
+    elif unfit := [
+        one.name
+        for one in _OF_SERIES
+        if one.name in given and not (one is _STEP and _LOGQL.name in given)
+    ]:
         wanted = f"{name(_METRIC.name)} or {name(_OF.name)}"
         raise BadUsage(f"{name(unfit[0])} applies to a series only: add {wanted}, or omit it")
     from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
@@ -171,6 +176,11 @@ def parse_query(
     )
     if not query.agents:  # files are selected by agent
         query = replace(query, agents=agents_of(query.filters))
+    if _LOGQL.name in given:
+        from sluice_query.logql.planning import plan_query  # noqa: PLC0415 - only for LogQL
+
+        step = read.value(_STEP, "", parse_duration) if _STEP.name in given else None
+        query = plan_query(given[_LOGQL.name][0], query, step, name)
     return check_query(query, name)
 
 
