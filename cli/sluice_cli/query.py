@@ -147,8 +147,6 @@ def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
         )
     if options.follow and options.output not in {"lines", "json"}:
         raise BadUsage("`--follow` prints lines or JSON: choose another `--output`")
-    if options.step is not None and not options.plot:
-        raise BadUsage("`--step` is the width of a bar: add `--plot`")
     if options.plot and (around or options.columns or options.output not in {"lines", "json"}):
         raise BadUsage(
             "`--plot` counts records: omit `--columns`, other forms of output and the lines around"
@@ -160,27 +158,51 @@ def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
         raise BadUsage(f"at most {CONTEXT_HITS_MAX} hits with lines around them: lower `--limit`")
 
 
-async def _parameters(
-    ask: Ask, logql: str | None, options: QueryOptions, given: dict[str, list[str]]
-) -> tuple[dict[str, list[str]], tuple[str, ...]]:
-    """Return the parameters of the query, and hints for the case that it finds nothing."""
+def _parameters(
+    logql: str | None, options: QueryOptions, given: dict[str, list[str]]
+) -> dict[str, list[str]]:
+    """Return the parameters of the query."""
     wanted: dict[str, list[str]] = {**given, "kind": [options.kind]}
-    if options.q is not None:
-        wanted["q"] = [options.q]
     if logql is None:
-        return wanted, ()
-    from sluice_cli.shell.selection import select_records  # noqa: PLC0415 - only with LogQL
+        return wanted if options.q is None else {**wanted, "q": [options.q]}
+    if options.q is None:
+        return {**wanted, "query": [logql]}
+    from sluice_query.logql.expressions import (  # noqa: PLC0415 - only with LogQL
+        LineFilter,
+        LineOperator,
+        LogQuery,
+    )
+    from sluice_query.logql.formatting import format_logql  # noqa: PLC0415 - the same
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
-    conditions, hints = await select_records(ask, logql, options.kind, wanted)
-    return {**wanted, **conditions}, hints
+    tree = parse_logql(logql)
+    if not isinstance(tree, LogQuery):
+        raise BadUsage("`-q` belongs to records: write `|=` after the selector instead")
+    # Before the stages, because the text is that of the line as it was sent.
+    text = LineFilter(LineOperator.CONTAINS, (options.q,))
+    return {**wanted, "query": [format_logql(replace(tree, stages=(text, *tree.stages)))]}
 
 
 async def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions) -> None:
     given = span.parameters()
-    wanted, hints = await _parameters(ask, logql, options, given)
-    if options.plot:
+    wanted = _parameters(logql, options, given)
+    if logql is not None and _is_metric(logql):
+        await _compute(ask, logql, wanted, options, span)
+    elif options.plot:
         await _plot(ask, wanted, options)
-        return
+    elif options.step is not None:
+        raise BadUsage("`--step` is the width of a bar or of a metric query: add `--plot`")
+    else:
+        await _search(ask, logql, wanted, options, span)
+
+
+async def _search(
+    ask: Ask,
+    logql: str | None,
+    wanted: dict[str, list[str]],
+    options: QueryOptions,
+    span: RangeOptions,
+) -> None:
     around = (options.before or options.context, options.after or options.context)
     limit = min(options.limit, CONTEXT_HITS_MAX) if any(around) else options.limit
     wanted["limit"] = [str(limit)]
@@ -199,7 +221,8 @@ async def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeO
     count = f"{summary['results']} results"
     print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
     if not summary["results"] and not summary["partial"]:
-        for hint in hints or (await _explain_empty(ask, options.kind, given)):
+        span_given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
+        for hint in await _explain_empty(ask, logql, options.kind, span_given):
             sys.stderr.write(printable_text(hint) + "\n")
 
 
@@ -222,12 +245,59 @@ async def _ask_until_visible(ask: Ask, wanted: Given, options: QueryOptions) -> 
         await clock.sleep(_POLL_S)
 
 
-async def _explain_empty(ask: Ask, kind: Kind, given: Given) -> tuple[str, ...]:
+async def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) -> tuple[str, ...]:
     """Return why a query has no results, as far as the other records of its range show it."""
     lines = await ask("query", {**given, "kind": [kind], "limit": ["1"]})
-    if len(lines) > 1:
-        return ("no match; what was accepted in the last seconds may follow: add `--wait`",)
-    return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
+    if len(lines) == 1:
+        return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
+    hints = []
+    if logql is not None:
+        from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
+        from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - the same
+        from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+        tree = parse_logql(logql)
+        for one in tree.matchers if isinstance(tree, LogQuery) else ():
+            try:
+                await find_field(ask, one.name, kind, given)
+            except BadUsage as error:
+                hints.append(str(error))
+    return tuple(hints) or (
+        "no match; what was accepted in the last seconds may follow: add `--wait`",
+    )
+
+
+def _is_metric(logql: str) -> bool:
+    from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - only with LogQL
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+    return not isinstance(parse_logql(logql), LogQuery)
+
+
+async def _compute(
+    ask: Ask, logql: str, wanted: Given, options: QueryOptions, span: RangeOptions
+) -> None:
+    """Print the series of a metric query: a plot on a terminal, else a line for each point."""
+    if options.output in {"csv", "parquet"} or options.columns:
+        raise BadUsage("a metric query has series: print them as lines or JSON")
+    if options.before or options.after or options.context:
+        raise BadUsage("a metric query has no lines: omit those around hits")
+    step = {} if options.step is None else {"step": [options.step]}
+    lines = await ask("query", {**wanted, **step})
+    if options.output == "json":
+        for line in lines:
+            sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+        return
+    from sluice_query.plot import draw_labelled  # noqa: PLC0415 - not for programs
+    from sluice_query.result import QuerySummary  # noqa: PLC0415 - the same
+
+    series, last = decode_lines(lines)
+    width = shutil.get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
+    summary = msgspec.convert(last["summary"], QuerySummary)
+    sys.stdout.write(draw_labelled(logql, series, width, summary, span.shown_zone))
+    sys.stdout.flush()
+    print_summary(last["summary"], f"{len(series)} series")
 
 
 def _print(lines: Sequence[bytes], options: QueryOptions, span: RangeOptions) -> None:
@@ -408,17 +478,15 @@ def dead_letters(
 async def _follow(
     searcher: "Searcher", logql: str | None, options: QueryOptions, span: RangeOptions
 ) -> None:
-    from sluice_cli.shell.asking import ask_here  # noqa: PLC0415 - imports the engine
     from sluice_query.following import follow  # noqa: PLC0415 - imports numpy
     from sluice_query.result import record_json  # noqa: PLC0415 - the same
 
     since = span if span.since != _RANGE.since else replace(span, since="1m")
 
-    async def ask(route: str, given: Given) -> list[bytes]:
-        return await ask_here(searcher, route, given)
-
-    wanted, _ = await _parameters(ask, logql, options, since.parameters())
+    wanted = _parameters(logql, options, since.parameters())
     wanted["limit"] = [str(options.limit)]
+    if logql is not None and _is_metric(logql):
+        raise BadUsage("`--follow` prints records: write a log query")
     question = parse_query(wanted, SystemClock().now_ns(), flag_of)
     writer = _writer(options, span)
     polled = replace(searcher, lists_accepted=False)
