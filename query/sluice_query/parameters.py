@@ -335,9 +335,9 @@ _RECORDS_BEFORE: Final = IntegerParameter(
 _RECORDS_AFTER: Final = IntegerParameter(
     name="after", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
 )
-HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
-FIELDS: Final[tuple[Parameter, ...]] = CONDITIONS
-VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _VALUES_LIMIT)
+HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
+FIELDS: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL)
+VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _FIELD, _VALUES_LIMIT)
 _POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
 CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
 
@@ -443,9 +443,12 @@ def _parse(
     given: Given, now_ns: UnixNs, name: ParameterName, known: Sequence[Parameter]
 ) -> tuple[Query, ParameterReader]:
     check_given(given, known, name)
-    conditions = {one.name for one in CONDITIONS}
-    selecting = {key: values for key, values in given.items() if key in conditions}
-    query = parse_query(selecting, now_ns, name, known=CONDITIONS)
+    conditions = (*CONDITIONS, _LOGQL)
+    names = {one.name for one in conditions}
+    selecting = {key: values for key, values in given.items() if key in names}
+    query = parse_query(selecting, now_ns, name, known=conditions)
+    if query.metric is not None:
+        raise BadUsage(f"write a log query, which selects records: {name(_LOGQL.name)}")
     return query, ParameterReader(given, name)
 
 
