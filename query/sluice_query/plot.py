@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
-from typing import Final
+from typing import Any, Final
 
-from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.utf8 import printable_text
 from sluice_query.request import Series
@@ -22,6 +22,7 @@ def draw_series(
     width: int | None,
     summary: QuerySummary,
     zone: tzinfo | None = UTC,
+    title: str = "",
 ) -> str:
     """Return a series as text, a plot of at most `width` columns.
 
@@ -40,7 +41,8 @@ def draw_series(
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
     figure.plot_size(width, _HEIGHT)
     figure.theme("simple")
-    figure.title(printable_text(f"{series.aggregate.value} of {series.metric or series.of.name}"))
+    shown = title or f"{series.aggregate.value} of {series.metric or series.of.name}"
+    figure.title(printable_text(shown))
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
     groups: dict[str, list[SeriesPoint]] = {}
     for one in drawn:
@@ -57,6 +59,26 @@ def draw_series(
     more = max(len(groups) - _LINES_MAX, 0)
     left = f"{more} more lines are not drawn, --json has them; " if more else ""
     return f"{plot}\n{left}{state}, {summary.until_text}\n"
+
+
+def draw_labelled(
+    title: str,
+    series: Sequence[Mapping[str, Any]],
+    width: int | None,
+    summary: QuerySummary,
+    zone: tzinfo | None,
+) -> str:
+    """Return the series of a metric query as a plot, or without a width a line for each point."""
+    points = []
+    for one in series:
+        by = dict(one["labels"])
+        points += [
+            SeriesPoint(step_ns=parse_rfc3339(at["ts"]), by=by, value=float(at["value"]))
+            for at in one["points"]
+        ]
+    points.sort(key=lambda one: one.step_ns)
+    labelled = Series(step_ns=1, each=True)
+    return draw_series(labelled, points, width, summary, zone, title)
 
 
 def _namer(points: Sequence[SeriesPoint]) -> Callable[[SeriesPoint], str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+
+if TYPE_CHECKING:
+    from sluice_query.logql.expressions import Evaluation, LogQuery, MetricQuery
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
     name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))
@@ -426,6 +429,8 @@ class Query:
         attributes: Pairs that must be among the record's attributes or its batch's resource.
         accepted_from_ns: Earliest acceptance of the records' batches; None for any.
         series: None for records.
+        pipeline: What LogQL demands of a record in addition to the other conditions.
+        metric: A metric query of LogQL, computed at the times of `evaluation`; None for records.
     """
 
     from_ns: UnixNs
@@ -445,6 +450,9 @@ class Query:
     deleting: DeleteRecord | None = None
     view: View | None = None
     highlight: bool = False
+    pipeline: "LogQuery | None" = None
+    metric: "MetricQuery | None" = None
+    evaluation: "Evaluation | None" = None
 
     @property
     def around(self) -> Neighbourhood | None:

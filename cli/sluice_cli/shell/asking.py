@@ -27,7 +27,6 @@ from sluice_query.parameters import (
     parse_query,
     parse_values,
 )
-from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 
 if TYPE_CHECKING:
@@ -124,22 +123,24 @@ def run_questions(
 
             async def ask(route: str, given: Given) -> list[bytes]:
                 # Refused here, an error names the option and not the parameter of the service.
-                query = _PARSERS[route](given, SystemClock().now_ns(), flag_of)
+                _PARSERS[route](given, SystemClock().now_ns(), flag_of)
                 found = None if service is None else _ask_service(service, route, given)
                 if found is not None:
                     return found
                 if not searchers:
                     searchers.append(await open_searcher(stack, store, spool, settings))
-                return await _ask_here(searchers[0], query)
+                return await ask_here(searchers[0], route, given)
 
             return await work(ask)
 
     return asyncio.run(run())
 
 
-async def _ask_here(searcher: "Searcher", query: Query) -> list[bytes]:
+async def ask_here(searcher: "Searcher", route: str, given: Given) -> list[bytes]:
+    """Ask a store of this process."""
     from sluice_query.result import result_lines  # noqa: PLC0415 - the service has it loaded
 
+    query = _PARSERS[route](given, SystemClock().now_ns(), flag_of)
     return list(result_lines(await searcher.search(query)))
 
 

@@ -9,16 +9,10 @@ from sluice_cli.shell.asking import Ask, Given
 from sluice_cli.shell.settings import near_names
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
+from sluice_query.logql.names import field_of
 from sluice_query.request import COLUMN_FIELDS, parse_field
 
 _NOT_OF_LABELS: Final = re.compile(r"\W", re.ASCII)
-_OTHER_NAMES: Final = {
-    "agent": "agent_id",
-    "service_name": "service",
-    "detected_level": "level",
-    "line": "body",
-    "message": "body",
-}
 
 
 async def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
@@ -28,8 +22,9 @@ async def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
     """
     if name in COLUMN_FIELDS[kind] or name.startswith(("attributes.", "resource.")):
         return parse_field(name, kind).name
-    if _OTHER_NAMES.get(name) in COLUMN_FIELDS[kind]:
-        return _OTHER_NAMES[name]
+    own = field_of(name, kind)
+    if own is not None:
+        return own.name
     lines = await ask("fields", {**given, "kind": [kind]})
     known: list[str] = [one["field"] for one in msgspec.json.decode(lines[-1])["fields"]]
     # Attributes are listed before the resource, the most frequent key first.
