@@ -145,7 +145,7 @@ TYPES_BY_SENDER: Final[dict[str, tuple[tuple[ValueType, ...], str]]] = {
     "Loki labels and structured metadata": (_PLAIN, ""),
     "Prometheus labels": (_PLAIN, ""),
 }
-"""The types of attributes that each sender can state, and what an object inside an object becomes."""
+"""The types of attributes that each sender can state, and what becomes of an object inside."""
 
 
 def render_fields() -> str:
@@ -165,8 +165,8 @@ def render_fields() -> str:
     parts += [markdown_table(("keys", "level", "sent by"), _implied())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
-    heads = ("sender", "types that it keeps", "an object inside")
-    return "".join([*parts, _TYPED, markdown_table(heads, _types())])
+    columns = ("sender", "types that it keeps", "an object inside")
+    return "".join([*parts, _TYPED, markdown_table(columns, _types())])
 
 
 def _types() -> Iterator[tuple[str, ...]]:

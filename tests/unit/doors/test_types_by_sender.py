@@ -28,7 +28,8 @@ from sluice_protocol.values import TypedText, ValueType
 RECEIVED = UnixNs(1_790_000_000_000_000_000)
 NS = 1_764_316_800_123_000_000
 SENT: dict[str, Any] = {
-    "string": "a", "integer": 1, "float": 1.5, "boolean": True, "json": [1, "a"], "o": {"inside": 7},
+    "string": "a", "integer": 1, "float": 1.5, "boolean": True, "json": [1, "a"],
+    "o": {"inside": 7},
 }  # fmt: skip
 
 
