@@ -21,6 +21,7 @@ from sluice_protocol.meaning import (
     level_of,
     severity_of,
 )
+from sluice_protocol.values import ValueType
 
 _CONTEXT: Final = re.compile(
     rf"^(?:{'|'.join(map(re.escape, CONTEXTS))})\.(?=(?:trace|span|request)_?id$)", re.IGNORECASE
@@ -118,6 +119,35 @@ Numbers count by the scale of their key:
 """
 
 
+_TYPED: Final = """
+## Types of attributes
+
+Each value is a text, and keeps the type that its sender gave it
+([ADR 47](adr/0047-types-of-attributes.md)). Values of a resource are text for every sender.
+
+"""
+_PLAIN: Final = (ValueType.TEXT,)
+_OF_JSON: Final = (
+    ValueType.TEXT,
+    ValueType.INTEGER,
+    ValueType.FLOAT,
+    ValueType.BOOLEAN,
+    ValueType.JSON,
+)
+_DOTTED: Final = "dotted keys"
+_ONE_VALUE: Final = "one value of JSON"
+TYPES_BY_SENDER: Final[dict[str, tuple[tuple[ValueType, ...], str]]] = {
+    "OTLP logs, metrics and traces": (tuple(ValueType), _ONE_VALUE),
+    "JSON, Elasticsearch, Splunk, Firehose": (_OF_JSON, _DOTTED),
+    "Fluent forward": (tuple(ValueType), _DOTTED),
+    "agent, lines of JSON": (_OF_JSON, _DOTTED),
+    "agent, logfmt and syslog": (_PLAIN, ""),
+    "Loki labels and structured metadata": (_PLAIN, ""),
+    "Prometheus labels": (_PLAIN, ""),
+}
+"""The types of attributes that each sender can state, and what becomes of an object inside."""
+
+
 def render_fields() -> str:
     """Return the page of fields."""
     parts = [
@@ -135,7 +165,13 @@ def render_fields() -> str:
     parts += [markdown_table(("keys", "level", "sent by"), _implied())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
-    return "".join(parts)
+    columns = ("sender", "types that it keeps", "an object inside")
+    return "".join([*parts, _TYPED, markdown_table(columns, _types())])
+
+
+def _types() -> Iterator[tuple[str, ...]]:
+    for sender, (types, nested) in TYPES_BY_SENDER.items():
+        yield sender, ", ".join(one.label for one in types), nested
 
 
 def _sender_rows() -> str:
