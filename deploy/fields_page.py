@@ -56,6 +56,8 @@ This page is generated from the code by `make docs`. It is rule {rule}
 Every record has the same few fields, whatever its sender called them, in queries and in the
 [tables](reference/tables.md). What was sent stays in `attributes` and `resource` as it was sent,
 with two exceptions: the value that became the body, and a time that the field shows completely.
+The `value` of a metric is a 64-bit float. [OTLP metrics](doors.md#otlp-metrics) states how an
+integer above 2^53 stays exact, and which are rounded.
 
 | field | is |
 | --- | --- |

@@ -1,6 +1,5 @@
 """A trace of 100,000 spans, sent with OTLP to a real gateway and read back."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -20,8 +19,6 @@ from support.query_lake import DAY0_NS
 from support.spark_local import ingest_locally
 
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.service import Reconciler
-from sluice_store import StoreMode, open_store, read_authority
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPANS = 100_000
@@ -97,11 +94,6 @@ def trace(url: str, **given: object) -> Any:
         return json.load(response)
 
 
-async def enqueue(store_url: str) -> None:
-    async with open_store(store_url, StoreMode.WRITE) as store:
-        await Reconciler(store, await read_authority(store)).once()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_100_000_spans_are_read_back_pending_and_from_the_table(tmp_path: Path) -> None:
@@ -111,7 +103,7 @@ def test_100_000_spans_are_read_back_pending_and_from_the_table(tmp_path: Path) 
             send(gateways, [span(start + n) for n in range(IN_REQUEST)])
         assert peak_kb(gateways.gateways[0].process.pid) < GATEWAY_KB_MAX
     store_url = gateways.store_url
-    asyncio.run(enqueue(store_url))
+    gateways.enqueue()
     with query_service(store_url) as (url, pid):
         for place in ("pending", "table"):
             if place == "table":
