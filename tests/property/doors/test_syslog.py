@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sluice_doors.syslog import PEER, SEVERITIES, SyslogFrames, SyslogPiece, decode_syslog
@@ -94,7 +94,6 @@ def test_rfc_3164_is_read_back(
 
 
 @given(st.one_of(st.binary(max_size=300), st.from_regex(rb"<[0-9]{1,3}>1? ?.*", fullmatch=True)))
-@settings(max_examples=400)
 def test_any_bytes_are_one_record(data: bytes) -> None:
     record_of(data)
 
@@ -109,7 +108,6 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=20))
-@settings(max_examples=400)
 def test_any_order_of_parts_is_one_record_with_a_host(words: list[bytes]) -> None:
     message = b"".join([b"<13>", *words])
     *_, alone = record_of(message)
@@ -150,7 +148,6 @@ def test_messages_are_framed_however_they_arrive(
 
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.integers(4, 40))
-@settings(max_examples=300)
 def test_any_stream_is_bounded_and_never_raises(parts: list[bytes], bytes_max: int) -> None:
     frames = SyslogFrames({}, bytes_max=bytes_max)
     pieces = [piece for part in parts for piece in frames.feed(part)] + frames.end()
