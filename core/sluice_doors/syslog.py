@@ -180,6 +180,8 @@ def _structured_data(text: str, start: int, found: dict[str, str]) -> int | None
     """Add the parameters to `found`; return where they end, or None if they cannot be read."""
     if text.startswith("-", start) and text[start + 1 : start + 2] in ("", " "):
         return start + 1
+    if text[start : start + 1] not in ("-", "["):
+        return start  # Heroku's Logplex leaves it out
     end, elements = start, []
     while (element := _ELEMENT.match(text, end)) is not None:
         elements.append(element.groups())

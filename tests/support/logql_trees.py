@@ -151,12 +151,12 @@ STAGES: st.SearchStrategy[Stage] = st.one_of(
 def _readable(stages: list[Stage]) -> tuple[Stage, ...]:
     """Leave out a filter whose operator would be that of the label before it: `drop a != ""`."""
     operators = (LineOperator.CONTAINS_NOT, LineOperator.MATCHES_NOT)
-    return tuple(
-        stage
-        for at, stage in enumerate(stages)
-        if not (isinstance(stage, LineFilter) and stage.operator in operators)
-        or not (at and isinstance(stages[at - 1], Drop | Keep))
-    )
+    found: list[Stage] = []
+    for stage in stages:
+        is_negative = isinstance(stage, LineFilter) and stage.operator in operators
+        if not (is_negative and found and isinstance(found[-1], Drop | Keep)):
+            found.append(stage)
+    return tuple(found)
 
 
 LOG_QUERIES = st.builds(

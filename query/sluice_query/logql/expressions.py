@@ -174,7 +174,7 @@ class Literal:
 class Placeholder:
     """`{{.name}}`, or `{{.name | lower}}` with functions of `quoted.py`.
 
-    `__line__` is the line, and `__timestamp__` the time of the record in RFC 3339.
+    `__line__` is the line, and `__timestamp__` the time of the record.
     """
 
     name: str

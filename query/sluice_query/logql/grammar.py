@@ -100,6 +100,7 @@ from sluice_query.logql.lexer import (
     UNITS,
     Token,
     TokenKind,
+    check_characters,
     example,
     label_of,
     next_token,
@@ -165,9 +166,7 @@ def parse_logql(text: str) -> Expression:
             f"query is too long: write at most {TEXT_CHARS_MAX:,} characters, "
             f"characters=`{len(text)}`"
         )
-    surrogate = next((at for at, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
-    if surrogate is not None:
-        raise refuse_at("query is not valid UTF-8", surrogate, "remove the character")
+    check_characters(text)
     return _Parser(text).question()
 
 
@@ -351,7 +350,7 @@ class _Parser:
         ranged = self._ranged()
         if ranged.range_ns is None:
             raise self._wrong("missing range", "write `[5m]` here")
-        self._expect(")")
+        self._expect(")", "write stages before the range" if self._is("|") else "")
         self._depth -= 1
         _check_unwrap(operator, ranged, name)
         grouping = None
@@ -534,11 +533,10 @@ class _Parser:
         """Read the operator and the value of a matcher."""
         operator = _MATCHES.get(self._token.text)
         if operator is None:
-            what = "unknown" if self._token.kind is TokenKind.SYMBOL else "missing"
             if self._is("==", "|=", ">", ">=", "<", "<="):
                 raise self._wrong("unknown operator", f'write `{shortened(name)}="…"`')
             advice = f'write one of `=`, `!=`, `=~` and `!~`, such as `{shortened(name)}="…"`'
-            raise self._wrong(f"{what} operator", advice)
+            raise self._wrong("missing operator", advice)
         self._advance()
         return Matcher(name, operator, self._string("the value").string)
 
@@ -597,6 +595,10 @@ class _Parser:
         if self._token.kind is not TokenKind.NAME:
             return ()
         while not found or self._accept(","):
+            word = word_at(self._text, self._token)
+            if "." in word and self._token.kind is TokenKind.NAME and "=" not in word:
+                meant = f"{label_of(word)}={example(word)}"
+                raise refuse_at("not a label", self._token.start, f"write `{meant}`", word)
             label = self._label()
             path = label
             if self._accept("="):
@@ -753,21 +755,21 @@ class _Parser:
                 "missing operator", f'write `{shortened(name)}="…"` or `{shortened(name)} > 5`'
             )
         self._advance()
-        token = self._token
-        if token.kind is TokenKind.STRING:
-            if operator.text not in _MATCHES:
-                is_equal = operator.text == "=="
-                meant = (
-                    f"{shortened(name)}={example(token.string)}"
-                    if is_equal
-                    else f"{shortened(name)} {operator.text} 5"
-                )
-                raise refuse_token(operator, "operator of numbers with a text", f"write `{meant}`")
-            self._advance()
-            return Matcher(name, _MATCHES[operator.text], token.string)
-        return self._comparison(name, operator)
+        if self._token.kind is TokenKind.STRING:
+            return self._text_term(name, operator)
+        return self._number_term(name, operator)
 
-    def _comparison(self, name: str, operator: Token) -> Comparison:
+    def _text_term(self, name: str, operator: Token) -> Matcher:
+        if operator.text in _MATCHES:
+            return Matcher(name, _MATCHES[operator.text], self._advance().string)
+        text = self._token.string
+        meant = f"{shortened(name)}={example(text)}"
+        if operator.text != "==":
+            number = text if re.fullmatch(r"[0-9]{1,20}", text) else "5"
+            meant = f"{shortened(name)} {operator.text} {number}"
+        raise refuse_token(operator, "operator of numbers with a text", f"write `{meant}`")
+
+    def _number_term(self, name: str, operator: Token) -> Comparison:
         if self._is("ip") and self._following().text == "(":
             advice = f'write a pattern, such as `{shortened(name)}=~"10[.]0[.].*"`'
             raise self._wrong("unsupported word", advice)
@@ -776,12 +778,13 @@ class _Parser:
         token = self._token
         compare = _COMPARES.get(operator.text)
         if token.kind not in UNITS or compare is None:
+            if operator.text not in _MATCHES and token.kind is not TokenKind.NAME:
+                raise self._wrong("missing number", "write a number, a duration or a size here")
             self._string("the value")
             raise self._wrong("not a number", "write a number after the sign")
         self._advance()
-        return Comparison(
-            name, compare, -token.value if is_negative else token.value, UNITS[token.kind]
-        )
+        value = -token.value if is_negative else token.value
+        return Comparison(name, compare, value, UNITS[token.kind])
 
 
 def _combined(

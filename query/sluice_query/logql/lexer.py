@@ -65,6 +65,7 @@ _OTHER_QUOTED: Final = re.compile(rf"[{_QUOTES}]([^{_QUOTES}]*)[{_QUOTES}]")
 _VARIABLE: Final = re.compile(r"\$\{?\w*\}?")
 _MEANT: Final = {
     ":": ("unknown operator", "write `=`"),
+    "~": ("unknown operator", "write `=~` for a label, or `|~` for a line"),
     "@": ("unsupported word", "write `offset 1h` after the range"),
     ";": ("unexpected character", "remove it: a query is one expression"),
 }
@@ -140,6 +141,13 @@ def label_of(key: str) -> str:
     """Return the label for the key of an attribute, for a message: other characters become `_`."""
     label = re.sub(r"[^A-Za-z0-9_]", "_", key[:_SHOWN_CHARS_MAX])
     return f"_{label}" if label[:1].isdigit() else label or "_"
+
+
+def check_characters(text: str) -> None:
+    """Refuse a text that UTF-8 cannot encode."""
+    wrong = next((at for at, one in enumerate(text) if "\ud800" <= one <= "\udfff"), None)
+    if wrong is not None:
+        raise refuse_at("query is not valid UTF-8", wrong, "remove the character")
 
 
 def next_token(text: str, offset: int) -> Token:
@@ -250,7 +258,7 @@ def _quantity(word: str, start: int) -> Token:
 
 
 def _unknown_quantity(word: str, start: int) -> BadUsage:
-    advice = "write a number, a duration such as `1h30m`, or a size such as `5MB`"
+    advice = "write a number, a duration such as `1h30m`, a size such as `5MB`, or quotes around it"
     if meant := _LONG_UNIT.fullmatch(word):
         advice = f"write `{meant[1]}{meant[2][0]}`"
     elif meant := _SHORT_SIZE.fullmatch(word):

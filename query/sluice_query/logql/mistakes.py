@@ -70,6 +70,7 @@ _MEANT_STAGES: Final = {
     "search": '`|= "text"`',
     "filter": '`| label="value"`',
     "where": '`| label="value"`',
+    "not": '`| label!="value"`',
     "parse": "`json`, `logfmt`, `pattern` or `regexp`",
     "fields": "`keep`",
     "regex": "`regexp`",
@@ -125,6 +126,7 @@ _AFTER_METRIC_QUERY: Final = {
         LINE_WORDS,
         ("stage after a metric query", "write stages inside of the function, before the range"),
     ),
+    "=": ("unknown operator", "write `==`"),
     **{word: ("unsupported word", advice) for word, advice in REFUSED_WORDS.items()},
 }
 _AFTER_ANY: Final = {
@@ -211,6 +213,9 @@ def refuse_function(text: str, token: Token) -> BadUsage:
     if text[token.end :].lstrip().startswith("{"):
         advice = "remove it: a selector of records begins with `{`"
         return refuse_token(token, "name of a metric", advice)
+    if not text[token.end :].lstrip().startswith("("):
+        advice = "write `count_over_time({…} [5m])`, or another function of a selector"
+        return refuse_token(token, "missing selector", advice)
     meant = _MEANT_FUNCTIONS.get(name.lower()) or _nearest(name, FUNCTION_WORDS)
     advice = f"write `{meant}`" if meant else f"use one of {', '.join(FUNCTION_WORDS)}"
     return refuse_token(token, "unknown function", advice)
@@ -218,6 +223,10 @@ def refuse_function(text: str, token: Token) -> BadUsage:
 
 def refuse_rest(text: str, token: Token, *, is_log_query: bool) -> BadUsage:
     """Return the error for a token after a whole query."""
+    if token.text == "and" and next_token(text, token.end).kind is TokenKind.STRING:
+        return refuse_token(
+            token, "unknown operator", 'write one filter after another, `|= "a" |= "b"`'
+        )
     after = _AFTER_LOG_QUERY if is_log_query else _AFTER_METRIC_QUERY
     found = after.get(token.text) or _AFTER_ANY.get(token.text)
     if found is not None and token.kind in {TokenKind.SYMBOL, TokenKind.NAME}:
@@ -239,7 +248,7 @@ def refuse_stage(text: str, token: Token) -> BadUsage | None:
         return refuse_token(token, "missing operator", f"write `|= {example(token.string)}`")
     if token.kind is TokenKind.END:
         return refuse_token(token, "missing stage", "write a stage such as `json`, or remove `|`")
-    if token.text in {"=", "~", ">", "==", "=~"} and token.kind is TokenKind.SYMBOL:
+    if token.text in {"=", ">", "==", "=~"} and token.kind is TokenKind.SYMBOL:
         advice = f"write `|{'~' if token.text == '=~' else token.text[0]}`"
         return refuse_token(token, "space in an operator", advice)
     if token.text in {*LINE_WORDS, "|"} and token.kind is TokenKind.SYMBOL:
