@@ -184,6 +184,9 @@ async def open_searcher(
     stack: AsyncExitStack, store_url: str, spool_url: str | None, settings: QuerySettings
 ) -> "Searcher":
     """Open a store, and the spool of its gateway, for queries of this process."""
+    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - imports structlog
+
+    log_to_stderr()
     from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
     from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
     from sluice_query.unqueued import attach_spool  # noqa: PLC0415
