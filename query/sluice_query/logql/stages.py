@@ -252,9 +252,6 @@ def _template_names(template: Template) -> set[str]:
 
 def _needed(stage: Stage, after: Wanted) -> Wanted:
     """Return the labels that a stage needs so that later ones have theirs."""
-    if isinstance(stage, Keep):
-        kept = frozenset(stage.names) | {one.name for one in stage.matchers}
-        return kept if after is None else kept | after
     if after is None:
         return None
     match stage:
@@ -262,7 +259,8 @@ def _needed(stage: Stage, after: Wanted) -> Wanted:
             return after
         case LabelFilter():
             return after | condition_names(stage.condition)
-        case Drop():
+        case Drop() | Keep():
+            # Later parsers compare with the labels that the record had before, kept or not.
             return after | {one.name for one in stage.matchers}
         case LineFormat():
             return after | _template_names(stage.template)
