@@ -529,7 +529,7 @@ class Evaluator:
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
         if query.metric is not None and query.evaluation is not None:
-            from sluice_query.logql.ranges import compute_metric  # noqa: PLC0415 - for a metric
+            from sluice_query.logql.vectors import compute_metric  # noqa: PLC0415 - for a metric
 
             series, more = compute_metric(self, query.metric, query.evaluation)
             summary = QuerySummary(results=len(series), more=more)

@@ -453,12 +453,14 @@ def select_sql(
     columns: SqlStatement,
     sources: RecordSources,
     found: RecordField | None = None,
-    labels: frozenset[str] | None = None,
+    labels: frozenset[str] | None = frozenset(),
+    *,
+    staged: bool = False,
 ) -> SqlStatement:
     """Return the statement for columns of every record of a query, without an order.
 
-    The value of a field is selected too, as `found`. With `labels` of LogQL, the columns can be
-    `line` and these `labels` after its stages.
+    The value of a field is selected too, as `found`. If `staged`, the columns can be the
+    `line` and the `labels` after the stages of LogQL; `labels` None means all labels.
     """
     selects: list[str] = []
     values: list[SqlValue] = []
@@ -471,8 +473,8 @@ def select_sql(
             text = f"{text}, {value.text} AS found" if text else f"{value.text} AS found"
             shown = (*shown, *value.values)
         chosen = SqlStatement(f"{source} WHERE {where.text}", where.values)
-        if query.pipeline is not None and (query.pipeline.stages or labels is not None):
-            chosen = _staged(query, chosen, labels or frozenset())
+        if query.pipeline is not None and (query.pipeline.stages or staged):
+            chosen = _staged(query, chosen, labels)
         selects.append(f"SELECT {text} FROM {chosen.text}")  # noqa: S608 - constants
         values += (*shown, *chosen.values)
     return SqlStatement(" UNION ALL ".join(selects), tuple(values))

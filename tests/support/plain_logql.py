@@ -117,14 +117,14 @@ def _process(query: LogQuery, record: PlainRecord) -> PlainRecord | None:
         return None
     line, labels = record.line, dict(record.labels)
     for stage in query.stages:
-        changed = _apply(stage, record.at_ns, line, labels)
+        changed = _apply(stage, record, line, labels)
         if changed is None:
             return None
         line = changed
     return PlainRecord(at_ns=record.at_ns, line=line, labels=labels)
 
 
-def _apply(stage: Stage, at_ns: int, line: str, labels: dict[str, str]) -> str | None:
+def _apply(stage: Stage, record: PlainRecord, line: str, labels: dict[str, str]) -> str | None:
     """Change the labels and return the line; None if the record does not pass."""
     match stage:
         case LineFilter():
@@ -132,17 +132,21 @@ def _apply(stage: Stage, at_ns: int, line: str, labels: dict[str, str]) -> str |
         case LabelFilter():
             return line if _meets(stage.condition, labels) else None
         case LineFormat():
-            return _filled(stage.template, line, labels, at_ns)
+            return _filled(stage.template, line, labels, record.at_ns)
         case JsonParser():
-            _parse_json(stage, line, labels)
+            _parse_json(stage, line, labels, record.labels)
         case LogfmtParser():
-            _parse_logfmt(stage, line, labels)
+            _parse_logfmt(stage, line, labels, record.labels)
         case PatternParser():
-            _extract(labels, _by_pattern(stage.pattern, line))
+            _extract(labels, _by_pattern(stage.pattern, line), record.labels)
         case RegexpParser():
             found = re.search(stage.pattern, line)
             pairs = {} if found is None else found.groupdict()
-            _extract(labels, {name: text for name, text in pairs.items() if text is not None})
+            _extract(
+                labels,
+                {name: text for name, text in pairs.items() if text is not None},
+                record.labels,
+            )
         case Drop():
             for name in _named(stage, labels):
                 del labels[name]
@@ -157,7 +161,7 @@ def _apply(stage: Stage, at_ns: int, line: str, labels: dict[str, str]) -> str |
                     if change.source in labels:
                         labels[change.target] = labels.pop(change.source)
                 else:
-                    labels[change.target] = _filled(change.template, line, labels, at_ns)
+                    labels[change.target] = _filled(change.template, line, labels, record.at_ns)
     return line
 
 
@@ -248,14 +252,13 @@ def _label(key: str) -> str:
     return f"_{name}" if name[:1].isdigit() else name
 
 
-def _extract(labels: dict[str, str], pairs: Labels) -> None:
-    """Add what a parser found: a label that exists keeps its value, the new one gets a suffix."""
-    before = set(labels)
+def _extract(labels: dict[str, str], pairs: Labels, own: Labels) -> None:
+    """Add what a parser found: a label of the record keeps its value, the new one gets a suffix."""
     for name, text in pairs.items():
-        labels[f"{name}_extracted" if name in before else name] = text
+        labels[f"{name}_extracted" if own.get(name) else name] = text
 
 
-def _parse_json(stage: JsonParser, line: str, labels: dict[str, str]) -> None:
+def _parse_json(stage: JsonParser, line: str, labels: dict[str, str], own: Labels) -> None:
     try:
         found = json.loads(line, parse_float=_Text, parse_int=_Text)
     except ValueError:
@@ -265,13 +268,13 @@ def _parse_json(stage: JsonParser, line: str, labels: dict[str, str]) -> None:
         labels[_ERROR] = "JSONParserErr"
         return
     if not stage.extractions:
-        _extract(labels, dict(_flattened(found, "")))
+        _extract(labels, dict(_flattened(found, "")), own)
         return
     pairs = {}
     for one in stage.extractions:
         value = _at_path(found, one.path)
         pairs[one.label] = "" if value is None else _text_of(value)
-    _extract(labels, pairs)
+    _extract(labels, pairs, own)
 
 
 class _Text(str):
@@ -310,20 +313,20 @@ def _at_path(value: object, path: str) -> object:
     return value
 
 
-def _parse_logfmt(stage: LogfmtParser, line: str, labels: dict[str, str]) -> None:
+def _parse_logfmt(stage: LogfmtParser, line: str, labels: dict[str, str], own: Labels) -> None:
     pairs = {}
     for found in re.finditer(r'([^\s="]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s"]*))', line):
         text = found[3] if found[2] is None else str(json.loads(f'"{found[2]}"'))
         pairs[found[1]] = text
     if stage.extractions:
-        _extract(labels, {one.label: pairs.get(one.path, "") for one in stage.extractions})
+        _extract(labels, {one.label: pairs.get(one.path, "") for one in stage.extractions}, own)
     else:
         kept = {_label(key): text for key, text in pairs.items() if text or stage.keeps_empty}
-        _extract(labels, kept)
+        _extract(labels, kept, own)
 
 
 def _by_pattern(pattern: str, line: str) -> Labels:
-    """Return what the captures of a pattern are; those up to the first literal that is missing."""
+    """Return what the captures of a pattern are; the one before a literal that is missing is the last."""
     parts = re.split(r"<([A-Za-z_]\w*)>", pattern)
     if not line.startswith(parts[0]):
         return {}
@@ -331,10 +334,10 @@ def _by_pattern(pattern: str, line: str) -> Labels:
     found: dict[str, str] = {}
     for name, literal in zip(parts[1::2], parts[2::2], strict=True):
         value, separator, rest = rest.partition(literal) if literal else (rest, "", "")
-        if literal and not separator:
-            return found
         if name != "_":
             found[name] = value
+        if literal and not separator:
+            return found
     return found
 
 

@@ -44,7 +44,14 @@ from sluice_query.logql.expressions import (
 from sluice_query.logql.names import label_sql, labels_sql, sanitized
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN
-from sluice_query.sql import SqlStatement, all_conditions, any_condition, compose, record_time
+from sluice_query.sql import (
+    SqlStatement,
+    SqlValue,
+    all_conditions,
+    any_condition,
+    compose,
+    record_time,
+)
 
 ERROR: Final = "__error__"
 DETAILS: Final = "__error_details__"
@@ -55,6 +62,15 @@ _DEPTH: Final = 8
 
 Wanted = frozenset[str] | None
 """The labels that later stages need; None for all of them."""
+
+
+def with_filter(stage: LabelFilter, inner: SqlStatement) -> SqlStatement:
+    """Return the select of the records that pass a filter of labels."""
+    found = inner
+    for one in _divided(stage):
+        assert isinstance(one, LabelFilter)
+        found = _filtered(one.condition, found)
+    return found
 
 
 def staged_sql(pipeline: LogQuery, kind: Kind, inner: SqlStatement, wanted: Wanted) -> SqlStatement:
@@ -236,9 +252,6 @@ def _template_names(template: Template) -> set[str]:
 
 def _needed(stage: Stage, after: Wanted) -> Wanted:
     """Return the labels that a stage needs so that later ones have theirs."""
-    if isinstance(stage, Keep):
-        kept = frozenset(stage.names) | {one.name for one in stage.matchers}
-        return kept if after is None else kept | after
     if after is None:
         return None
     match stage:
@@ -246,7 +259,8 @@ def _needed(stage: Stage, after: Wanted) -> Wanted:
             return after
         case LabelFilter():
             return after | condition_names(stage.condition)
-        case Drop():
+        case Drop() | Keep():
+            # Later parsers compare with the labels that the record had before, kept or not.
             return after | {one.name for one in stage.matchers}
         case LineFormat():
             return after | _template_names(stage.template)
@@ -279,18 +293,18 @@ def _with_labels(inner: SqlStatement, kind: Kind, wanted: Wanted) -> SqlStatemen
             f"SELECT *, {line} AS line, {entries.text} AS entries FROM ({inner.text})",  # noqa: S608 - constants
             (*entries.values, *inner.values),
         )
-        own = _select(
+        own = over(
             "* EXCLUDE (entries, keys), " + _distinct_map() + " AS own_labels", _with_keys(listed)
         )
-    return _select("*, own_labels AS labels", own)
+    return over("*, own_labels AS labels", own)
 
 
-def _select(
+def over(
     columns: str,
     inner: SqlStatement,
     *,
     where: SqlStatement | None = None,
-    values: Sequence[str | int | float | list[str]] = (),
+    values: Sequence[SqlValue] = (),
 ) -> SqlStatement:
     """Return a select over another, with the values of its columns and condition in order."""
     text = f"SELECT {columns} FROM ({inner.text})"  # noqa: S608 - constants
@@ -300,7 +314,7 @@ def _select(
 
 
 def _with_keys(inner: SqlStatement) -> SqlStatement:
-    return _select("*, list_transform(entries, lambda one: one.k) AS keys", inner)
+    return over("*, list_transform(entries, lambda one: one.k) AS keys", inner)
 
 
 def _distinct_map() -> str:
@@ -334,7 +348,7 @@ def _value(name: str) -> SqlStatement:
 def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) -> SqlStatement:
     match stage:
         case LineFilter():
-            return _select("*", inner, where=line_condition(stage, "line"))
+            return over("*", inner, where=line_condition(stage, "line"))
         case LabelFilter():
             return _filtered(stage.condition, inner)
         case JsonParser() | LogfmtParser() | PatternParser() | RegexpParser():
@@ -346,7 +360,7 @@ def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) ->
             return _reduced(stage, inner, keeps=True)
         case LineFormat():
             line = _filled(stage.template, kind)
-            return _select(f"* REPLACE ({line.text} AS line)", inner, values=line.values)
+            return over(f"* REPLACE ({line.text} AS line)", inner, values=line.values)
         case LabelFormat():
             found = inner
             for change in stage.changes:
@@ -364,9 +378,7 @@ def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) ->
                         _text(change.target),
                         _filled(change.template, kind),
                     )
-                found = _select(
-                    f"* REPLACE ({changed.text} AS labels)", found, values=changed.values
-                )
+                found = over(f"* REPLACE ({changed.text} AS labels)", found, values=changed.values)
             return found
         case _:
             assert_never(stage)
@@ -402,7 +414,7 @@ def _reduced(stage: Drop | Keep, inner: SqlStatement, *, keeps: bool) -> SqlStat
         parts.append(compose("{0} = {1} AND {2}", key, _text(one.name), matched))
     chosen = any_condition(parts)
     text = f"list_filter(map_entries(labels), lambda one: {'' if keeps else 'NOT '}{chosen.text})"
-    return _select(f"* REPLACE (map_from_entries({text}) AS labels)", inner, values=chosen.values)
+    return over(f"* REPLACE (map_from_entries({text}) AS labels)", inner, values=chosen.values)
 
 
 _IS_DURATION: Final = "regexp_full_match({0}, '[+-]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|[+-]?0')"
@@ -446,13 +458,13 @@ def _filtered(condition: LabelCondition, inner: SqlStatement) -> SqlStatement:
     """
     compared = list(_comparisons(condition))
     if not compared:
-        return _select("*", inner, where=_plain_condition(condition))
+        return over("*", inner, where=_plain_condition(condition))
     values = ", ".join(f"coalesce(labels[?], '') AS value_{at}" for at, _ in enumerate(compared))
-    listed = _select(f"*, {values}", inner, values=[one.name for one in compared])
+    listed = over(f"*, {values}", inner, values=[one.name for one in compared])
     numbers = ", ".join(
         f"{number_of(f'value_{at}', one.unit)} AS number_{at}" for at, one in enumerate(compared)
     )
-    listed = _select(f"*, coalesce(labels['{ERROR}'], '') <> '' AS has_error, {numbers}", listed)
+    listed = over(f"*, coalesce(labels['{ERROR}'], '') <> '' AS has_error, {numbers}", listed)
     places = {id(one): at for at, one in enumerate(compared)}
     tested = _test(condition, places, SqlStatement("has_error"))
     made = ", ".join(f"value_{at}, number_{at}" for at, _ in enumerate(compared))
@@ -462,7 +474,7 @@ def _filtered(condition: LabelCondition, inner: SqlStatement) -> SqlStatement:
         " ELSE labels END",
         tested.error,
     )
-    return _select(
+    return over(
         f"* EXCLUDE (has_error, {made}) REPLACE ({changed.text} AS labels)",
         listed,
         where=tested.passes,
@@ -535,12 +547,12 @@ def _parsed(
             assert_never(stage)
     if names is not None and not isinstance(stage, JsonParser):
         kept = "list_filter(entries, lambda one: list_contains(?::VARCHAR[], one.k))"
-        listed = _select(f"* REPLACE ({kept} AS entries)", listed, values=[list(names)])
+        listed = over(f"* REPLACE ({kept} AS entries)", listed, values=[list(names)])
     renamed = (
         "list_transform(entries, lambda one: struct_pack(k := CASE WHEN own_labels[one.k] IS NULL"
         f" THEN one.k ELSE one.k || '{_SUFFIX}' END, v := one.v))"
     )
-    keyed = _with_keys(_select(f"* REPLACE ({renamed} AS entries)", listed))
+    keyed = _with_keys(over(f"* REPLACE ({renamed} AS entries)", listed))
     labels = f"map_concat(labels, {_distinct_map()})"
     if error is not None:
         is_wrong, name, details = error
@@ -548,7 +560,7 @@ def _parsed(
             f"CASE WHEN {is_wrong} THEN map_concat(labels, MAP {{'{ERROR}': '{name}',"
             f" '{DETAILS}': '{details}'}}) ELSE {labels} END"
         )
-    return _select(f"* EXCLUDE (entries, keys, parsed) REPLACE ({labels} AS labels)", keyed)
+    return over(f"* EXCLUDE (entries, keys, parsed) REPLACE ({labels} AS labels)", keyed)
 
 
 _POINTER: Final = "'/' || replace(replace({0}, '~', '~0'), '/', '~1')"
@@ -558,10 +570,10 @@ _SCALAR: Final = "json_type({0}) NOT IN ('OBJECT', 'ARRAY', 'NULL')"
 def _json_entries(stage: JsonParser, inner: SqlStatement, names: list[str] | None) -> SqlStatement:
     """Return the select with the members of the line, in `entries`; `parsed` is NULL for others."""
     is_object = "CASE WHEN json_valid(line) THEN json_type(line) = 'OBJECT' ELSE false END"
-    parsed = _select(f"*, CASE WHEN {is_object} THEN line END AS parsed", inner)
+    parsed = over(f"*, CASE WHEN {is_object} THEN line END AS parsed", inner)
     if stage.extractions:
         pointers = [_pointer_of(one.path) for one in stage.extractions]
-        found = _select("*, json_extract_string(parsed, ?) AS found", parsed, values=[pointers])
+        found = over("*, json_extract_string(parsed, ?) AS found", parsed, values=[pointers])
         pairs = [
             compose(f"struct_pack(k := {{0}}, v := found[{at}])", _text(one.label))
             for at, one in enumerate(stage.extractions, 1)
@@ -569,11 +581,11 @@ def _json_entries(stage: JsonParser, inner: SqlStatement, names: list[str] | Non
         return _listed(pairs, found)
     if names is None:
         flat = _flattened("parsed")
-        found = _select(f"*, {flat} AS flat", parsed)
+        found = over(f"*, {flat} AS flat", parsed)
         entries = (
             "list_filter(flat, lambda one: one.own) || list_filter(flat, lambda one: NOT one.own)"
         )
-        return _select(f"* EXCLUDE (flat), {entries} AS entries", found)
+        return over(f"* EXCLUDE (flat), {entries} AS entries", found)
     return _json_members(parsed, names)
 
 
@@ -584,9 +596,9 @@ def _json_members(parsed: SqlStatement, names: list[str]) -> SqlStatement:
     have a key with other characters; then every member is read, if the line contains its parts.
     """
     if not names:
-        return _select("*, []::STRUCT(k VARCHAR, v VARCHAR)[] AS entries", parsed)
+        return over("*, []::STRUCT(k VARCHAR, v VARCHAR)[] AS entries", parsed)
     paths = [f'$."{one}"' for one in names]
-    found = _select("*, json_extract_string(parsed, ?) AS found", parsed, values=[paths])
+    found = over("*, json_extract_string(parsed, ?) AS found", parsed, values=[paths])
     needs: list[SqlStatement] = []
     for at, name in enumerate(names, 1):
         pieces = [one for one in name.split("_") if one]
@@ -603,7 +615,7 @@ def _json_members(parsed: SqlStatement, names: list[str]) -> SqlStatement:
             )
     need = any_condition(needs)
     flat = f"CASE WHEN {need.text} THEN {_flattened('parsed')} END"
-    listed = _select(f"*, {flat} AS flat", found, values=need.values)
+    listed = over(f"*, {flat} AS flat", found, values=need.values)
     pairs = []
     for at, (name, path) in enumerate(zip(names, paths, strict=True), 1):
         own = (
@@ -624,7 +636,7 @@ def _listed(
     """Return the select with entries; those whose value is NULL or empty are left out."""
     text = ", ".join(one.text for one in pairs)
     excluded = f" EXCLUDE ({', '.join(without)})" if without else ""
-    return _select(
+    return over(
         f"*{excluded}, list_filter([{text}], lambda one: one.v <> '') AS entries",
         inner,
         values=[value for one in pairs for value in one.values],  # type: ignore[misc]
@@ -673,7 +685,7 @@ def _logfmt_entries(stage: LogfmtParser, inner: SqlStatement) -> SqlStatement:
     """Return the select with the pairs of the line, in `entries`; the last of a name counts."""
     is_right = rf"regexp_full_match(line, '\s*(?:{_PAIR}(?:\s+|$))*')"
     parsed = f"CASE WHEN {is_right} THEN line END" if stage.is_strict else "line"
-    tokens = _select(
+    tokens = over(
         f"*, {parsed} AS parsed, regexp_extract_all(line, '{_TOKEN}', 1) AS names,"
         f" regexp_extract_all(line, '{_TOKEN}', 2) AS texts",
         inner,
@@ -684,7 +696,7 @@ def _logfmt_entries(stage: LogfmtParser, inner: SqlStatement) -> SqlStatement:
         " substr(texts[nr], 2, length(texts[nr]) - 2))"
         " ELSE substr(texts[nr], 2, length(texts[nr]) - 2) END"
     )
-    listed = _select(
+    listed = over(
         "* EXCLUDE (names, texts), list_reverse(list_filter(list_transform("
         "range(1, len(names) + 1), lambda nr: struct_pack("
         f"k := {sanitized('names[nr]')}, v := coalesce({unquoted}, ''), key := names[nr])),"
@@ -707,7 +719,7 @@ def _logfmt_entries(stage: LogfmtParser, inner: SqlStatement) -> SqlStatement:
 def _without_empty(listed: SqlStatement, *, keeps_empty: bool) -> SqlStatement:
     if keeps_empty:
         return listed
-    return _select("* REPLACE (list_filter(entries, lambda one: one.v <> '') AS entries)", listed)
+    return over("* REPLACE (list_filter(entries, lambda one: one.v <> '') AS entries)", listed)
 
 
 _GROUP: Final = re.compile(
@@ -726,7 +738,7 @@ def _captured_entries(stage: PatternParser | RegexpParser, inner: SqlStatement) 
         groups = [one for one in _GROUP.finditer(pattern) if one[0].startswith("(")]
         names = [one[1] or "_" for one in groups]
     columns = ", ".join(f"'group_{at}'" for at, _ in enumerate(names))
-    found = _select(f"*, regexp_extract(line, ?, [{columns}]) AS parsed", inner, values=[pattern])
+    found = over(f"*, regexp_extract(line, ?, [{columns}]) AS parsed", inner, values=[pattern])
     pairs = [
         compose(f"struct_pack(k := {{0}}, v := parsed.group_{at})", _text(name))
         for at, name in enumerate(names)

@@ -100,3 +100,45 @@ def test_a_question_that_is_no_logql_is_refused(place: Deployment) -> None:
         ask("{level=error}")
     with pytest.raises(BadUsage, match="regex does not compile"):
         run_query(place, ask('{} |~ "("'))
+
+
+SUM_BY = [
+    ("sum(count_over_time({}[10s]))", {(): [1.0, 2.0, 3.0, 4.0, 5.0]}),
+    ("sum(count_over_time({}[2s]))", {(): [1.0, 2.0, 2.0, 2.0, 2.0]}),
+    ("sum(count_over_time({}[2s] offset 1s))", {(): [1.0, 2.0, 2.0, 2.0]}),
+    (
+        "sum by (level) (count_over_time({}[10s]))",
+        {(): [1.0, 2.0], (("level", "error"),): [1.0, 2.0, 3.0, 3.0, 3.0]},
+    ),
+    ("sum(rate({}[4s])) * 4", {(): [1.0, 2.0, 3.0, 4.0, 4.0]}),
+    ("sum(bytes_over_time({} |= `plain` [1s]))", {(): [10.0]}),
+    (
+        'max(max_over_time({} | json | unwrap duration(took) | __error__="" [10s]))',
+        {(): [0.25] * 5},
+    ),
+    (
+        'quantile_over_time(0.5, {} | json | unwrap status | __error__="" [10s]) by (path)',
+        {(("path", "/pay"),): [500.0, 350.0, 350.0, 350.0, 350.0]},
+    ),
+    (
+        "sum(count_over_time({} |= `status` [1s])) / sum(count_over_time({} [2s]))",
+        {(): [1.0, 0.5, 0.5]},
+    ),
+    ("topk(1, sum by (level) (count_over_time({}[10s]))) > 2", {(("level", "error"),): [3.0] * 3}),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), SUM_BY)
+def test_series(
+    place: Deployment, text: str, wanted: dict[tuple[tuple[str, str], ...], list[float]]
+) -> None:
+    result = found(place, text, step="1s", to=str(DAY0_NS + 4 * NS_PER_S))
+    series = {
+        tuple(one.labels.items()): [value for _, value in one.points] for one in result.series
+    }
+    assert series == wanted
+
+
+def test_an_error_of_a_line_is_an_error_of_a_metric_query(place: Deployment) -> None:
+    with pytest.raises(BadUsage, match="JSONParserErr"):
+        found(place, "sum by (status) (count_over_time({} | json [10s]))")
