@@ -187,8 +187,8 @@ class QueryEngine:
         try:
             return task.result()
         finally:
-            # A task in a frame of its own error's traceback is a reference cycle, which would keep
-            # everything that the query has read.
+            # An error whose traceback has a frame with the failed task is a reference cycle. It
+            # would keep everything that the query has read.
             del task, done
 
     async def _wait(
