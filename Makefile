@@ -36,9 +36,9 @@ test: setup  ## run the test suite; needs no network after setup. Tests of struc
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture --ignore=tests/deploy -m "not s3 and not long and not clients and not browser and not console and not package"
 
-test-long: setup  ## run the long tests: races, soak, fuzzing; some need the real S3 server
+test-long: setup  ## run the long tests, with more examples of each property: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
-	$(BIN)/python -m pytest $(LONG_PARALLEL) -m long
+	$(BIN)/python -m pytest $(LONG_PARALLEL) --hypothesis-profile=long -m "long or hypothesis"
 
 nightly: setup  ## run every target, or TARGETS="test test-s3", and summarise; WRITE=1 records the results in docs/verification.md
 	$(BIN)/python -m deploy.nightly $(if $(WRITE),--write) $(TARGETS)

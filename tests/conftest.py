@@ -15,6 +15,7 @@ import pytest
 import structlog
 import uvloop
 from hypothesis import settings
+from support.repetitions import times
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from support.store_versitygw import Server
 
 # A slow machine fails no test: speed is measured in benchmarks.
-settings.register_profile("sluice", deadline=None)
+# `make test-long` runs five times as many examples of each property as every other run.
+settings.register_profile("sluice", deadline=None, max_examples=40)
+settings.register_profile("long", deadline=None, max_examples=times(200))
 settings.load_profile("sluice")
 
 # The processes of tests start faster with compiled modules.

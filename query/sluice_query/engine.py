@@ -187,8 +187,8 @@ class QueryEngine:
         try:
             return task.result()
         finally:
-            # An error whose traceback has a frame with the failed task is a reference cycle. It
-            # would keep everything that the query has read.
+            # A task in a frame of the traceback of its error is a reference cycle, which would keep
+            # everything that the query has read.
             del task, done
 
     async def _wait(

@@ -9,6 +9,7 @@ from typing import Any
 from support.constants import command_with_constants
 from support.gateway import CountingStore, TestKey, bodies_under, run, running
 from support.local_deployment import clean_environment
+from support.sluice_process import SluiceProcess
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_protocol.errors import StoreUnavailable
@@ -83,23 +84,19 @@ async def until_accepted(folder: Path, port: int, store: OneAcceptance) -> None:
     )
     away = (*agent, "--gateway", "http://127.0.0.1:1")
     there = (*agent, "--gateway", f"http://127.0.0.1:{port}")
-    sealing = await asyncio.create_subprocess_exec(
-        *away, cwd=folder, env=clean_environment(), **QUIET
-    )
+    sealing = SluiceProcess(away, cwd=folder, env=clean_environment(), **QUIET)
     try:
         await until_sealed(folder / "spool" / "ready")
     finally:
         sealing.kill()
-        await sealing.wait()
-    sending = await asyncio.create_subprocess_exec(
-        *there, cwd=folder, env=clean_environment(), **QUIET
-    )
+        sealing.wait()
+    sending = SluiceProcess(there, cwd=folder, env=clean_environment(), **QUIET)
     try:
         await asyncio.wait_for(store.accepted.wait(), 20)
         await asyncio.sleep(0.5)  # the response, and the high-water mark written after it
     finally:
         sending.kill()
-        await sending.wait()
+        sending.wait()
 
 
 async def until_sealed(ready: Path) -> None:

@@ -1,17 +1,19 @@
 """Reconciler processes that are killed with SIGKILL repeatedly."""
 
 import asyncio
+import subprocess
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from support.constants import command_with_constants
 from support.reconciler_seed import accept, enqueued
+from support.sluice_process import SluiceProcess, run_process
 
 from sluice_store import StoreMode, create_authority, open_store
 
 KILLS = 2
-SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 
 async def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> None:
@@ -25,14 +27,13 @@ async def test_killed_reconcilers_enqueue_every_batch_once(tmp_path: Path) -> No
             await accept(store, seq, agent=f"host-{seq % 3}")
         for _ in range(KILLS):
             before = len(await enqueued(store))
-            process = await asyncio.create_subprocess_exec(*command, *settings, **SILENT)
+            process = SluiceProcess([*command, *settings], **SILENT)
             async with asyncio.timeout(60):
-                while process.returncode is None:
+                while process.poll() is None:
                     if len(await enqueued(store)) > before + 8:
                         process.kill()
-                        await process.wait()
+                        process.wait()
                     await asyncio.sleep(0.01)
-        last = await asyncio.create_subprocess_exec(*command, *settings, **SILENT)
-        assert await last.wait() == 0
+        assert run_process([*command, *settings]).returncode == 0
         counts = Counter(one.identity for one in await enqueued(store))
         assert (len(counts), set(counts.values())) == (60, {1})

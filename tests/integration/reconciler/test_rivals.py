@@ -8,12 +8,14 @@ moto is not such a store (`support.store_conformance`), so no race is run on it.
 
 import asyncio
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.constants import command_with_constants
 from support.reconciler_seed import accept, queued
+from support.sluice_process import SluiceProcess
 from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versitygw
 
 from sluice_protocol.authority import Authority
@@ -24,7 +26,7 @@ from sluice_store import StoreMode, create_authority, open_store
 
 ROUNDS = 25
 AGENTS = ("a", "b", "c", "d")
-SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 CONSTANTS = {
     "pass_interval_s": 0.01,
     "tail_interval_s": 0.02,
@@ -55,9 +57,7 @@ async def race(url: str) -> None:
         ports = (free_port(), free_port())
         environment = {**os.environ, "SLUICE_RECONCILER_SHARE_LANES": "false"}
         rivals = [
-            await asyncio.create_subprocess_exec(
-                *command, "--listen", f"127.0.0.1:{port}", env=environment, **SILENT
-            )
+            SluiceProcess([*command, "--listen", f"127.0.0.1:{port}"], env=environment, **SILENT)
             for port in ports
         ]
         sent: set[Identity] = set()
@@ -70,13 +70,13 @@ async def race(url: str) -> None:
                 await asyncio.sleep(0.1)
             async with asyncio.timeout(120):
                 while set(await queued(store)) != sent:
-                    assert [one.returncode for one in rivals] == [None, None]
+                    assert [one.poll() for one in rivals] == [None, None]
                     await asyncio.sleep(0.1)
         finally:
             for one in rivals:
-                if one.returncode is None:
+                if one.poll() is None:
                     one.terminate()
-            codes = [await one.wait() for one in rivals]
+            codes = [one.wait() for one in rivals]
         assert codes == [0, 0]
         assert set((await queued(store)).values()) == {1}
         for lane in await list_lanes(store, "spark"):

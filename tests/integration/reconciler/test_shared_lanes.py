@@ -1,11 +1,13 @@
 """Reconciler processes that share lanes: each owns some, and another takes over when one dies."""
 
 import asyncio
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from support.constants import command_with_constants
 from support.reconciler_seed import accept, queued
+from support.sluice_process import SluiceProcess
 from support.store_versitygw import free_port
 
 from sluice_protocol.authority import Authority
@@ -19,7 +21,7 @@ from sluice_store.port import ObjectStore
 
 LANES = 4
 AGENTS = tuple(f"host-{number}" for number in range(16))
-SILENT: Any = {"stdout": asyncio.subprocess.DEVNULL, "stderr": asyncio.subprocess.DEVNULL}
+SILENT: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 CONSTANTS = (
     "sluice_reconciler.settings:ReconcilerSettings.pass_interval_s=0.5",
     "sluice_reconciler.settings:ReconcilerSettings.tail_interval_s=0.25",
@@ -38,12 +40,9 @@ async def members(store: ObjectStore) -> dict[str, frozenset[int]]:
     return found
 
 
-async def start(url: str, port: int) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        *command_with_constants(*CONSTANTS),
-        *("reconciler", "--store", url, "--listen", f"127.0.0.1:{port}"),
-        **SILENT,
-    )
+def start(url: str, port: int) -> SluiceProcess:
+    words = ("reconciler", "--store", url, "--listen", f"127.0.0.1:{port}")
+    return SluiceProcess([*command_with_constants(*CONSTANTS), *words], **SILENT)
 
 
 async def shares_of(store: ObjectStore, ports: list[int], sizes: list[int]) -> None:
@@ -77,27 +76,27 @@ async def run(url: str) -> None:
     async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A", lanes=LANES))
         ports = [free_port() for _ in range(3)]
-        running: list[asyncio.subprocess.Process] = []
+        running: list[SluiceProcess] = []
         sent: set[Identity] = set()
         try:
-            running += [await start(url, port) for port in ports[:2]]
+            running += [start(url, port) for port in ports[:2]]
             await shares_of(store, ports[:2], [2, 2])
             await accepted(store, 0, sent)
             await all_queued(store, sent)
 
-            running.append(await start(url, ports[2]))
+            running.append(start(url, ports[2]))
             await accepted(store, 3, sent)
             await shares_of(store, ports, [1, 1, 2])
             running[0].kill()
-            await running[0].wait()
+            running[0].wait()
             await accepted(store, 6, sent)
             await shares_of(store, ports[1:], [2, 2])
             await all_queued(store, sent)
         finally:
             for one in running:
-                if one.returncode is None:
+                if one.poll() is None:
                     one.terminate()
-            codes = [await one.wait() for one in running]
+            codes = [one.wait() for one in running]
         assert codes[1:] == [0, 0]
         assert set((await queued(store)).values()) == {1}
 

@@ -129,4 +129,4 @@ class FileFollowing(RuleBasedStateMachine):
 
 
 TestFollowing = FileFollowing.TestCase
-TestFollowing.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestFollowing.settings = settings(stateful_step_count=30)

@@ -3,7 +3,7 @@
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.agent_formats import Reader, cri, docker, read_whole
 
@@ -33,7 +33,6 @@ FILES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(FILES, st.data())
 def test_cuts_and_kills_change_no_record(lines: list[bytes], data: st.DataObject) -> None:
     content = b"".join(lines)
@@ -56,7 +55,6 @@ def test_cuts_and_kills_change_no_record(lines: list[bytes], data: st.DataObject
     assert sorted(reader.records, key=str) == sorted(expected, key=str)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(PLAIN, max_size=60))
 def test_groups_are_those_of_visiting_every_line(lines: list[bytes]) -> None:
     """Lines that no rule can connect are not visited."""
@@ -70,7 +68,6 @@ def test_groups_are_those_of_visiting_every_line(lines: list[bytes]) -> None:
     assert found.ends.tolist() == [last for _, last in groups + grouping.end()]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_have_a_form_or_none(line: bytes) -> None:
     form_of(line)

@@ -87,7 +87,7 @@ def by_lines(body: bytes) -> DecodedRecords | None:
 
 
 @given(BODIES)
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_arrow_leads_to_the_same_records(body: bytes) -> None:
     try:
         fast = loki_arrow.decode_push(body)
@@ -144,7 +144,7 @@ JSON_LINES = st.lists(
 
 
 @given(st.lists(st.tuples(st.dictionaries(KEYS, TEXTS, max_size=2), JSON_LINES), max_size=3))
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_lines_of_json_are_the_same_as_columns(
     streams: list[tuple[dict[str, str], list[object]]],
 ) -> None:

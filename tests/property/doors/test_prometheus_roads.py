@@ -57,7 +57,7 @@ def by_points(body: bytes) -> RemoteWrite:
 
 
 @given(BODIES)
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_arrow_leads_to_the_same_points(body: bytes) -> None:
     try:
         fast = prometheus_arrow.decode_write(body, received_ns=NOW)

@@ -78,7 +78,6 @@ def read(world: AcceptanceWorld, between: list[list[Step]]) -> Coverage:
     return coverage
 
 
-@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=40), st.lists(st.lists(STEPS, max_size=4), max_size=20))
 def test_an_answer_never_claims_more_than_is_true(
     before: list[Step], between: list[list[Step]]

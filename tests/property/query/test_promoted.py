@@ -11,8 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from support.repetitions import times
 
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table, open_or_create_table
@@ -212,11 +211,14 @@ def is_nothing(found: list[object]) -> bool:
     return found in ([[], []], [[]]) or found == [[(0, None, None)], []]
 
 
-@given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
-def test_any_mix_of_files_gives_the_answers_of_the_maps(engine: QueryEngine, seed: int) -> None:
+@pytest.mark.parametrize("seeds", [8, pytest.param(times(40), marks=pytest.mark.long)])
+def test_any_mix_of_files_gives_the_answers_of_the_maps(engine: QueryEngine, seeds: int) -> None:
     """Values that do not convert, beyond 64 bits, cut bounds and absent keys included."""
-    random = Random(seed)
+    for seed in range(seeds):
+        compare_answers(engine, Random(seed))
+
+
+def compare_answers(engine: QueryEngine, random: Random) -> None:
     with tempfile.TemporaryDirectory() as folder:
         url = f"file://{folder}"
         make_lake(url, random)

@@ -176,6 +176,6 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestRegister = RegisterMachine.TestCase
-TestRegister.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestRegister.settings = settings(max_examples=60, stateful_step_count=30)
 TestLeases = LeaseMachine.TestCase
-TestLeases.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestLeases.settings = settings(stateful_step_count=40)

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
@@ -351,7 +351,6 @@ async def play(seed: int) -> None:
     assert left == {row.number for row in lake.rows if not lake.is_deleted(row)}
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32))
 def test_no_deleted_row_stays_and_no_other_row_goes(seed: int) -> None:
     asyncio.run(play(seed))

@@ -3,7 +3,7 @@ import { command, count, go, html, placeUrl, safe, useCell, useData, useEffect, 
 import { Command, Copy, Empty, Head, NoQueryService, Problem, Loaded, Table, Time, lacksQuery } from "../parts.js";
 import { readLines, readTrace, shownValue } from "../stream.js";
 import { decideKey, isError, listOf, makeTrace, nsOf, shownRows, spanTime } from "../trace_rows.js";
-import { Detail, Lines, Missing, filterText, keyOf } from "./explore.js";
+import { Detail, Lines, Missing, filterText, keyOf, logql } from "./explore.js";
 
 const ROW = 26, AROUND = 10, INDENTS_MAX = 24, LABEL_CHARS = 200;
 const LIMIT = 10_000, LIMIT_MAX = 100_000, LOGS_MAX = 1000, LOGS_AROUND_S = 900, SERVICES_SHOWN = 8, PARTS_SHOWN = 200;
@@ -43,7 +43,7 @@ function Operations() {
     <${Loaded} from=${from}>${(page) => html`<${Missing} summary=${page.summary} />
       <${Table} caption="Operations" columns=${OPERATIONS} rows=${page.operations} empty=${html`<${Empty} title="No spans in the last hour">Send spans with OTLP, or <a href=${spansUrl([])}>search a longer time</a>.<//>`} />
       ${page.more && html`<p class="quiet">There are more operations: the first ${count(page.operations.length)} are shown.</p>`}`}<//>
-    <${Command} text=${command("sluice query", "--from", "1h", "--kind", "spans")} />`;
+    <${Command} text=${command("sluice query", "--since", "1h", "--kind", "spans")} />`;
 }
 
 // --- the waterfall ---
@@ -228,7 +228,7 @@ function One({ id, query }) {
   const wanted = new URLSearchParams({ limit: query.get("limit") ?? String(LIMIT) });
   for (const name of ["from", "to"]) if (query.get(name)) wanted.set(name, query.get(name));
   const from = useData(`v1/traces/${encodeURIComponent(id)}?${wanted}`, 0, readTrace);
-  const text = command("sluice query", "--kind", "spans", "--from", query.get("from") ?? "30d", "--filter", filterText("trace_id", "=", id));
+  const text = command("sluice query", logql([filterText("trace_id", "=", id)]), "--kind", "spans", "--since", query.get("from") ?? "30d");
   if (lacksQuery(from.problem)) return html`<${Head} title="Trace" /><${NoQueryService} />`;
   const unknown = from.problem?.status === 404;
   return html`<p><a href="#trace">← All traces</a></p><${Head} title="Trace" tools=${html`<${Copy} text=${location.href} label="Copy link" /><button type="button" onClick=${from.reload}>Read again</button>`}><code>${short(id)}</code><//>
