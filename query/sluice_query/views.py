@@ -381,7 +381,7 @@ def _field_count(field: RecordField, count: int, distinct: int | None) -> FieldC
     return FieldCount(field=field.name, count=count, distinct=distinct)
 
 
-class Metric(msgspec.Struct, frozen=True, kw_only=True):
+class ListedMetric(msgspec.Struct, frozen=True, kw_only=True):
     """One metric.
 
     Attributes:
@@ -409,7 +409,7 @@ class MetricListResult(ViewResult, frozen=True, kw_only=True):
         more: Whether there are more names than are listed.
     """
 
-    metrics: tuple[Metric, ...] = ()
+    metrics: tuple[ListedMetric, ...] = ()
     records: int = 0
     sampled: bool = False
     more: bool = False
@@ -462,7 +462,7 @@ def make_metrics(
         bases = (name.removesuffix(end) for end in _PARTS if name.endswith(end))
         _, unit, about = next((stated[one] for one in bases if one in stated), (None,) * 3)
         metrics.append(
-            Metric(
+            ListedMetric(
                 name=name,
                 type=_TYPES[kind],
                 unit=unit or "",

@@ -36,7 +36,7 @@ _Result = TypeVar("_Result")
 Given = Mapping[str, Sequence[str]]
 """The values of each parameter of a query."""
 Ask = Callable[[str, Given], Awaitable[list[bytes]]]
-"""Asks one question: the end of a route of the query service, and its parameters."""
+"""Sends one question: the end of a route of the query service, and its parameters."""
 
 _PARSERS: Final = {
     "query": parse_query,
@@ -112,7 +112,7 @@ def run_questions(
     settings: QuerySettings,
     work: Callable[[Ask], Awaitable[_Result]],
 ) -> _Result:
-    """Run work that asks questions about a store."""
+    """Run work that sends questions about a store."""
     service = None
     if spool is None and settings == QuerySettings():
         service = _service_of(store)

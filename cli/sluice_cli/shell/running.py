@@ -56,7 +56,7 @@ def find_running() -> list[RunningDeployment]:
             )
             started = _started(one.pid)
             runs = path.stat().st_uid == os.getuid() and started == state["started"] != ""
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             runs = False
         if runs:
             found.insert(0, one)

@@ -73,7 +73,7 @@ def test_an_operator_promotes_an_attribute_and_every_answer_stays(tmp_path: Path
         '{http_status!="500"}': 7,
         '{http_status="x"}': 1,
         '{http_status="7"}': 0,
-        "{} | http_status >= 500": 5,  # a text that is no number is kept, and says so
+        "{} | http_status >= 500": 5,  # a text that is no number is kept, with an error
         '{} | http_status >= 500 | __error__=""': 4,
         '{http_status!=""}': 7,
         '{http_status=""}': 3,

@@ -170,6 +170,15 @@ def test_records_over_time_are_those_of_the_service(service: str, place: Deploym
     assert shown == served
 
 
+def test_a_metric_query_has_series(place: Deployment) -> None:
+    done = _query(place, *SPAN, 'sum by (k) (count_over_time({} |= "ir" [1h]))', "--step", "1h")
+    found = sorted(line.split()[1:] for line in done.stdout.splitlines())
+    assert found == [["-", "1.0"], ["k=v", "1.0"]]
+    assert done.stderr.startswith("2 series; read 1 segments")
+    drawn = _query(place, *SPAN, "rate({}[1h])", "--step", "1h", "--plot").stdout
+    assert "rate({}[1h])" in drawn
+
+
 def test_a_running_service_is_asked_instead_of_the_store(
     service: str, place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
