@@ -201,8 +201,8 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "OperationId": ("AppRoleName",),
     "start_time": ("response_flags",),
 }
-"""Keys that count only in records with all of these keys: alone they may be anything. They belong to
-Bunyan and pino, Google Cloud, Azure and Envoy.
+"""Keys that count only in records with all of these keys: alone they may be anything. They belong
+to Bunyan and pino, Google Cloud, Azure and Envoy.
 """
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
