@@ -36,6 +36,7 @@ from sluice_query.logql.expressions import (
     Matcher,
     MatchOperator,
     PatternParser,
+    Placeholder,
     RegexpParser,
     Stage,
     Template,
@@ -68,8 +69,8 @@ def with_filter(stage: LabelFilter, inner: SqlStatement) -> SqlStatement:
     """Return the select of the records that pass a filter of labels."""
     found = inner
     for one in _divided(stage):
-        assert isinstance(one, LabelFilter)
-        found = _filtered(one.condition, found)
+        if isinstance(one, LabelFilter):
+            found = _filtered(one.condition, found)
     return found
 
 
@@ -247,10 +248,10 @@ def condition_names(condition: LabelCondition) -> frozenset[str]:
 
 
 def _template_names(template: Template) -> set[str]:
-    return {one.name for one in template if not isinstance(one, Literal)}
+    return {one.name for one in template if isinstance(one, Placeholder)}
 
 
-def _needed(stage: Stage, after: Wanted) -> Wanted:
+def _needed(stage: Stage, after: Wanted) -> Wanted:  # noqa: C901, PLR0911 - a case for each form
     """Return the labels that a stage needs so that later ones have theirs."""
     if after is None:
         return None
@@ -345,7 +346,9 @@ def _value(name: str) -> SqlStatement:
     return SqlStatement("coalesce(labels[?], '')", (name,))
 
 
-def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) -> SqlStatement:
+def _stage_sql(  # noqa: PLR0911 - a case for each form
+    stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind
+) -> SqlStatement:
     match stage:
         case LineFilter():
             return over("*", inner, where=line_condition(stage, "line"))
@@ -362,26 +365,34 @@ def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) ->
             line = _filled(stage.template, kind)
             return over(f"* REPLACE ({line.text} AS line)", inner, values=line.values)
         case LabelFormat():
-            found = inner
-            for change in stage.changes:
-                if isinstance(change, LabelRename):
-                    changed = compose(
-                        "CASE WHEN labels[{0}] IS NULL THEN labels ELSE map_concat(map_from_entries("
-                        "list_filter(map_entries(labels), lambda one: one.key <> {0})),"
-                        " MAP {{1}: labels[{0}]}) END".replace("{{1}", "{ {1}"),
-                        _text(change.source),
-                        _text(change.target),
-                    )
-                else:
-                    changed = compose(
-                        "map_concat(labels, MAP { {0}: {1}})",
-                        _text(change.target),
-                        _filled(change.template, kind),
-                    )
-                found = over(f"* REPLACE ({changed.text} AS labels)", found, values=changed.values)
-            return found
+            return _formatted(stage, inner, kind)
         case _:
             assert_never(stage)
+
+
+def _formatted(stage: LabelFormat, inner: SqlStatement, kind: Kind) -> SqlStatement:
+    """Return the select in which labels change, one after the other."""
+    found = inner
+    for change in stage.changes:
+        if isinstance(change, LabelRename):
+            source, target = _text(change.source), _text(change.target)
+            others = (
+                "map_from_entries(list_filter(map_entries(labels), lambda one: one.key <> {0}))"
+            )
+            changed = compose(
+                f"CASE WHEN labels[{{0}}] IS NULL THEN labels ELSE map_concat({others},"
+                " map_from_entries([struct_pack(k := {1}, v := labels[{0}])])) END",
+                source,
+                target,
+            )
+        else:
+            changed = compose(
+                "map_concat(labels, map_from_entries([struct_pack(k := {0}, v := {1})]))",
+                _text(change.target),
+                _filled(change.template, kind),
+            )
+        found = over(f"* REPLACE ({changed.text} AS labels)", found, values=changed.values)
+    return found
 
 
 def _filled(template: Template, kind: Kind) -> SqlStatement:
@@ -417,7 +428,11 @@ def _reduced(stage: Drop | Keep, inner: SqlStatement, *, keeps: bool) -> SqlStat
     return over(f"* REPLACE (map_from_entries({text}) AS labels)", inner, values=chosen.values)
 
 
-_IS_DURATION: Final = "regexp_full_match({0}, '[+-]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|[+-]?0')"
+_IS_NUMBER: Final = f"regexp_full_match({{0}}, '{NUMBER_PATTERN}')"
+_IS_DURATION: Final = (
+    "regexp_full_match({0}, '[+-]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+"
+    "|[+-]?0')"
+)
 _DURATION_NS: Final = (
     "CASE WHEN starts_with({0}, '-') THEN -1 ELSE 1 END * coalesce(list_sum(list_transform("
     "regexp_extract_all({0}, '[0-9.]+[a-zµμ]+'), lambda one:"
@@ -437,8 +452,11 @@ _SIZE: Final = (
 def number_of(text: str, unit: Unit) -> str:
     """Return the number that a text is, in ns for a duration; NULL for another text."""
     if unit is Unit.NUMBER:
-        return f"CASE WHEN regexp_full_match({text}, '{NUMBER_PATTERN}') THEN TRY_CAST({text} AS DOUBLE) END"
-    is_one, number = (_IS_DURATION, _DURATION_NS) if unit is Unit.DURATION else (_IS_SIZE, _SIZE)
+        is_one, number = _IS_NUMBER, "TRY_CAST({0} AS DOUBLE)"
+    elif unit is Unit.DURATION:
+        is_one, number = _IS_DURATION, _DURATION_NS
+    else:
+        is_one, number = _IS_SIZE, _SIZE
     return f"CASE WHEN {is_one} THEN {number} END".replace("{0}", text)
 
 
@@ -530,7 +548,8 @@ def _parsed(
     wanted: Wanted,
 ) -> SqlStatement:
     """Return the select in which the labels of a parser are added."""
-    names = None
+    names: list[str] | None = None
+    error: tuple[str, str, str] | None = None
     if wanted is not None:
         names = sorted((wanted | {one.removesuffix(_SUFFIX) for one in wanted}) - ERRORS)
     match stage:
@@ -542,7 +561,6 @@ def _parsed(
             error = ("parsed IS NULL", "LogfmtParserErr", "the line is not logfmt")
         case PatternParser() | RegexpParser():
             listed = _captured_entries(stage, inner)
-            error = None
         case _:
             assert_never(stage)
     if names is not None and not isinstance(stage, JsonParser):
@@ -639,7 +657,7 @@ def _listed(
     return over(
         f"*{excluded}, list_filter([{text}], lambda one: one.v <> '') AS entries",
         inner,
-        values=[value for one in pairs for value in one.values],  # type: ignore[misc]
+        values=[value for one in pairs for value in one.values],
     )
 
 
@@ -753,7 +771,8 @@ def _capturing(text: str) -> tuple[str, list[str]]:
     A capture ends at the first occurrence of the text after it; if there is none, it is the rest of
     the line, and the captures after it are not set.
     """
-    pattern, names, closed = "^", [], ""
+    pattern, closed = "^", ""
+    names: list[str] = []
     for part in parse_line_pattern(text):
         if isinstance(part, str):
             pattern += _quoted(part) if not names else f"(?:{_quoted(part)}"

@@ -78,13 +78,15 @@ def matcher(random: Random) -> str:
 def stage(random: Random) -> str:
     texts = [quoted(one) for one in random.sample(("pay", "status", "GET", "", "é", "5"), 2)]
     names = random.sample(NAMES[:-1], 3)
+    pattern = random.choice(("G.T", "5", "(pay|x)$", "^{"))
+    of_line = random.choice(("<_>status<_>", "{<_>}", "<_>pay<_>"))
     return random.choice(
         (
             *(random.choice(PARSERS) for _ in range(4)),
             *(f"| {condition(random)}" for _ in range(3)),
             f"{random.choice(('|=', '!='))} {random.choice((texts[0], ' or '.join(texts)))}",
-            f"{random.choice(('|~', '!~'))} {quoted(random.choice(('G.T', '5', '(pay|x)$', '^{')))}",
-            f"{random.choice(('|>', '!>'))} {quoted(random.choice(('<_>status<_>', '{<_>}', '<_>pay<_>')))}",
+            f"{random.choice(('|~', '!~'))} {quoted(pattern)}",
+            f"{random.choice(('|>', '!>'))} {quoted(of_line)}",
             f"| drop {names[0]}, {matcher(random)}",
             "| drop __error__, __error_details__",
             f"| keep {names[0]}, {names[1]}, {matcher(random)}",
@@ -110,7 +112,7 @@ def metric_query(random: Random, depth: int = 0) -> str:
         by = f" {grouping}" if random.random() < 0.7 else ""
         return f"{function}{by} ({given}{metric_query(random, depth + 1)})"
     if depth < 2 and kind < 0.65:
-        operator = random.choice("+ - * / > <= != ==".split())
+        operator = random.choice(("+", "-", "*", "/", ">", "<=", "!=", "=="))
         other = random.choice(("2", "0.5", metric_query(random, depth + 1)))
         return f"({metric_query(random, depth + 1)} {operator} {other})"
     ranged = f"[{random.choice((1, 2, 3, 7))}s] {random.choice(('', '', 'offset 2s'))}"
