@@ -243,7 +243,7 @@ def _comparisons(condition: LabelCondition) -> Iterable[Comparison]:
 def condition_names(condition: LabelCondition) -> frozenset[str]:
     """Return the labels that a condition is about."""
     compared = list(_comparisons(condition))
-    names = {one.name for one in [*compared, *_matchers(condition)]}
+    names = {one.name for one in compared} | {one.name for one in _matchers(condition)}
     return frozenset(names | {ERROR} if compared else names)
 
 
