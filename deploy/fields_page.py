@@ -7,11 +7,11 @@ from typing import Final
 from deploy.page_sections import markdown_table
 from sluice_protocol.fields import KINDS, LOGS
 from sluice_protocol.meaning import (
+    BESIDE,
     BODY_KEYS,
     CONTEXTS,
     DERIVED_KEYS,
-    LOGGER_NAME,
-    LOGGER_NAME_WITH,
+    IMPLIED_SEVERITIES,
     NAMES,
     OBSERVED_KEY,
     RULE,
@@ -88,8 +88,11 @@ log is found with the spans of its trace by `trace_id`.
 
 """
 _AFTER: Final = """
-If no key states the service of a log record that has {beside}, its `{name}` counts, as Bunyan and
-pino write it. A key inside `CONTEXT` counts inside any of the objects {contexts}.
+A few keys may be anything unless others are next to them, so they count only with these, also as a
+time:
+
+{beside}
+A key inside `CONTEXT` counts inside any of the objects {contexts}.
 """
 _LEVELS: Final = """
 ## Levels
@@ -98,6 +101,10 @@ The first of these keys with a text counts, in the attributes of the record and 
 of its batch; a severity number of the protocol (OTLP, syslog) counts before them. `level` is
 `trace`, `debug`, `info`, `warn`, `error` or `fatal`. An unknown level is shown as it was sent, in
 lower case, and its severity is empty.
+
+"""
+_IMPLIED: Final = """
+A record with none of these keys has a level if it has all of:
 
 """
 _NUMBERS: Final = """
@@ -120,9 +127,12 @@ def render_fields() -> str:
         markdown_table(("sender", "time", "body"), _sent()),
     ]
     parts += [_TIMES, _DERIVED, markdown_table(("field", "keys", "kinds"), _derived())]
-    beside = " and ".join(f"`{one}`" for one in LOGGER_NAME_WITH)
-    parts += [_AFTER.format(beside=beside, name=LOGGER_NAME, contexts=_keys(CONTEXTS))]
-    parts += [_LEVELS, markdown_table(("key", "numbers", "sent by"), _severity_keys())]
+    beside = ((f"`{key}`", _keys(others)) for key, others in BESIDE.items())
+    table = markdown_table(("key", "only with"), beside)
+    parts += [_AFTER.format(beside=table, contexts=_keys(CONTEXTS))]
+    heads = ("key", "only with", "numbers", "sent by")
+    parts += [_LEVELS, markdown_table(heads, _severity_keys()), _IMPLIED]
+    parts += [markdown_table(("keys", "level", "sent by"), _implied())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
     return "".join(parts)
@@ -158,7 +168,12 @@ def _kinds_with(name: str) -> str:
 
 def _severity_keys() -> Iterator[tuple[str, ...]]:
     for one in SEVERITY_KEYS:
-        yield f"`{one.name}`", one.scale.value, one.sender
+        yield f"`{one.name}`", _keys(one.beside), one.scale.value, one.sender
+
+
+def _implied() -> Iterator[tuple[str, ...]]:
+    for one in IMPLIED_SEVERITIES:
+        yield _keys(one.keys), level_of(one.severity), one.sender
 
 
 def _names() -> Iterator[tuple[str, ...]]:
@@ -175,7 +190,12 @@ _NUMBERS_SHOWN: Final = {
     Scale.SYSLOG: (7, 6, 5, 4, 3, 2, 1, 0),
     Scale.OTEL: (1, 5, 9, 13, 17, 21),
     Scale.PYTHON: (5, 10, 20, 30, 40, 50),
-    Scale.MIXED: (7, 6, 4, 3, 0, 9, 13, 17, 21),
+    Scale.MIXED: (7, 6, 4, 3, 0, 9, 13, 17, 21, 100, 200, 300, 400, 500, 600, 700, 800),
+    Scale.GOOGLE: (0, 100, 200, 300, 400, 500, 600, 700, 800),
+    Scale.WINDOWS: (5, 4, 3, 2, 1, 0),
+    Scale.DOTNET: (0, 1, 2, 3, 4, 5),
+    Scale.INSIGHTS: (0, 1, 2, 3, 4),
+    Scale.VERBOSITY: (0, 3, 4, 10),
 }
 
 

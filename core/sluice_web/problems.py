@@ -337,7 +337,10 @@ def while_connected(handler: Handler) -> Handler:
             raise
         if task.cancelled() or (is_gone(request) and task.exception() is not None):
             return disconnected(request)
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            del task  # an error's traceback would keep it, and it the error
 
     return run
 

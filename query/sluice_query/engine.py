@@ -184,7 +184,12 @@ class QueryEngine:
         if not done:
             await self._stop(task)
             raise QueryTimedOut(self._settings.time_s_max)
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            # A task in a frame of its own error's traceback is a reference cycle, which would keep
+            # everything that the query has read.
+            del task, done
 
     async def _wait(
         self, task: asyncio.Task[_Result], left_s: float

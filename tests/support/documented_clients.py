@@ -126,7 +126,7 @@ def filebeat(run: PageRun, block: Block) -> None:
     wrap(run, "filebeat", f'exec {needs(BIN / "filebeat")} --path.home {run.folder} "$@"')
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", f"log.file.path={path}", feed=path)
+    run.wait_found(LINE, "-q", LINE, f'{{log_file_path="{path}"}}', feed=path)
 
 
 def telegraf(run: PageRun, block: Block) -> None:
@@ -162,7 +162,7 @@ def rsyslog(run: PageRun, block: Block) -> None:
     (run.folder / "var" / "spool" / "rsyslog").mkdir(parents=True)
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "tag=shop:", feed=path)
+    run.wait_found(LINE, "-q", LINE, '{tag="shop:"}', feed=path)
 
 
 def syslog_ng(run: PageRun, block: Block) -> None:
@@ -213,7 +213,7 @@ def collectd(run: PageRun, block: Block) -> None:
             control.sendall(command)
             assert answers.readline().startswith(b"0 ")
             time.sleep(1.0)  # a thread writes the value later
-    run.wait_found("documented", "--attribute", "plugin=documented", "--json")
+    run.wait_found("documented", '{plugin="documented"}', "--json")
 
 
 def python_library(name: str) -> BlockRunner:
@@ -252,7 +252,7 @@ def promtail(run: PageRun, block: Block) -> None:
     (run.folder / "run").mkdir()
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop", feed=path)
+    run.wait_found(LINE, "-q", LINE, '{app="shop"}', feed=path)
 
 
 def opentelemetry_node(run: PageRun, block: Block) -> None:
@@ -268,7 +268,7 @@ def pino_loki(run: PageRun, block: Block) -> None:
     line = json.dumps({"level": 30, "time": time.time_ns() // 10**6, "msg": LINE})
     (run.folder / "app.js").write_text(f"console.log({json.dumps(line)})\n")
     run.shell(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop")
+    run.wait_found(LINE, "-q", LINE, '{app="shop"}')
 
 
 def agent(run: PageRun, block: Block) -> None:

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from support.builders import make_identity
 from support.constants import command_with_flags, settings_with
 from support.local_deployment import clean_environment
+from support.sluice_process import SluiceProcess
 from yarl import URL
 
 from sluice_agent.sending.signing_key import SigningKey
@@ -357,11 +358,11 @@ def start_gateways(
         *("--store", store_url, "--listen", "127.0.0.1:0", "--principals", str(principals)),
         *options,
     ]
-    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    started: list[tuple[SluiceProcess, Path]] = []
     for _ in range(count):
         log = directory / f"gateway-{time.monotonic_ns()}.log"
         with log.open("wb") as out:
-            process = subprocess.Popen(
+            process = SluiceProcess(
                 command, stderr=out, stdout=out, cwd=directory, env=clean_environment()
             )
         started.append((process, log))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from support.sluice_process import run_process
 
 PORTS = ("gateway", "otlp_grpc", "forward", "reconciler", "query", "console")
 START_S = 120.0
@@ -28,15 +29,8 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 def run_sluice(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command in a separate process, with no settings in the environment but these."""
-    return subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *words],
-        cwd=folder,
-        env=clean_environment(**env),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    command = [sys.executable, "-m", "sluice_cli", *words]
+    return run_process(command, cwd=folder, env=clean_environment(**env), text=True)
 
 
 def free_ports(*more: str) -> list[str]:

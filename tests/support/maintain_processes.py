@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from support.constants import command_with_constants
+from support.sluice_process import run_process
 
 from sluice_maintain.scheduler import Situation
 from sluice_maintain.settings import MaintainSettings, TaskPolicy
@@ -80,14 +81,8 @@ class MaintenanceProcesses:
         (self.folder / "sluice.toml").write_text(f'store = "file://{self.root}"\n{self.settings}')
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "sluice_cli", *arguments],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
+        command = [sys.executable, "-m", "sluice_cli", *arguments]
+        return run_process(command, cwd=self.folder, text=True, timeout=WAIT_S)
 
     def start(self) -> subprocess.Popen[bytes]:
         path = self.folder / f"output-{len(self.started)}"

@@ -31,6 +31,7 @@ from support.local_deployment import (
     run_sluice,
     running,
 )
+from support.sluice_process import SluiceProcess
 from support.store_versitygw import CREDENTIALS
 from yarl import URL
 
@@ -229,7 +230,7 @@ def fleet(folder: Path, *options: str, ingests: bool = False) -> Iterator[Fleet]
         log = folder / "app.log"
         log.touch()
         with (folder / "agent.err").open("wb") as errors:
-            agent = subprocess.Popen(
+            agent = SluiceProcess(
                 [
                     *(sys.executable, "-m", "sluice_cli", "agent", "run"),
                     *("--gateway", f"http://{up.state['addresses']['gateway']}"),

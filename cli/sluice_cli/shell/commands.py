@@ -23,6 +23,8 @@ COMMANDS: Final = {
     "frame": ("sluice_cli.frame:app", "Make frames from NDJSON, and inspect them."),
     "spark": ("sluice_cli.spark:app", "Run the Spark jobs of the lake."),
     "query": ("sluice_cli.query:app", "Search records by time, text and agent."),
+    "fields": ("sluice_cli.fields:fields", "List the fields of records, or the values of one."),
+    "metrics": ("sluice_cli.metrics:metrics", "List metrics, or plot one."),
     "console": ("sluice_cli.console:console", "Serve the web console."),
     "batches": ("sluice_cli.batches:batches", "List accepted batches."),
     "gaps": ("sluice_cli.gaps:gaps", "List missing sequence numbers by agent."),

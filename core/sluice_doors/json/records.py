@@ -12,7 +12,7 @@ the gateway, so only objects with an error do.
 events of Splunk, and the JSON inside records of Firehose.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC
@@ -37,7 +37,7 @@ from sluice_doors.json.values import Unread
 from sluice_doors.rows import repaired_log
 from sluice_protocol.columns import U8, AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
+from sluice_protocol.meaning import BESIDE, BODY_KEYS, TEMPLATE_TIME, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
 from sluice_protocol.times import TS_END, read_number, read_time
 from sluice_protocol.units import NS_PER_S
@@ -69,6 +69,10 @@ class RecordFields:
         """The key whose value is one text, also if it is an object."""
         return self.message[0]
 
+    def may_be_time(self, key: str, found: Container[str]) -> bool:
+        """Return whether a key of an object may have its time: named, or with its companions."""
+        return key in self.time and (len(self.time) == 1 or _counts(key, found))
+
     def time_of(
         self, found: Mapping[str, object], received_ns: int | None
     ) -> tuple[str, int | None]:
@@ -84,7 +88,7 @@ class RecordFields:
         wrong = ""
         for key in self.time:
             stated = found.get(key)
-            if stated is None:
+            if stated is None or not _counts(key, found):
                 continue
             ts_ns = parse_time(stated, received_ns)
             if ts_ns is not None and key == _SECONDS:
@@ -121,11 +125,18 @@ def _with_rest(ts_ns: int, found: Mapping[str, object]) -> int | None:
     return ts_ns if ts_ns < TS_END else None
 
 
+def _counts(key: str, found: Container[str]) -> bool:
+    """Return whether the keys that a key needs next to it are present."""
+    return key not in BESIDE or all(one in found for one in BESIDE[key])
+
+
 _UTC_ENDS: Final = ("Z", "z", "+00:00")
 
 
-def shows_all(stated: object) -> bool:
-    """Return whether the time shows what was sent: a number, or RFC 3339 in UTC."""
+def shows_all(key: str, stated: object) -> bool:
+    """Return whether the time shows what was sent under a key: a number, or RFC 3339 in UTC."""
+    if key == TEMPLATE_TIME:
+        return False
     return type(stated) is not str or (stated.endswith(_UTC_ENDS) and stated[10:11] in ("T", "t"))
 
 
@@ -144,12 +155,12 @@ def record_of(
     body = message if isinstance(message, str) else "" if message is None else json_text(message)
     key, ts_ns = fields.time_of(flat, fields.received_ns or None)
     wrong = flat.pop(key) if key and ts_ns is None else None
-    if ts_ns is not None and shows_all(flat[key]):
+    if ts_ns is not None and shows_all(key, flat[key]):
         del flat[key]
     attributes = {
         name or EMPTY_KEY: value if type(value) is str else typed_text(value)
         for name, value in flat.items()
-        if value is not None or name not in fields.time
+        if value is not None or not fields.may_be_time(name, flat)
     }
     after: dict[str, int] = {}
     if wrong is not None:
@@ -251,7 +262,7 @@ class _Shape:
     __slots__ = ("_timed", "body", "is_unsure", "names", "others", "values", "when")
 
     def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
-        times = [key for key in fields.time if key in keys]
+        times = [key for key in fields.time if key in keys and fields.may_be_time(key, keys)]
         bodies = [key for key in fields.message if key in keys]
         self.when = times[0] if times else _NO_KEY
         self.body = bodies[0] if bodies else _NO_KEY
@@ -351,7 +362,8 @@ class _Built:
         for at in [
             at
             for at, (shape, value, ts_ns) in found
-            if shape.is_unsure or (value is not None and (ts_ns is None or not shows_all(value)))
+            if shape.is_unsure
+            or (value is not None and (ts_ns is None or not shows_all(shape.when, value)))
         ]:
             self._check_time(at, objects[at])
 
@@ -380,7 +392,7 @@ class _Built:
         has_null = None in map(found.get, shape.others)  # null is no time, and no attribute
         if self._times[place] is None or key != shape.when or has_null:
             self._odd.add(place)
-        elif not shows_all(found[key]):
+        elif not shows_all(key, found[key]):
             shape = self._shapes[place] = shape.with_time()
             self._parts[place] = shape.values(found)
 

@@ -1,4 +1,5 @@
 """LogQL, the language of questions about records.
 
-`expressions.py` has a question as a value; `grammar.py` parses the text of one.
+`expressions.py` has a question as a value. `grammar.py` parses its text, with `lexer.py` for the
+words, `quoted.py` for the languages inside of quoted texts, and `mistakes.py` for what is refused.
 """

@@ -10,6 +10,7 @@ import pytest
 from support.agent_gateway import GatewayDouble, Scripted, Seen, same_bytes
 from support.constants import command_with_constants
 from support.repetitions import times
+from support.sluice_process import SluiceProcess, run_process
 
 
 class Writer:
@@ -66,7 +67,7 @@ def run(seed: int, runs: int, folder: Path) -> None:
         ]  # fmt: skip
         for _ in range(runs):
             _one_run(command, writer, (first, second), rng)
-        subprocess.run([*command, "--once"], check=True, capture_output=True, timeout=60)
+        assert run_process([*command, "--once"]).returncode == 0
         assert same_bytes(first.seen + second.seen)
         assert first.problems == second.problems == []
         assert Counter(first.bodies()) == Counter(writer.lines)
@@ -78,7 +79,7 @@ def _one_run(
     """Start an agent, give it input, and kill it at a random time."""
     writer.write()
     seen = sum(len(gateway.seen) for gateway in gateways)
-    agent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    agent = SluiceProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until = time.monotonic() + 20
         while sum(len(g.seen) for g in gateways) == seen and time.monotonic() < until:

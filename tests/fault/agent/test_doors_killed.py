@@ -18,6 +18,7 @@ import pytest
 from support.agent_gateway import GatewayDouble
 from support.constants import command_with_constants
 from support.repetitions import times
+from support.sluice_process import SluiceProcess
 from support.store_versitygw import free_port
 
 TIME_NS = 1_790_000_000_000_000_000
@@ -158,7 +159,7 @@ def run(door: str, seed: int, kills: int, folder: Path) -> None:
         sender.start()
         for _ in range(kills):
             before = len(sender.accepted)
-            agent = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            agent = SluiceProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             until = time.monotonic() + 30
             while len(sender.accepted) == before and sender.is_alive() and time.monotonic() < until:
                 assert agent.poll() is None
@@ -166,9 +167,7 @@ def run(door: str, seed: int, kills: int, folder: Path) -> None:
             time.sleep(rng.random() * 0.3)
             agent.kill()
             agent.wait()
-        with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as agent:
+        with SluiceProcess(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as agent:
             sender.join(REPEATED_S)
             assert not sender.is_alive()
             until = time.monotonic() + 30
@@ -187,7 +186,7 @@ def test_a_request_whose_answer_is_lost_by_a_kill_is_stored_once(tmp_path: Path,
     sender = SENDERS[door][0](port, 1)
     with GatewayDouble() as gateway:
         for url in ("http://127.0.0.1:9", gateway.url, gateway.url):
-            with subprocess.Popen(
+            with SluiceProcess(
                 command_of(door, port, url, tmp_path),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from support.agent_gateway import GatewayDouble
 from support.constants import command_with_constants
 from support.journalctl import entry, write_journalctl
 from support.repetitions import times
+from support.sluice_process import SluiceProcess
 
 CONSTANTS = (
     "sluice_agent.settings:AgentSettings.batch_age_s=0.02",
@@ -101,7 +102,7 @@ def _one_run(
     """Start an agent, give it input, and kill it at a random time."""
     writer.write()
     seen = len(gateway.seen)
-    agent = subprocess.Popen(
+    agent = SluiceProcess(
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:

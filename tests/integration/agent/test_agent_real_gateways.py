@@ -16,6 +16,7 @@ from support import commands
 from support.constants import command_with_constants
 from support.gateway import bodies_under, start_gateway
 from support.local_deployment import clean_environment
+from support.sluice_process import SluiceProcess, run_process
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_protocol.frame import FRAME_VERSION, decode_frame
@@ -28,10 +29,7 @@ SLUICE_OF_LINES = command_with_constants("sluice_agent.settings:AgentSettings.ba
 
 
 def sluice(*args: str, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        args,
-        cwd=cwd, env=clean_environment(), capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    return run_process(args, cwd=cwd, env=clean_environment())
 
 
 def accepted_lines(store: str) -> list[bytes]:
@@ -93,7 +91,7 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
     try:
         for run in range(runs):
             write(run)
-            agent = subprocess.Popen(
+            agent = SluiceProcess(
                 command(),
                 cwd=tmp_path, env=clean_environment(),
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -154,7 +152,7 @@ def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Pat
 
 def _run_until(command: list[str], is_met: Callable[[], bool], *, cwd: Path) -> None:
     """Run an agent until a condition is met, then kill it."""
-    agent = subprocess.Popen(
+    agent = SluiceProcess(
         command,
         cwd=cwd, env=clean_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip

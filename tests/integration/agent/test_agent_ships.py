@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from support.agent_gateway import GatewayDouble, Scripted, answers, same_bytes
 from support.constants import command_with_constants
 from support.gateway import OpensslKey
+from support.sluice_process import SluiceProcess
 
 from sluice_agent.sending.signing_key import make_key
 from sluice_agent.settings import AgentSettings
@@ -201,7 +202,7 @@ def test_sigterm_ends_within_the_drain_time(tmp_path: Path) -> None:
         "--spool", str(tmp_path / "s"), "--paths", str(tmp_path / "app.log"),
         "--json", *ARGS,
     )  # fmt: skip
-    agent = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    agent = SluiceProcess(args, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 20
     while not list((tmp_path / "s").glob("ready/*.batch")) and time.monotonic() < until:
         time.sleep(0.02)
@@ -219,7 +220,7 @@ def test_a_full_spool_blocks_the_pipe_until_sigterm(tmp_path: Path) -> None:
         "--spool", str(tmp_path / "s"), "--spool-bytes", str(20 << 20),
         "--json",
     )  # fmt: skip
-    agent = subprocess.Popen(
+    agent = SluiceProcess(
         args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     assert agent.stdin is not None

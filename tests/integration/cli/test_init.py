@@ -1,13 +1,13 @@
 """`sluice init` on a bucket of another region."""
 
 import os
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from support.sluice_process import run_process
 
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
 MALFORMED = (
@@ -57,13 +57,7 @@ def server() -> Iterator[str]:
 )
 def test_a_wrong_region_is_named(server: str, prefix: str, named: str) -> None:
     url = f"s3://bucket/{prefix}?endpoint={server}&region=us-west-2"
-    done = subprocess.run(
-        (sys.executable, "-m", "sluice_cli", "init", "--store", url),
-        env={**os.environ, **CREDENTIALS},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = (sys.executable, "-m", "sluice_cli", "init", "--store", url)
+    done = run_process(command, env={**os.environ, **CREDENTIALS}, text=True)
     assert done.returncode != 0
     assert named in done.stderr

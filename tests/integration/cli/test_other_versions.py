@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import zstandard
 from support.commands import sluice
 from support.local_deployment import clean_environment
 from support.reconciler_seed import accept_logs
+from support.sluice_process import run_process
 
 from sluice_agent.spool.format import (
     FORMAT_VERSION,
@@ -278,15 +278,8 @@ def test_a_command_reports_a_store_of_another_version(
 )
 def test_a_service_reports_it_and_ends(other_authority: tuple[Path, int], command: str) -> None:
     folder, version = other_authority
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *command.split()],
-        cwd=folder,
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    words = [sys.executable, "-m", "sluice_cli", *command.split()]
+    done = run_process(words, cwd=folder, env=clean_environment(), text=True)
     assert done.returncode == 1
     sentence = describe_version(AUTHORITY.what, version, AUTHORITY.known)
     assert sentence in done.stderr.splitlines()[-1]

@@ -33,6 +33,7 @@ from support.local_deployment import clean_environment
 from support.query_lake import bodies, make_query, run_query
 from support.repetitions import times
 from support.simloop import seeds
+from support.sluice_process import SluiceProcess
 from support.spark_lake import Deployment
 from support.store_versitygw import free_port
 
@@ -168,7 +169,7 @@ def site(folder: Path, seed: int, *, count: int, reconcilers: int) -> Iterator[S
 
 
 def _reconciler(url: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
+    return SluiceProcess(
         [
             *command_with_constants(
                 "sluice_reconciler.settings:ReconcilerSettings.pass_interval_s=0.2"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from support.gateway import TestKey, gateways, start_gateway, write_principals
 from support.history import UploadResult, broken_guarantees
 from support.local_deployment import clean_environment
 from support.racing import race
+from support.sluice_process import run_process
 from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_protocol.frame import encode_frame
@@ -40,12 +40,8 @@ def frame_of(number: int, mark: str = "") -> bytes:
 
 
 def sluice(*arguments: str) -> bytes:
-    done = subprocess.run(
-        [sys.executable, "-m", "sluice_cli", *arguments],
-        env=clean_environment(PYSPARK_PYTHON=sys.executable),
-        capture_output=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "sluice_cli", *arguments]
+    done = run_process(command, timeout=250, env=clean_environment(PYSPARK_PYTHON=sys.executable))
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 

@@ -21,6 +21,7 @@ from support.commands import sluice
 from support.constants import settings_with
 from support.gateway import CountingStore, TestKey, write_principals
 from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
+from support.sluice_process import SluiceProcess
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally, stop_at
 
@@ -447,7 +448,7 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
 def test_the_service_reads_batches_spooled_after_its_start(here: Site) -> None:
     command = (sys.executable, "-m", "sluice_cli", "query", "serve", "--store", here.place.url)
     options = ("--spool", here.spool.url, "--listen", "127.0.0.1:0", "--json")
-    with subprocess.Popen((*command, *options), stdout=subprocess.PIPE, text=True) as process:
+    with SluiceProcess((*command, *options), stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]

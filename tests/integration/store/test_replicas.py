@@ -12,6 +12,7 @@ import aioboto3
 import pytest
 from support.gateway import TestKey, write_principals
 from support.memory_bucket.server import MemoryServer, serve_memory
+from support.sluice_process import run_process
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, Server
 
 from sluice_cli.main import run
@@ -52,14 +53,7 @@ def start_gateway(url: str, folder: Path) -> "subprocess.CompletedProcess[str]":
     command = (sys.executable, "-m", "sluice_cli", "gateway", "--store", url)
     options = ("--listen", "127.0.0.1:0", "--principals", str(principals), "--workers", "1")
     environment = {**os.environ, **CREDENTIALS}
-    return subprocess.run(
-        (*command, *options),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=environment,
-    )
+    return run_process((*command, *options), text=True, env=environment)
 
 
 async def test_doctor_and_gateway_refuse_a_replica(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.gateway import TestKey, upload_fields, write_principals
 from support.local_deployment import clean_environment
+from support.sluice_process import SluiceProcess
 from support.store_versitygw import free_port, wait_for_port
 from support.web_services import Services
 
@@ -69,7 +70,7 @@ def process_of(folder: Path, service: str) -> Iterator[tuple[int, Path]]:
     flags = [one.format(**values) for one in SERVICES[service]]
     log = folder / "stderr"
     with log.open("wb") as out:
-        process = subprocess.Popen(
+        process = SluiceProcess(
             [sys.executable, "-m", "sluice_cli", *flags],
             stdout=subprocess.DEVNULL,
             stderr=out,
