@@ -17,7 +17,7 @@ from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_lake.tables import ColumnType, Table
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement
+from sluice_query.statements import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"

@@ -53,7 +53,7 @@ from sluice_query.result import (
     Row,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import (
+from sluice_query.statements import (
     Promoted,
     RecordSources,
     SqlStatement,

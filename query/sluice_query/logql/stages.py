@@ -44,7 +44,13 @@ from sluice_query.logql.expressions import (
 from sluice_query.logql.names import label_sql, labels_sql, sanitized
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN
-from sluice_query.sql import SqlStatement, all_conditions, any_condition, compose, record_time
+from sluice_query.statements import (
+    SqlStatement,
+    all_conditions,
+    any_condition,
+    compose,
+    record_time,
+)
 
 ERROR: Final = "__error__"
 DETAILS: Final = "__error_details__"

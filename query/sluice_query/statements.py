@@ -479,7 +479,7 @@ def select_sql(
 
 
 def _staged(query: Query, chosen: SqlStatement, labels: frozenset[str] | None) -> SqlStatement:
-    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - only for LogQL
+    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
 
     assert query.pipeline is not None
     _, _, rest = split_conditions(query.pipeline)
