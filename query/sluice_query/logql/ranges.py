@@ -32,7 +32,7 @@ from sluice_query.logql.stages import (
     with_filter,
 )
 from sluice_query.request import Query
-from sluice_query.sql import RecordSources, SqlStatement, record_time, select_sql
+from sluice_query.statements import RecordSources, SqlStatement, record_time, select_sql
 
 if TYPE_CHECKING:
     from sluice_query.engine import QueryEngine

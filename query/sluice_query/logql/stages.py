@@ -45,7 +45,7 @@ from sluice_query.logql.expressions import (
 from sluice_query.logql.names import label_sql, labels_sql, sanitized
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN
-from sluice_query.sql import (
+from sluice_query.statements import (
     SqlStatement,
     SqlValue,
     all_conditions,

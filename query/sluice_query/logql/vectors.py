@@ -28,7 +28,7 @@ from sluice_query.result import LabelledSeries
 
 if TYPE_CHECKING:
     from sluice_query.search import Evaluator
-    from sluice_query.sql import RecordSources
+    from sluice_query.statements import RecordSources
 
 SERIES_MAX: Final = 500
 """Series of a result."""

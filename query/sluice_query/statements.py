@@ -486,7 +486,7 @@ def select_sql(
 def _staged(
     query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: frozenset[str] | None
 ) -> SqlStatement:
-    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - only for LogQL
+    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
 
     _, _, rest = split_conditions(pipeline)
     inner = SqlStatement(f"SELECT * FROM {chosen.text}", chosen.values)  # noqa: S608 - constants
