@@ -7,11 +7,11 @@ from typing import Final
 from deploy.page_sections import markdown_table
 from sluice_protocol.fields import KINDS, LOGS
 from sluice_protocol.meaning import (
+    BESIDE,
     BODY_KEYS,
     CONTEXTS,
     DERIVED_KEYS,
-    LOGGER_NAME,
-    LOGGER_NAME_WITH,
+    IMPLIED_SEVERITIES,
     NAMES,
     OBSERVED_KEY,
     RULE,
@@ -21,6 +21,7 @@ from sluice_protocol.meaning import (
     level_of,
     severity_of,
 )
+from sluice_protocol.values import ValueType
 
 _CONTEXT: Final = re.compile(
     rf"^(?:{'|'.join(map(re.escape, CONTEXTS))})\.(?=(?:trace|span|request)_?id$)", re.IGNORECASE
@@ -55,6 +56,8 @@ This page is generated from the code by `make docs`. It is rule {rule}
 Every record has the same few fields, whatever its sender called them, in queries and in the
 [tables](reference/tables.md). What was sent stays in `attributes` and `resource` as it was sent,
 with two exceptions: the value that became the body, and a time that the field shows completely.
+The `value` of a metric is a 64-bit float. [OTLP metrics](doors.md#otlp-metrics) states how an
+integer above 2^53 stays exact, and which are rounded.
 
 | field | is |
 | --- | --- |
@@ -88,8 +91,11 @@ log is found with the spans of its trace by `trace_id`.
 
 """
 _AFTER: Final = """
-If no key states the service of a log record that has {beside}, its `{name}` counts, as Bunyan and
-pino write it. A key inside `CONTEXT` counts inside any of the objects {contexts}.
+A few keys may be anything unless others are next to them, so they count only with these, also as a
+time:
+
+{beside}
+A key inside `CONTEXT` counts inside any of the objects {contexts}.
 """
 _LEVELS: Final = """
 ## Levels
@@ -98,6 +104,10 @@ The first of these keys with a text counts, in the attributes of the record and 
 of its batch; a severity number of the protocol (OTLP, syslog) counts before them. `level` is
 `trace`, `debug`, `info`, `warn`, `error` or `fatal`. An unknown level is shown as it was sent, in
 lower case, and its severity is empty.
+
+"""
+_IMPLIED: Final = """
+A record with none of these keys has a level if it has all of:
 
 """
 _NUMBERS: Final = """
@@ -111,6 +121,35 @@ Numbers count by the scale of their key:
 """
 
 
+_TYPED: Final = """
+## Types of attributes
+
+Each value is a text, and keeps the type that its sender gave it
+([ADR 47](adr/0047-types-of-attributes.md)). Values of a resource are text for every sender.
+
+"""
+_PLAIN: Final = (ValueType.TEXT,)
+_OF_JSON: Final = (
+    ValueType.TEXT,
+    ValueType.INTEGER,
+    ValueType.FLOAT,
+    ValueType.BOOLEAN,
+    ValueType.JSON,
+)
+_DOTTED: Final = "dotted keys"
+_ONE_VALUE: Final = "one value of JSON"
+TYPES_BY_SENDER: Final[dict[str, tuple[tuple[ValueType, ...], str]]] = {
+    "OTLP logs, metrics and traces": (tuple(ValueType), _ONE_VALUE),
+    "JSON, Elasticsearch, Splunk, Firehose": (_OF_JSON, _DOTTED),
+    "Fluent forward": (tuple(ValueType), _DOTTED),
+    "agent, lines of JSON": (_OF_JSON, _DOTTED),
+    "agent, logfmt and syslog": (_PLAIN, ""),
+    "Loki labels and structured metadata": (_PLAIN, ""),
+    "Prometheus labels": (_PLAIN, ""),
+}
+"""The types of attributes that each sender can state, and what becomes of an object inside."""
+
+
 def render_fields() -> str:
     """Return the page of fields."""
     parts = [
@@ -120,12 +159,21 @@ def render_fields() -> str:
         markdown_table(("sender", "time", "body"), _sent()),
     ]
     parts += [_TIMES, _DERIVED, markdown_table(("field", "keys", "kinds"), _derived())]
-    beside = " and ".join(f"`{one}`" for one in LOGGER_NAME_WITH)
-    parts += [_AFTER.format(beside=beside, name=LOGGER_NAME, contexts=_keys(CONTEXTS))]
-    parts += [_LEVELS, markdown_table(("key", "numbers", "sent by"), _severity_keys())]
+    beside = ((f"`{key}`", _keys(others)) for key, others in BESIDE.items())
+    table = markdown_table(("key", "only with"), beside)
+    parts += [_AFTER.format(beside=table, contexts=_keys(CONTEXTS))]
+    heads = ("key", "only with", "numbers", "sent by")
+    parts += [_LEVELS, markdown_table(heads, _severity_keys()), _IMPLIED]
+    parts += [markdown_table(("keys", "level", "sent by"), _implied())]
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
-    return "".join(parts)
+    columns = ("sender", "types that it keeps", "an object inside")
+    return "".join([*parts, _TYPED, markdown_table(columns, _types())])
+
+
+def _types() -> Iterator[tuple[str, ...]]:
+    for sender, (types, nested) in TYPES_BY_SENDER.items():
+        yield sender, ", ".join(one.label for one in types), nested
 
 
 def _sender_rows() -> str:
@@ -158,7 +206,12 @@ def _kinds_with(name: str) -> str:
 
 def _severity_keys() -> Iterator[tuple[str, ...]]:
     for one in SEVERITY_KEYS:
-        yield f"`{one.name}`", one.scale.value, one.sender
+        yield f"`{one.name}`", _keys(one.beside), one.scale.value, one.sender
+
+
+def _implied() -> Iterator[tuple[str, ...]]:
+    for one in IMPLIED_SEVERITIES:
+        yield _keys(one.keys), level_of(one.severity), one.sender
 
 
 def _names() -> Iterator[tuple[str, ...]]:
@@ -175,7 +228,12 @@ _NUMBERS_SHOWN: Final = {
     Scale.SYSLOG: (7, 6, 5, 4, 3, 2, 1, 0),
     Scale.OTEL: (1, 5, 9, 13, 17, 21),
     Scale.PYTHON: (5, 10, 20, 30, 40, 50),
-    Scale.MIXED: (7, 6, 4, 3, 0, 9, 13, 17, 21),
+    Scale.MIXED: (7, 6, 4, 3, 0, 9, 13, 17, 21, 100, 200, 300, 400, 500, 600, 700, 800),
+    Scale.GOOGLE: (0, 100, 200, 300, 400, 500, 600, 700, 800),
+    Scale.WINDOWS: (5, 4, 3, 2, 1, 0),
+    Scale.DOTNET: (0, 1, 2, 3, 4, 5),
+    Scale.INSIGHTS: (0, 1, 2, 3, 4),
+    Scale.VERBOSITY: (0, 3, 4, 10),
 }
 
 

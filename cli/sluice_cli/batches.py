@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import format_identity
@@ -22,7 +22,7 @@ def batches(
     *,
     agent: Annotated[str | None, Parameter(help="Only batches of this agent.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of batches.")] = 1000,
-    store: StoreUrl = STORE_DEFAULT,
+    store: FoundStoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
     """List accepted batches, ordered by agent, boot and sequence.

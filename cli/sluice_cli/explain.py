@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import emit, format_size, format_time
 from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.batch_in_lake import BatchInLake
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def explain(subject: str, /, *, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+def explain(subject: str, /, *, store: FoundStoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Show how far a batch has come, from the store alone.
 
     Args:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import emit
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store import StoreMode, open_deployment
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def gaps(
     *,
     agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
-    store: StoreUrl = STORE_DEFAULT,
+    store: FoundStoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:
     """Show the accepted sequence ranges of each agent's boots and the gaps between them.

@@ -1,301 +1,427 @@
-"""`sluice query`: search records, plot metrics, and serve both over HTTP."""
+"""`sluice query`: find records, and serve queries over HTTP."""
 
 import asyncio
-import re
 import shutil
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.shell.options import EXISTING_SPOOL, STORE_DEFAULT, Json, StoreUrl
-from sluice_cli.shell.output import emit, format_size
+from sluice_cli.shell.asking import (
+    Ask,
+    Given,
+    RangeOptions,
+    SpoolUrl,
+    decode_lines,
+    flag_of,
+    open_searcher,
+    run_questions,
+)
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json, StoreUrl
+from sluice_cli.shell.output import emit, print_summary
+from sluice_cli.shell.record_lines import Coloring, LineWriter, is_colored
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.fields import KINDS, Field, FieldType, Kind
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import format_identity
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import UnixNs
+from sluice_protocol.timestamps import parse_rfc3339
+from sluice_protocol.units import NS_PER_S
 from sluice_protocol.utf8 import printable_text
-from sluice_query.parameters import FROM_DEFAULT, parse_instant, parse_query
-from sluice_query.request import LIMIT_DEFAULT, Aggregate, Query, parse_field, parse_filter
+from sluice_query.parameters import parse_query
+from sluice_query.request import LIMIT_DEFAULT
 from sluice_query.settings import QuerySettings, ServeSettings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_query.dead_letters import DeadLetterList
-    from sluice_query.result import QueryResult, QuerySummary, ViewResult
     from sluice_query.search import Searcher
 
-app = App(name="query", help="Search records by time, text and agent.")
+app = App(name="query", help="Find records by labels, text and time.")
 
 _Result = TypeVar("_Result")
+_SETTINGS: Final = QuerySettings()
+Output = Literal["lines", "json", "csv", "parquet"]
+Order = Literal["newest", "oldest"]
+CONTEXT_HITS_MAX: Final = 100
+"""Hits whose neighbours are printed: each group of them is one more query."""
+_POLL_S: Final = 0.25
+_WAIT_NS: Final = 3 * NS_PER_S
+"""Longest wait on a terminal: journals name a batch about a second after it was accepted."""
+_WAIT_REPORT_NS: Final = 8 * NS_PER_S
+"""Longest wait with `--wait`: an idle gateway reports every 5 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryOptions:
-    """The options of a query.
+    """What is searched, and how it is printed.
 
     Attributes:
-        since: Start of the range: RFC 3339, a Unix time in seconds, ms, µs or ns, `now`, or a
-            duration ago such as `15m`. The default is 1h ago, with `--tail` 1m ago, with a
-            reconciler everything that it has.
-        until: End of the range, exclusive; the same forms. Records with a later time, of a clock
-            that is ahead, are found only with a later end.
         q: Text that a log's body, or the name of a metric or span, must contain.
-        regex: Treat the text as an RE2 pattern.
-        ignore_case: Ignore case.
         kind: Kind of the records.
-        agent: Only records of these agents.
-        attribute: Only records with these attributes or resource attributes, each `KEY=VALUE`.
-        filter: Only records with a field of this value: `FIELD=VALUE`, `FIELD!=VALUE`,
-            `FIELD=~PATTERN`, `'attributes.status >= 500'`, `'duration_ns>=250ms'`, `FIELD` for any
-            value, `!FIELD` for none. Quote it: a shell would write a file for `>`.
-        histogram: Print the number of records over time as bars.
-        by: Divide each bar, or a series, by the values of this field; a series by several.
-        top: Print the most frequent values of this field.
-        stats_only: Print counts instead of records.
-        limit: Maximum number of records.
-        newest_first: Print the latest records first.
-        metric: Compute a series of this metric.
-        of: Compute a series of the numbers in this field, such as `attributes.latency_ms`.
-        step: Width of a step of the series, such as `1m`, or of a bar of the histogram.
-        agg: How the numbers of one step become one value; `p50` to `p99` are exact quantiles.
-        raw: Compute a series from samples only, without rollups.
-        tail: Print new records until interrupted; it has no end, so `--to` is refused.
-        reconciler: With `--tail`, read new records from this reconciler, `http://host:port`,
-            instead of polling the store every second.
-        reconciler_token: Its `api_token`; safer in the environment than on a command line.
+        limit: Most records to print, the newest of them.
+        order: Print the newest record first, or print the oldest records instead of the newest.
+            Without it the newest are printed in the order of time, so the last line is the latest.
+        after: Print this many records after each hit, of the same agent and boot.
+        before: Print this many records before each hit.
+        context: Print this many records before and after each hit.
+        follow: Then print new records until interrupted.
+        wait: Wait until all records accepted before now are found. On a terminal that is the
+            default while nothing is found, for at most 3 s.
+        output: Form of the records; JSON has all fields, and the summary as its last line.
+        columns: Fields to print, separated by commas, such as `time,service,attributes.path`.
+        plot: Print the number of records over time as bars.
+        step: Width of a bar, such as `1m`.
+        color: Color the levels; `auto` on a terminal, unless NO_COLOR is set.
+        time_s_max: Longest time for the query, seconds.
+        tail_bytes_max: Most bytes of pending batches to read, the newest first.
     """
 
-    since: Annotated[str | None, Parameter(name="--from")] = None
-    until: Annotated[str, Parameter(name="--to")] = "now"
-    q: Annotated[str | None, Parameter(name=("--text", "-q"))] = None
-    regex: Annotated[bool, Parameter(negative="")] = False
-    ignore_case: Annotated[bool, Parameter(name=("--ignore-case", "-i"), negative="")] = False
+    q: Annotated[str | None, Parameter(name="-q")] = None
     kind: Kind = "logs"
-    agent: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    attribute: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    filter: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    histogram: Annotated[bool, Parameter(negative="")] = False
-    by: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    top: str | None = None
-    stats_only: Annotated[bool, Parameter(negative="")] = False
     limit: int = LIMIT_DEFAULT
-    newest_first: Annotated[bool, Parameter(negative="")] = False
-    metric: str | None = None
-    of: str | None = None
+    order: Order | None = None
+    after: Annotated[int, Parameter(name=("--after", "-A"))] = 0
+    before: Annotated[int, Parameter(name=("--before", "-B"))] = 0
+    context: Annotated[int, Parameter(name=("--context", "-C"))] = 0
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative="")] = False
+    wait: Annotated[bool | None, Parameter(negative="--no-wait")] = None
+    output: Output = "lines"
+    columns: str = ""
+    plot: Annotated[bool, Parameter(negative="")] = False
     step: str | None = None
-    agg: Aggregate = Aggregate.AVG
-    raw: Annotated[bool, Parameter(negative="")] = False
-    tail: Annotated[bool, Parameter(negative="")] = False
-    reconciler: str | None = None
-    reconciler_token: str = field(default="", repr=False)
+    color: Coloring = "auto"
+    time_s_max: float = _SETTINGS.time_s_max
+    tail_bytes_max: int = _SETTINGS.tail_bytes_max
 
 
-SpoolUrl = Annotated[
-    str | None,
-    EXISTING_SPOOL,
-    Parameter(
-        name="--spool",
-        help="The gateway's spool, file:///path; batches that are only there are searched too.",
-    ),
-]
-"""The spool of a gateway in `local_spool` mode, the value of the gateway's `--spool`."""
-
-_RENAMED = {"since": "from", "until": "to", "top": "field"}
-_FLAGS = {"q": "-q", "field": "--top"}
-_NOT_PARAMETERS = frozenset({"tail", "reconciler", "reconciler_token", "histogram"})
-"""Options that are not parameters of a query."""
-
-_NONE = {
-    "metric": "no metric has this name",
-    "agent": "no agent has this name",
-    "field": "no record has this field",
-}
-"""The message about a name that no record of a range has."""
-_DAYS_OF_1970 = re.compile(r"[1-9][0-9]{0,5}", re.ASCII)
-"""Numbers that are Unix times only if their unit was forgotten; 0 means everything."""
-_NAMES_MAX = 1_000
-"""Names that are compared with one that no record has."""
 _OPTIONS = QueryOptions()
-_SETTINGS = QuerySettings()
+_RANGE = RangeOptions()
 _SERVING = ServeSettings()
-
-
-def query_of(options: QueryOptions, now_ns: UnixNs) -> Query:
-    """Return the query that the options describe."""
-    given: dict[str, list[str]] = {}
-    viewed = options.histogram or options.top is not None
-    _refuse_bare_numbers(options)
-    for field_ in fields(options):
-        name = _RENAMED.get(field_.name, field_.name)
-        value = getattr(options, field_.name)
-        if name in _NOT_PARAMETERS or value is None or value is False or value == ():
-            continue
-        unused = viewed if name == "limit" else name == "agg"
-        if unused and value == getattr(_OPTIONS, field_.name):
-            continue
-        values = value if isinstance(value, tuple) else (value,)
-        given[name] = ["true" if one is True else str(one) for one in values]
-    _refuse_unfit(options, frozenset(given))
-    if options.until == "now":
-        del given["to"]
-    elif options.since is None and not viewed:
-        _require_start(options.until, now_ns)
-    given.setdefault("from", [_default_from(options)])
-    if not viewed:
-        return parse_query(given, now_ns, flag_of)
-    from sluice_query.parameters import parse_histogram, parse_values  # noqa: PLC0415 - numpy
-
-    return (parse_histogram if options.histogram else parse_values)(given, now_ns, flag_of)
-
-
-_NOT_OF_VIEWS = ("stats_only", "newest_first", "metric", "of", "raw", "limit", "agg")
-"""Options of records and series."""
-
-
-def _refuse_unfit(options: QueryOptions, given: frozenset[str]) -> None:
-    """Refuse options that do not fit together."""
-    views = [
-        name for name in ("histogram", "top", "tail") if getattr(options, name) not in (None, False)
-    ]
-    if len(views) > 1:
-        raise BadUsage(f"choose one of {' and '.join(f'--{one}' for one in views)}")
-    view = views[0] if views else ""
-    if view == "tail" and options.until != "now":
-        raise BadUsage("--tail has no end: omit --to")
-    if view == "tail" and options.newest_first:
-        raise BadUsage("--tail prints records as they are accepted: omit --newest-first")
-    for option in ("by", "step"):
-        if option in given and not (options.histogram or given & {"metric", "of"}):
-            raise BadUsage(
-                f"--{option} applies to --metric, --of and --histogram only: add one, or omit it"
-            )
-    unfit = given.intersection(_NOT_OF_VIEWS) if view in ("histogram", "top") else frozenset()
-    for option in sorted(unfit - ({"limit"} if view == "top" else frozenset())):
-        raise BadUsage(f"{flag_of(option)} does not apply to --{view}: omit one of them")
-
-
-def _refuse_bare_numbers(options: QueryOptions) -> None:
-    """Refuse a Unix time of a few days, which is a duration whose unit was forgotten."""
-    for flag, text in (("--from", options.since), ("--to", options.until)):
-        if text is not None and _DAYS_OF_1970.fullmatch(text):
-            raise BadUsage(
-                f"{flag} would be in January 1970: did you mean {text}m, {text}h or {text}d ago?"
-                f" time=`{text}`"
-            )
-
-
-def _require_start(until: str, now_ns: UnixNs) -> None:
-    """Refuse an `--until` before the default start, which the command line does not show."""
-    try:
-        to_ns = parse_instant(until, now_ns)
-    except BadUsage:
-        return  # the parser names the option
-    if to_ns <= parse_instant(FROM_DEFAULT, now_ns):
-        raise BadUsage(f"--from is {FROM_DEFAULT} ago by default: add an earlier one, to=`{until}`")
-
-
-def flag_of(parameter: str) -> str:
-    """Return the option of a query parameter."""
-    return _FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
-
-
-def _default_from(options: QueryOptions) -> str:
-    if options.reconciler is not None:
-        return "0"  # the reconciler has recently accepted records, however old they are
-    return "1m" if options.tail else FROM_DEFAULT
 
 
 @app.default
 def query(
+    logql: Annotated[
+        str | None,
+        Parameter(help='LogQL, such as `{level="error"} |= "timeout"`; by default all records.'),
+    ] = None,
+    /,
     *,
-    store: StoreUrl = STORE_DEFAULT,
-    spool: SpoolUrl = None,
     options: Annotated[QueryOptions, Parameter(name="*")] = _OPTIONS,
-    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
+    span: Annotated[RangeOptions, Parameter(name="*")] = _RANGE,
+    store: FoundStoreUrl = STORE_DEFAULT,
+    spool: SpoolUrl = None,
     json: Json = False,
 ) -> None:
-    """Search the lake and the batches that are not in it yet.
+    """Find records in the lake and in the batches that are not in it yet.
 
     With `--json` each record is a line of JSON, and the last line is the summary.
     """
-    question = query_of(options, SystemClock().now_ns())
-    if options.reconciler is not None and not options.tail:
-        raise BadUsage("--reconciler serves live records only: add --tail, or omit it")
-    if options.reconciler is not None and "://" not in options.reconciler:
-        raise BadUsage(
-            f"--reconciler is a URL such as http://host:port, reconciler=`{options.reconciler}`"
-        )
-    if options.tail:
-        asyncio.run(
-            _with_searcher(
-                (store, spool), settings, lambda one: _follow(one, question, options, json)
-            )
-        )
+    if json and options.output not in {"lines", "json"}:
+        raise BadUsage("choose one of `--json` and `--output`")
+    options = replace(options, output="json" if json else options.output)
+    _refuse_unfit(options, span)
+    settings = replace(
+        _SETTINGS, time_s_max=options.time_s_max, tail_bytes_max=options.tail_bytes_max
+    )
+    if options.follow:
+        run_with_searcher(store, spool, settings, lambda one: _follow(one, logql, options, span))
         return
+    run_questions(store, spool, settings, lambda ask: _find(ask, logql, options, span))
 
-    async def search(searcher: "Searcher") -> "tuple[QueryResult, tuple[str, ...]]":
-        result = await searcher.search(question)
-        empty = not (json or result.summary.results or result.summary.partial)
-        return result, await _explain_empty(searcher, options) if empty else ()
 
-    result, hints = asyncio.run(_with_searcher((store, spool), settings, search))
-    if json:
-        from sluice_query.result import result_lines  # noqa: PLC0415 - imports numpy
+def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
+    """Refuse options that do not fit together."""
+    around = options.after or options.before or options.context
+    if options.follow and span.until != "now":
+        raise BadUsage("`--follow` has no end: omit `--to`")
+    if options.follow and (options.plot or around or options.order or options.wait):
+        raise BadUsage(
+            "`--follow` prints records as they are accepted: omit `--plot`, `--order`, `--wait` and"
+            " the lines around hits"
+        )
+    if options.follow and options.output not in {"lines", "json"}:
+        raise BadUsage("`--follow` prints lines or JSON: choose another `--output`")
+    if options.plot and (around or options.columns or options.output not in {"lines", "json"}):
+        raise BadUsage(
+            "`--plot` counts records: omit `--columns`, other forms of output and the lines around"
+            " hits"
+        )
+    if around and options.output not in {"lines", "json"}:
+        raise BadUsage("lines around hits are printed as lines or JSON: choose another `--output`")
+    if around and options.limit != LIMIT_DEFAULT and options.limit > CONTEXT_HITS_MAX:
+        raise BadUsage(f"at most {CONTEXT_HITS_MAX} hits with lines around them: lower `--limit`")
 
-        for line in result_lines(result):
+
+def _parameters(
+    logql: str | None, options: QueryOptions, given: dict[str, list[str]]
+) -> dict[str, list[str]]:
+    """Return the parameters of the query."""
+    wanted: dict[str, list[str]] = {**given, "kind": [options.kind]}
+    if logql is None:
+        return wanted if options.q is None else {**wanted, "q": [options.q]}
+    if options.q is None:
+        return {**wanted, "query": [logql]}
+    from sluice_query.logql.expressions import (  # noqa: PLC0415 - only with LogQL
+        LineFilter,
+        LineOperator,
+        LogQuery,
+    )
+    from sluice_query.logql.formatting import format_logql  # noqa: PLC0415 - the same
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+    tree = parse_logql(logql)
+    if not isinstance(tree, LogQuery):
+        raise BadUsage("`-q` belongs to records: write `|=` after the selector instead")
+    # Before the stages, because the text is that of the line as it was sent.
+    text = LineFilter(LineOperator.CONTAINS, (options.q,))
+    return {**wanted, "query": [format_logql(replace(tree, stages=(text, *tree.stages)))]}
+
+
+async def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions) -> None:
+    given = span.parameters()
+    wanted = _parameters(logql, options, given)
+    if logql is not None and _is_metric(logql):
+        await _compute(ask, logql, wanted, options, span)
+    elif options.plot:
+        await _plot(ask, wanted, options)
+    elif options.step is not None:
+        raise BadUsage("`--step` is the width of a bar or of a metric query: add `--plot`")
+    else:
+        await _search(ask, logql, wanted, options, span)
+
+
+async def _search(
+    ask: Ask,
+    logql: str | None,
+    wanted: dict[str, list[str]],
+    options: QueryOptions,
+    span: RangeOptions,
+) -> None:
+    around = (options.before or options.context, options.after or options.context)
+    limit = min(options.limit, CONTEXT_HITS_MAX) if any(around) else options.limit
+    wanted["limit"] = [str(limit)]
+    if options.order != "oldest":
+        wanted["newest_first"] = ["true"]
+    lines = await _ask_until_visible(ask, wanted, options)
+    summary = msgspec.json.decode(lines[-1])["summary"]
+    if options.order is None:
+        lines[:-1] = lines[-2::-1]
+    if any(around):
+        await _print_around(ask, lines, around, options, span)
+    else:
+        _print(lines, options, span)
+    if options.output == "json":
+        return
+    count = f"{summary['results']} results"
+    print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
+    if not summary["results"] and not summary["partial"]:
+        span_given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
+        for hint in await _explain_empty(ask, logql, options.kind, span_given):
+            sys.stderr.write(printable_text(hint) + "\n")
+
+
+async def _ask_until_visible(ask: Ask, wanted: Given, options: QueryOptions) -> list[bytes]:
+    """Return an answer, after a wait for what was accepted before its first try."""
+    clock = SystemClock()
+    started_ns = clock.now_ns()
+    is_waiting = sys.stdout.isatty() if options.wait is None else options.wait
+    end_ns = clock.monotonic_ns() + (_WAIT_REPORT_NS if options.wait else _WAIT_NS)
+    while True:
+        lines = await ask("query", wanted)
+        summary = msgspec.json.decode(lines[-1])["summary"]
+        until = summary["accepted_until"]
+        reached = until is not None and parse_rfc3339(until) >= started_ns
+        enough = len(lines) > 1 and not options.wait
+        if not is_waiting or summary["complete_now"] or reached or enough:
+            return lines
+        if clock.monotonic_ns() >= end_ns:
+            return lines
+        await clock.sleep(_POLL_S)
+
+
+async def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) -> tuple[str, ...]:
+    """Return why a query has no results, as far as the other records of its range show it."""
+    lines = await ask("query", {**given, "kind": [kind], "limit": ["1"]})
+    if len(lines) == 1:
+        return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
+    hints = []
+    if logql is not None:
+        from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
+        from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - the same
+        from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+        tree = parse_logql(logql)
+        for one in tree.matchers if isinstance(tree, LogQuery) else ():
+            try:
+                await find_field(ask, one.name, kind, given)
+            except BadUsage as error:
+                hints.append(str(error))
+    return tuple(hints) or (
+        "no match; what was accepted in the last seconds may follow: add `--wait`",
+    )
+
+
+def _is_metric(logql: str) -> bool:
+    from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - only with LogQL
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+    return not isinstance(parse_logql(logql), LogQuery)
+
+
+async def _compute(
+    ask: Ask, logql: str, wanted: Given, options: QueryOptions, span: RangeOptions
+) -> None:
+    """Print the series of a metric query: a plot on a terminal, else a line for each point."""
+    if options.output in {"csv", "parquet"} or options.columns:
+        raise BadUsage("a metric query has series: print them as lines or JSON")
+    if options.before or options.after or options.context:
+        raise BadUsage("a metric query has no lines: omit those around hits")
+    step = {} if options.step is None else {"step": [options.step]}
+    lines = await ask("query", {**wanted, **step})
+    if options.output == "json":
+        for line in lines:
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
-    else:
-        _print(result, question, hints)
+        return
+    from sluice_query.plot import draw_labelled  # noqa: PLC0415 - not for programs
+    from sluice_query.result import QuerySummary  # noqa: PLC0415 - the same
+
+    series, last = decode_lines(lines)
+    width = shutil.get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
+    summary = msgspec.convert(last["summary"], QuerySummary)
+    sys.stdout.write(draw_labelled(logql, series, width, summary, span.shown_zone))
+    sys.stdout.flush()
+    print_summary(last["summary"], f"{len(series)} series")
 
 
-async def _explain_empty(searcher: "Searcher", options: QueryOptions) -> tuple[str, ...]:
-    """Return a line for each name of a query without results that no record of its range has."""
-    from sluice_cli.shell.settings import near_names  # noqa: PLC0415 - only without results
-    from sluice_query.parameters import parse_fields, parse_values  # noqa: PLC0415 - numpy
-    from sluice_query.views import FieldListResult, TopValuesResult  # noqa: PLC0415
-
-    kind = "metrics" if options.metric is not None else options.kind
-    given = {"from": [options.since or _default_from(options)], "to": [options.until]}
-    given["kind"] = [kind]
-    now_ns = SystemClock().now_ns()
-
-    async def values_of(field_name: str) -> list[str]:
-        wanted = {**given, "field": [field_name], "limit": [str(_NAMES_MAX)]}
-        found = (await searcher.search(parse_values(wanted, now_ns, flag_of))).view
-        return (
-            [str(one.value) for one in found.values] if isinstance(found, TopValuesResult) else []
-        )
-
-    async def fields() -> list[str]:
-        found = (await searcher.search(parse_fields(given, now_ns, flag_of))).view
-        return [one.field for one in found.fields] if isinstance(found, FieldListResult) else []
-
-    query = parse_values({**given, "field": ["agent_id"]}, now_ns, flag_of)
-    if kind != "entries" and not (await searcher.search(query)).summary.results:
-        return (f"no {kind} at all in this time range: try an earlier --from, or another --kind",)
-    checked: list[tuple[str, str, list[str]]] = []
-    if options.metric is not None:
-        checked.append(("metric", options.metric, await values_of("name")))
-    checked += [("agent", one, await values_of("agent_id")) for one in options.agent]
-    named = [parse_filter(one, kind).field.name for one in options.filter]
-    named += [] if options.of is None else [parse_field(options.of, kind).name]
-    if named:
-        known = await fields()
-        checked += [("field", one, known) for one in named]
-    return tuple(
-        f"{_NONE[what]} in the time range{near_names(name, known)}, {what}=`{name}`"
-        for what, name, known in checked
-        if name not in known
+def _print(lines: Sequence[bytes], options: QueryOptions, span: RangeOptions) -> None:
+    columns = tuple(one for one in options.columns.split(",") if one)
+    if options.output == "json" and not columns:
+        for line in lines:
+            sys.stdout.buffer.write(line)
+        sys.stdout.flush()
+        return
+    from sluice_cli.shell.record_lines import (  # noqa: PLC0415 - not for programs
+        column_value,
+        write_csv,
+        write_parquet,
     )
+
+    records, last = decode_lines(lines)
+    if options.output == "csv":
+        write_csv(options.kind, records, columns)
+    elif options.output == "parquet":
+        write_parquet(options.kind, records, columns)
+    elif options.output == "json":
+        rows = [{name: column_value(one, name) for name in columns} for one in records]
+        for row in (*rows, last):
+            sys.stdout.write(msgspec.json.encode(row).decode() + "\n")
+    else:
+        writer = _writer(options, span)
+        for one in records:
+            sys.stdout.write(writer.line(one) + "\n")
+    sys.stdout.flush()
+
+
+def _writer(options: QueryOptions, span: RangeOptions) -> LineWriter:
+    return LineWriter(
+        options.kind,
+        zone=span.shown_zone,
+        columns=tuple(one for one in options.columns.split(",") if one),
+        colored=is_colored(options.color),
+    )
+
+
+async def _print_around(
+    ask: Ask,
+    lines: Sequence[bytes],
+    around: tuple[int, int],
+    options: QueryOptions,
+    span: RangeOptions,
+) -> None:
+    """Print hits with their neighbours; hits that are close to each other share theirs."""
+    records, last = decode_lines(lines)
+    before, after = around
+    groups = _close_hits(records, before + after + 1)
+    writer = _writer(options, span)
+    for number, group in enumerate(groups):
+        first, final = group[0], group[-1]
+        window = {
+            "kind": [options.kind],
+            "agent": [first["agent_id"]],
+            "boot": [first["boot_id"]],
+            "seq": [str(first["seq"])],
+            "before": [str(before)],
+            "after": [str(final["seq"] - first["seq"] + after)],
+        }
+        found = msgspec.json.decode((await ask("context", window))[-1])
+        hits = {one["seq"] for one in group}
+        shown = [*found["before"], found["record"] or first, *found["after"]]
+        if number and options.output == "lines":
+            sys.stdout.write("--\n")
+        for one in shown:
+            is_hit = one["seq"] in hits
+            if options.output == "lines":
+                line = writer.line(one, "> " if is_hit else "  ")
+            else:
+                line = msgspec.json.encode(one if is_hit else {**one, "is_context": True}).decode()
+            sys.stdout.write(line + "\n")
+    if options.output == "json":
+        sys.stdout.write(msgspec.json.encode(last).decode() + "\n")
+    sys.stdout.flush()
+
+
+def _close_hits(records: Sequence[dict[str, Any]], reach: int) -> list[list[dict[str, Any]]]:
+    """Return hits in groups of one source whose neighbours overlap, in the order of the hits."""
+    groups: list[list[dict[str, Any]]] = []
+    latest: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for one in sorted(records, key=lambda one: int(one["seq"])):
+        source = (one["agent_id"], one["boot_id"])
+        group = latest.get(source)
+        if group is None or one["seq"] - group[-1]["seq"] > reach:
+            group = latest[source] = []
+            groups.append(group)
+        group.append(one)
+    place = {id(one): number for number, one in enumerate(records)}
+    return sorted(groups, key=lambda group: min(place[id(one)] for one in group))
+
+
+async def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
+    step = {} if options.step is None else {"step": [options.step]}
+    lines = await ask("histogram", {**wanted, **step})
+    if options.output == "json":
+        sys.stdout.write(lines[-1].decode())
+        return
+    from sluice_query.plot import draw_histogram  # noqa: PLC0415 - not for programs
+    from sluice_query.views import HistogramResult  # noqa: PLC0415 - the same
+
+    found = msgspec.json.decode(lines[-1], type=HistogramResult)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    sys.stdout.write(draw_histogram(found, width))
+    sys.stdout.flush()
+    summary = msgspec.to_builtins(found.summary)
+    print_summary(summary, f"{summary['results']} results")
+
+
+def run_with_searcher(
+    store: str,
+    spool: str | None,
+    settings: QuerySettings,
+    work: Callable[["Searcher"], Awaitable[_Result]],
+) -> _Result:
+    """Run work that uses a searcher of this process."""
+
+    async def run() -> _Result:
+        async with AsyncExitStack() as stack:
+            return await work(await open_searcher(stack, store, spool, settings))
+
+    return asyncio.run(run())
 
 
 @app.command
@@ -324,9 +450,7 @@ def serve(
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
         sys.stdout.flush()
 
-    asyncio.run(
-        _with_searcher((store, spool), settings, lambda one: serve_queries(one, serving, say))
-    )
+    run_with_searcher(store, spool, settings, lambda one: serve_queries(one, serving, say))
 
 
 @app.command
@@ -344,172 +468,41 @@ def dead_letters(
     """
     from sluice_query.dead_letters import list_dead_letters  # noqa: PLC0415 - imports DuckDB
 
-    found = asyncio.run(
-        _with_searcher((store, None), _SETTINGS, lambda one: list_dead_letters(one, agent, limit))
+    found = run_with_searcher(
+        store, None, _SETTINGS, lambda one: list_dead_letters(one, agent, limit)
     )
     emit(found, as_json=json, human=lambda console: _draw_dead_letters(console, found))
     return 1 if found.dead_letters else 0
 
 
-async def _follow(searcher: "Searcher", question: Query, options: QueryOptions, json: bool) -> None:  # noqa: FBT001
-    if question.series is not None or question.stats_only:
-        raise BadUsage("--tail follows records: omit --metric, --of and --stats-only")
-    from sluice_query.following import (  # noqa: PLC0415 - imports numpy
-        TIMEOUT_S,
-        LiveRecordsClient,
-        follow,
-        follow_live,
-    )
+async def _follow(
+    searcher: "Searcher", logql: str | None, options: QueryOptions, span: RangeOptions
+) -> None:
+    from sluice_query.following import follow  # noqa: PLC0415 - imports numpy
+    from sluice_query.result import record_json  # noqa: PLC0415 - the same
 
-    if options.reconciler is None:
-        polled = replace(searcher, lists_accepted=False)
-        await _tell(follow(polled.search, polled.clock, question), json)
-        return
-    if searcher.spool is not None:
-        raise BadUsage("--reconciler does not cover a spool: omit one of them")
-    import aiohttp  # noqa: PLC0415 - only for following a reconciler
+    since = span if span.since != _RANGE.since else replace(span, since="1m")
 
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
-        source = LiveRecordsClient(
-            session=session, url=options.reconciler, token=options.reconciler_token
-        )
-        await _tell(follow_live(searcher, question, source), json)
-
-
-async def _tell(results: AsyncIterator["QueryResult"], json: bool) -> None:  # noqa: FBT001
+    wanted = _parameters(logql, options, since.parameters())
+    wanted["limit"] = [str(options.limit)]
+    if logql is not None and _is_metric(logql):
+        raise BadUsage("`--follow` prints records: write a log query")
+    question = parse_query(wanted, SystemClock().now_ns(), flag_of)
+    writer = _writer(options, span)
+    polled = replace(searcher, lists_accepted=False)
     told: tuple[str, ...] = ()
-    async for result in results:
+    async for result in follow(polled.search, polled.clock, question):
         for row in result.records:
-            sys.stdout.write(_line_of(result.kind, row, json) + "\n")
+            one = record_json(result.kind, row)
+            as_json = options.output == "json"
+            line = msgspec.json.encode(one).decode() if as_json else writer.line(one)
+            sys.stdout.write(line + "\n")
         sys.stdout.flush()
         # Print each reason once, when it changes, not once a second.
         if result.summary.reasons != told:
             told = result.summary.reasons
             reasons = "".join(f"partial: {printable_text(reason)}\n" for reason in told)
             sys.stderr.write(f"{reasons}{result.summary.until_text}\n")
-
-
-def _line_of(kind: Kind, row: dict[str, object], json: bool) -> str:  # noqa: FBT001
-    from sluice_query.result import record_json  # noqa: PLC0415 - imports numpy
-
-    return msgspec.json.encode(record_json(kind, row)).decode() if json else _line(kind, row)
-
-
-async def _with_searcher(
-    urls: tuple[str, str | None],
-    settings: QuerySettings,
-    work: Callable[["Searcher"], Awaitable[_Result]],
-) -> _Result:
-    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
-    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
-    from sluice_query.unqueued import attach_spool  # noqa: PLC0415
-    from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
-
-    keep_pandas_out()
-    store_url, spool_url = urls
-    async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_store(store_url, StoreMode.READ))
-        authority = await read_authority(store)
-        spool = None
-        if spool_url is not None:
-            local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
-            spool = await attach_spool(local, authority)
-        searcher = Searcher(
-            store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
-        )
-        return await work(searcher)
-
-
-def _print(result: "QueryResult", question: Query, hints: tuple[str, ...]) -> None:
-    if question.series is not None:
-        from sluice_query.plot import draw_series  # noqa: PLC0415 - imports plotext
-
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        sys.stdout.write(draw_series(question.series, result.points, width, result.summary))
-    if result.view is not None:
-        _print_view(result.view)
-    for row in result.records:
-        sys.stdout.write(_line(result.kind, row) + "\n")
-    sys.stdout.flush()
-    for line in (*describe_summary(result.summary).split("\n"), *hints):
-        sys.stderr.write(printable_text(line) + "\n")  # names of fields are from senders
-    if not hints and not result.summary.results and not result.summary.partial:
-        sys.stderr.write(
-            "no match; what was accepted in the last seconds may follow: repeat the query, or use"
-            " --tail\n"
-        )
-
-
-def _print_view(view: "ViewResult") -> None:
-    from sluice_query.plot import draw_histogram, draw_values  # noqa: PLC0415 - imports numpy
-    from sluice_query.views import HistogramResult, TopValuesResult  # noqa: PLC0415 - the same
-
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    if isinstance(view, HistogramResult):
-        sys.stdout.write(draw_histogram(view, width))
-    elif isinstance(view, TopValuesResult):
-        sys.stdout.write(draw_values(view, width))
-        if view.sampled:
-            sys.stderr.write(f"of the first {view.records} records: choose a shorter time range\n")
-
-
-def _line(kind: Kind, row: dict[str, object]) -> str:
-    ts_ns = row["ts_ns"]
-    when = format_rfc3339(int(str(ts_ns))) if ts_ns is not None else "-"
-    shown = [one for one in KINDS[kind].own_fields if one.is_shown]
-    what = " ".join(_shown_value(one, row[one.name]) for one in shown)
-    sender = (kind == "spans" and row["service"]) or row["agent_id"]
-    line = f"{when} {sender} {what}"
-    return _terminal_text(line) if sys.stdout.isatty() else line
-
-
-def _shown_value(field: Field, value: object) -> str:
-    if field.labels:
-        return field.labels[int(str(value))]
-    return format_duration(int(str(value))) if field.type is FieldType.LONG else str(value)
-
-
-def format_duration(size_ns: int) -> str:
-    """Return a duration with three digits in a unit up to seconds, those exact to the ms."""
-    size: float = abs(size_ns)
-    sign = "-" if size_ns < 0 else ""
-    for unit in ("ns", "µs", "ms"):
-        if size < _UNIT_END:
-            digits = 2 if size < 10 else 1 if size < 100 else 0  # noqa: PLR2004 - three digits
-            return f"{sign}{round(size, digits):g} {unit}"
-        size /= _UNIT_END
-    return f"{sign}{size:.3f} s"
-
-
-_UNIT_END = 1_000
-
-
-def _terminal_text(text: str) -> str:
-    """Return a record for a terminal: it executes nothing, and further lines are indented.
-
-    Otherwise a sender of records could write to the terminal, or imitate another record.
-    """
-    return "\n    ".join(printable_text(one, kept="\t") for one in text.split("\n"))
-
-
-def describe_summary(summary: "QuerySummary") -> str:
-    """Format a summary as text."""
-    span = f" from {summary.first_ts} to {summary.last_ts}" if summary.first_ts else ""
-    more = " (more match: raise --limit)" if summary.more else ""
-    facts = (
-        f"{summary.results} results{more}{span}",
-        f"read {summary.segments_read} segments, {format_size(summary.bytes_read)}",
-        f"pruned {summary.segments_pruned}",
-        f"{summary.waiting_batches} batches not in the lake yet",
-        summary.until_text + (f", held back by {summary.held_by}" if summary.held_by else ""),
-        f"{summary.elapsed_ms} ms",
-    )
-    lines = ["; ".join(facts)]
-    if summary.rollups_only_before is not None:
-        lines.append(f"from rollups only before {summary.rollups_only_before}")
-    lines += [f"partial: {reason}" for reason in summary.reasons]
-    return "\n".join(lines)
 
 
 def _draw_dead_letters(console: "Console", found: "DeadLetterList") -> None:

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import emit, format_size
 from sluice_protocol.errors import ExitCode
 from sluice_protocol.units import NS_PER_S
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _PATHS_SHOWN: Final = 3
 
 
-def status(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+def status(*, store: FoundStoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Show the store, gateways, discovery, queue, maintenance and conflicts on one screen.
 
     It reads the store, so it works while services are stopped. It also sends a request to

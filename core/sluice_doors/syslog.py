@@ -31,6 +31,8 @@ FACILITY: Final = "syslog.facility"
 VERSION: Final = "syslog.version"
 TIMESTAMP: Final = "syslog.timestamp"
 STRUCTURED_DATA: Final = "syslog.structured_data"
+PEER: Final = "network.peer.address"
+"""The address of the sender, in the source of a piece."""
 CONTINUES: Final = "sluice.continues"
 SEVERITIES: Final = (21, 19, 18, 17, 13, 10, 9, 5)
 """OpenTelemetry's severity number by the severity of syslog, emergency first (appendix B)."""
@@ -120,6 +122,8 @@ def _record(piece: SyslogPiece, read: SyslogReading, tally: Tally) -> LogRecord:
     after: dict[str, int] = {}
     for key, value in piece.source.items():
         found[free_name(key, found, after)] = value
+    if HOST not in found and piece.source.get(PEER):
+        found[HOST] = piece.source[PEER]  # relays do the same: RFC 3164 section 4.3.2
     if piece.continues:
         found[CONTINUES] = "true"
     if error:
@@ -176,6 +180,8 @@ def _structured_data(text: str, start: int, found: dict[str, str]) -> int | None
     """Add the parameters to `found`; return where they end, or None if they cannot be read."""
     if text.startswith("-", start) and text[start + 1 : start + 2] in ("", " "):
         return start + 1
+    if text[start : start + 1] not in ("-", "["):
+        return start  # Heroku's Logplex leaves it out
     end, elements = start, []
     while (element := _ELEMENT.match(text, end)) is not None:
         elements.append(element.groups())

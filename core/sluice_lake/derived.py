@@ -17,12 +17,12 @@ from sluice_protocol.column_slices import join_attributes
 from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.fields import Field, FieldType
 from sluice_protocol.meaning import (
+    BESIDE,
     DERIVED_KEYS,
     ID_BYTES_MAX,
+    IMPLIED_SEVERITIES,
     LEVEL_CHARACTERS_MAX,
     LEVELS,
-    LOGGER_NAME,
-    LOGGER_NAME_WITH,
     NUMBERS_A_LEVEL,
     OBSERVED_KEY,
     SEVERITY_KEYS,
@@ -34,7 +34,6 @@ from sluice_protocol.meaning import (
 Ints = npt.NDArray[np.int64]
 Codes = npt.NDArray[np.int32]
 Pairs = Sequence[tuple[str, str]]
-_LOGGER_KEYS: Final = frozenset((LOGGER_NAME, *LOGGER_NAME_WITH))
 _IDS: Final = ("trace_id", "span_id")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -105,12 +104,28 @@ class _Source:
         )
         return every.only(np.array([bool(text) for text in found])[self._resource_codes])
 
-    def stated(self, key: str, *, distinct: bool = True) -> Iterator[Stated]:
-        """Yield what the attributes state under a key, and then the resources."""
-        if key in self.keys:
-            for found in (self.in_attributes(key, distinct=distinct), self.in_resources(key)):
-                if found is not None and len(found.records):
-                    yield found
+    def stated(
+        self, key: str, *, distinct: bool = True, beside: Sequence[str] = ()
+    ) -> Iterator[Stated]:
+        """Yield what the attributes state under a key, and then the resources.
+
+        Only records with all the keys `beside` count.
+        """
+        if key not in self.keys or not self.keys.issuperset(beside):
+            return
+        for found in (self.in_attributes(key, distinct=distinct), self.in_resources(key)):
+            if found is not None and len(found.records):
+                yield found.only(self.having(beside)[found.records]) if beside else found
+
+    def having(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return which records have a text under each of some keys."""
+        found = np.ones(self.count, np.bool_)
+        for key in keys:
+            present = np.zeros(self.count, np.bool_)
+            for stated in self.stated(key):
+                present[stated.records] = True
+            found &= present
+        return found
 
 
 def derived_arrays(
@@ -179,7 +194,7 @@ def _first_of(source: _Source, keys: Sequence[str], *, distinct: bool) -> _First
     """
     first = _First(source.count)
     for key in keys:
-        for found in source.stated(key, distinct=distinct):
+        for found in source.stated(key, distinct=distinct, beside=BESIDE.get(key, ())):
             first.add(found if distinct else _short(found))
         if not first.left:
             break
@@ -194,25 +209,11 @@ def _short(found: Stated) -> Stated:
 def _field(source: _Source, field: Field) -> pa.Array:
     is_name = field.type is FieldType.NAME
     first = _first_of(source, DERIVED_KEYS[field.name], distinct=is_name)
-    if field.name == "service" and first.left and source.keys.issuperset(_LOGGER_KEYS):
-        _add_logger_names(first, source)
     if is_name:
         return first.names()
     if field.name in _IDS:
         return first.texts(lambda texts: _plain_ids(texts, field.name))
     return first.texts(lambda texts: texts)
-
-
-def _add_logger_names(first: _First, source: _Source) -> None:
-    """Add the name of the logger of the records that have the keys of Bunyan."""
-    present = np.ones(source.count, np.bool_)
-    for key in LOGGER_NAME_WITH:
-        having = np.zeros(source.count, np.bool_)
-        for found in source.stated(key):
-            having[found.records] = True
-        present &= having
-    for found in source.stated(LOGGER_NAME):
-        first.add(found.only(present[found.records]))
 
 
 def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
@@ -230,7 +231,7 @@ def _severities(numbers: Codes, source: _Source) -> tuple[pa.Array, pa.Array]:
     unknown = _First(source.count)
     is_open = numbers == 0
     for key in SEVERITY_KEYS:
-        for stated in source.stated(key.name):
+        for stated in source.stated(key.name, beside=key.beside):
             found = stated.only(is_open[stated.records])
             texts = found.texts.to_pylist()
             known = np.array(  # a long text is no level, and must not be remembered
@@ -248,6 +249,11 @@ def _severities(numbers: Codes, source: _Source) -> tuple[pa.Array, pa.Array]:
             if len(odd.records):
                 levels = [level_of(0, text or "") or None for text in texts]
                 unknown.add(Stated(odd.records, odd.codes, pa.array(levels, pa.string())))
+    for implied in IMPLIED_SEVERITIES:
+        if source.keys.issuperset(implied.keys):
+            found_open = is_open & source.having(implied.keys)
+            numbers[found_open] = implied.severity
+            is_open &= ~found_open
     return number_array(numbers, numbers > 0), _levels(numbers, unknown)
 
 

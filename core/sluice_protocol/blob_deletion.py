@@ -138,7 +138,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Keep:
+class MustKeep:
     """Keep the blob: the clause that keeps it, and the reason."""
 
     clause: Clause
@@ -150,16 +150,16 @@ class MayDelete:
     """Every clause is satisfied: exactly this version may be deleted."""
 
 
-ClauseCheck = Callable[[Evidence], Keep | None]
+ClauseCheck = Callable[[Evidence], MustKeep | None]
 
 
-def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Keep | MayDelete:
+def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> MustKeep | MayDelete:
     """Return the first reason to keep the candidate, or `MayDelete`.
 
     An empty list of clauses proves nothing, so it keeps.
     """
     if not clauses:
-        return Keep(clause=Clause.CERTIFICATE, reason="no clause was checked")
+        return MustKeep(clause=Clause.CERTIFICATE, reason="no clause was checked")
     for check in clauses:
         kept = check(evidence)
         if kept is not None:
@@ -167,110 +167,114 @@ def decide_deletion(evidence: Evidence, clauses: tuple[ClauseCheck, ...]) -> Kee
     return MayDelete()
 
 
-def versioning_enabled(evidence: Evidence) -> Keep | None:
+def versioning_enabled(evidence: Evidence) -> MustKeep | None:
     """Keep unless versioning is `Enabled`: only then does deleting a version spare a newer one."""
     if evidence.versioning_enabled is None:
-        return Keep(clause=Clause.VERSIONING, reason="versioning was not read")
+        return MustKeep(clause=Clause.VERSIONING, reason="versioning was not read")
     if not evidence.versioning_enabled:
-        return Keep(clause=Clause.VERSIONING, reason="versioning is not Enabled")
+        return MustKeep(clause=Clause.VERSIONING, reason="versioning is not Enabled")
     return None
 
 
-def incarnation_exact(evidence: Evidence) -> Keep | None:
+def incarnation_exact(evidence: Evidence) -> MustKeep | None:
     """Keep a version `null`: it is overwritten in place, so deleting it can remove a newer blob."""
     if evidence.candidate.incarnation in (NULL_VERSION, ""):
-        return Keep(clause=Clause.INCARNATION, reason="the version is null")
+        return MustKeep(clause=Clause.INCARNATION, reason="the version is null")
     return None
 
 
-def old_enough(evidence: Evidence) -> Keep | None:
+def old_enough(evidence: Evidence) -> MustKeep | None:
     """Clause 1: the age by the store's clock is above the retry horizon."""
     if evidence.now_ns is None:
-        return Keep(clause=Clause.AGE, reason="the store's clock was not read")
+        return MustKeep(clause=Clause.AGE, reason="the store's clock was not read")
     age_ns = evidence.now_ns - evidence.candidate.last_modified_ns
     if age_ns <= evidence.retry_horizon_ns:
-        return Keep(clause=Clause.AGE, reason="younger than the retry horizon")
+        return MustKeep(clause=Clause.AGE, reason="younger than the retry horizon")
     return None
 
 
-def certificate_covers(evidence: Evidence) -> Keep | None:
+def certificate_covers(evidence: Evidence) -> MustKeep | None:
     """Clause 2: a complete audit started later than Last-Modified plus the retry horizon."""
     if evidence.audit is None:
-        return Keep(clause=Clause.CERTIFICATE, reason="no certificate")
+        return MustKeep(clause=Clause.CERTIFICATE, reason="no certificate")
     if not evidence.audit.complete:
-        return Keep(clause=Clause.CERTIFICATE, reason="the certificate is not complete")
+        return MustKeep(clause=Clause.CERTIFICATE, reason="the certificate is not complete")
     ends_at_ns = evidence.candidate.last_modified_ns + evidence.retry_horizon_ns
     if evidence.audit.started_at_ns <= ends_at_ns:
-        return Keep(clause=Clause.CERTIFICATE, reason="the audit started before the horizon ended")
+        return MustKeep(
+            clause=Clause.CERTIFICATE, reason="the audit started before the horizon ended"
+        )
     return None
 
 
-def audit_unnamed(evidence: Evidence) -> Keep | None:
+def audit_unnamed(evidence: Evidence) -> MustKeep | None:
     """Clause 3: no manifest and no reverse reference named it in that audit."""
     if evidence.audit is None or evidence.audit.names_blob is None:
-        return Keep(clause=Clause.AUDIT, reason="the audit result was not read")
+        return MustKeep(clause=Clause.AUDIT, reason="the audit result was not read")
     if evidence.audit.names_blob:
-        return Keep(clause=Clause.AUDIT, reason="named in the audit")
+        return MustKeep(clause=Clause.AUDIT, reason="named in the audit")
     return None
 
 
-def references_absent(evidence: Evidence) -> Keep | None:
+def references_absent(evidence: Evidence) -> MustKeep | None:
     """Clause 3: no reverse reference of either kind exists now."""
     if evidence.references is None:
-        return Keep(clause=Clause.REFERENCES, reason="reverse references were not read")
+        return MustKeep(clause=Clause.REFERENCES, reason="reverse references were not read")
     if evidence.references:
-        return Keep(clause=Clause.REFERENCES, reason="a reverse reference names it")
+        return MustKeep(clause=Clause.REFERENCES, reason="a reverse reference names it")
     return None
 
 
-def envelope_unnamed(evidence: Evidence) -> Keep | None:
+def envelope_unnamed(evidence: Evidence) -> MustKeep | None:
     """Clause 3: neither key that the blob's envelope names contains a manifest of it now.
 
     The quarantine key contains the sha256, so any object there keeps the blob.
     """
     look = evidence.envelope
     if look is None:
-        return Keep(clause=Clause.ENVELOPE, reason="the envelope is unreadable")
+        return MustKeep(clause=Clause.ENVELOPE, reason="the envelope is unreadable")
     if look.accepted not in (ManifestLookup.ABSENT, ManifestLookup.NAMES_OTHER):
-        return Keep(clause=Clause.ENVELOPE, reason=f"accepted manifest: {look.accepted.value}")
+        return MustKeep(clause=Clause.ENVELOPE, reason=f"accepted manifest: {look.accepted.value}")
     if look.quarantine is not ManifestLookup.ABSENT:
-        return Keep(clause=Clause.ENVELOPE, reason=f"quarantine manifest: {look.quarantine.value}")
+        return MustKeep(
+            clause=Clause.ENVELOPE, reason=f"quarantine manifest: {look.quarantine.value}"
+        )
     return None
 
 
-def still_listed(evidence: Evidence) -> Keep | None:
+def still_listed(evidence: Evidence) -> MustKeep | None:
     """Clause 4: it is still the current version, with the same Last-Modified."""
     listed, candidate = evidence.listed, evidence.candidate
     if listed is None or listed.incarnation != candidate.incarnation:
-        return Keep(clause=Clause.LISTED, reason="no longer listed")
+        return MustKeep(clause=Clause.LISTED, reason="no longer listed")
     if listed.last_modified_ns != candidate.last_modified_ns:
-        return Keep(clause=Clause.LISTED, reason="listed with another Last-Modified")
+        return MustKeep(clause=Clause.LISTED, reason="listed with another Last-Modified")
     if not listed.current:
-        return Keep(clause=Clause.LISTED, reason="another version is current")
+        return MustKeep(clause=Clause.LISTED, reason="another version is current")
     return None
 
 
-def listed_noncurrent(evidence: Evidence) -> Keep | None:
+def listed_noncurrent(evidence: Evidence) -> MustKeep | None:
     """For a noncurrent version: it is still listed, and it is not the current version."""
     listed, candidate = evidence.listed, evidence.candidate
     if listed is None or listed.incarnation != candidate.incarnation:
-        return Keep(clause=Clause.NONCURRENT, reason="no longer listed")
+        return MustKeep(clause=Clause.NONCURRENT, reason="no longer listed")
     if listed.last_modified_ns != candidate.last_modified_ns:
-        return Keep(clause=Clause.NONCURRENT, reason="listed with another Last-Modified")
+        return MustKeep(clause=Clause.NONCURRENT, reason="listed with another Last-Modified")
     if listed.current:
-        return Keep(clause=Clause.NONCURRENT, reason="it is the current version")
+        return MustKeep(clause=Clause.NONCURRENT, reason="it is the current version")
     return None
 
 
-def current_verified(evidence: Evidence) -> Keep | None:
+def current_verified(evidence: Evidence) -> MustKeep | None:
     """For a noncurrent version: another version is current and its bytes hash to the key."""
     current, candidate = evidence.current, evidence.candidate
     if current is None:
-        return Keep(clause=Clause.CURRENT, reason="the current version was not read")
+        return MustKeep(clause=Clause.CURRENT, reason="the current version was not read")
     if current.incarnation == candidate.incarnation:
-        return Keep(clause=Clause.CURRENT, reason="it is the current version")
+        return MustKeep(clause=Clause.CURRENT, reason="it is the current version")
     if current.digest != candidate.digest:
-        return Keep(clause=Clause.CURRENT, reason="the current version is corrupt")
+        return MustKeep(clause=Clause.CURRENT, reason="the current version is corrupt")
     return None
 
 

@@ -35,7 +35,7 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.compression import compress_column, decompress_column
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import KINDS, Field, FieldType, Kind, RecordKind
+from sluice_protocol.fields import KINDS, FieldType, Kind, RecordKind
 
 U8, U16, U32_TYPE, I64_TYPE, F64_TYPE = range(1, 6)
 """Types of numbers, little-endian."""
@@ -60,6 +60,8 @@ _DTYPES: Final[dict[int, np.dtype[np.unsignedinteger]]] = dict(
 )
 WIDTH_MAXIMA: Final = (0xFF, 0xFFFF)
 """The largest number of each width but the last."""
+_I64_MIN: Final = -(2**63)
+_I64_MAX: Final = 2**63 - 1
 
 
 class ColumnForm(NamedTuple):
@@ -158,7 +160,12 @@ def encode_times(values: npt.NDArray[Any]) -> ColumnBytes:
 
 def decode_times(data: memoryview, field: str) -> I64:
     """Decode times; the sum wraps around as the differences do."""
-    return np.cumsum(_numbers(data, I64_TYPE, field), dtype=np.int64)
+    differences = _numbers(data, I64_TYPE, field)
+    if len(differences) <= FEW:
+        times = list(itertools.accumulate(differences.tolist()))
+        if not times or (min(times) >= _I64_MIN and max(times) <= _I64_MAX):
+            return np.array(times, np.int64)
+    return np.cumsum(differences, dtype=np.int64)
 
 
 def encode_numbers(kind: int, values: npt.NDArray[np.generic]) -> ColumnBytes:
@@ -238,8 +245,12 @@ def decode_names(
 
 def offsets_of(lengths: npt.NDArray[np.unsignedinteger], end: int, field: str) -> I32:
     """Return where each value begins and ends, of values with these lengths."""
-    total = sum(lengths.tolist()) if len(lengths) <= FEW else int(lengths.sum(dtype=np.int64))
-    if total != end:
+    if len(lengths) <= FEW:
+        edges = [0, *itertools.accumulate(lengths.tolist())]
+        if edges[-1] != end:
+            raise _uneven(field, end)
+        return np.array(edges, np.int32)
+    if int(lengths.sum(dtype=np.int64)) != end:
         raise _uneven(field, end)
     offsets = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
@@ -397,9 +408,11 @@ def _encode(form: ColumnForm, values: ColumnValues) -> ColumnBytes:
 def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
     """Decode and check the columns of a frame, as `read_columns` returns them."""
     values: dict[str, ColumnValues | AttributeColumns | None] = {}
+    forms = COLUMNS[kind]
     for field in KINDS[kind].fields:
-        if field.column in raw or not field.is_optional:
-            values[field.name] = _decode(field, _column(raw, field.column), count)
+        name = field.column
+        if name in raw or not field.is_optional:
+            values[field.name] = _decode(name, forms[name], _column(raw, name), count)
     if KINDS[kind].has_attributes:
         values["attributes"] = _attributes(raw, count)
     columns = make_columns(kind, values)
@@ -407,17 +420,15 @@ def decode_columns(kind: Kind, raw: RawColumns, count: int) -> Columns:
     return columns
 
 
-def _decode(field: Field, raw: RawColumn, count: int) -> ColumnValues:
-    match field.type:
-        case FieldType.TIME:
-            return decode_times(raw.data, field.column)
-        case FieldType.NAME:
-            names, indexes = decode_names(*raw, count, field.column)
-            return NameColumn(names=names, indexes=indexes)
-        case FieldType.TEXT | FieldType.OPAQUE:
-            return decode_texts(*raw, count, field.column)
-        case _:
-            return decode_numbers(*raw, field.column)
+def _decode(name: str, form: ColumnForm, raw: RawColumn, count: int) -> ColumnValues:
+    if form is TEXTS:
+        return decode_texts(*raw, count, name)
+    if form is NAMES:
+        names, indexes = decode_names(*raw, count, name)
+        return NameColumn(names=names, indexes=indexes)
+    if form.has_differences:
+        return decode_times(raw.data, name)
+    return decode_numbers(*raw, name)
 
 
 def _column(raw: RawColumns, name: str) -> RawColumn:

@@ -49,6 +49,7 @@ _FIELDS: Final = (
 """The items of an envelope, in order, by their names in records, errors and documentation."""
 _TYPES: Final = (str, str, int, int, int, str, int, int, dict, list)
 _WITHOUT_TIMES: Final = (str, str, int, int, int, str, NoneType, NoneType, dict, list)
+_KNOWN_TYPES: Final = (_TYPES, _WITHOUT_TIMES)
 _SHOWN: Final = {str: "a text", int: "an integer", dict: "a map", list: "an array"}
 _I64: Final = range(-(2**63), 2**63)
 _ENTRY_TYPES: Final = (str, int, int, int, int, bytes, int)
@@ -109,7 +110,20 @@ def encode_envelope(envelope: Envelope, columns: Sequence[StoredColumn]) -> byte
     """
     _check_resource(envelope.resource)
     try:
-        encoded = _encode(envelope, columns)
+        encoded = cbor2.dumps(
+            (
+                envelope.agent_id,
+                envelope.boot_id,
+                envelope.seq_start,
+                envelope.seq_end,
+                envelope.count,
+                envelope.kind,
+                envelope.min_ts_ns,
+                envelope.max_ts_ns,
+                dict(sorted(envelope.resource, key=_pair_order)),
+                tuple(chain.from_iterable(columns)),
+            )
+        )
     except UnicodeEncodeError as error:
         raise InvalidFrame("resource", "text is not valid UTF-8") from error
     if len(encoded) > ENVELOPE_BYTES_MAX:
@@ -117,21 +131,8 @@ def encode_envelope(envelope: Envelope, columns: Sequence[StoredColumn]) -> byte
     return encoded
 
 
-def _encode(envelope: Envelope, columns: Sequence[StoredColumn]) -> bytes:
-    return cbor2.dumps(
-        (
-            envelope.agent_id,
-            envelope.boot_id,
-            envelope.seq_start,
-            envelope.seq_end,
-            envelope.count,
-            envelope.kind,
-            envelope.min_ts_ns,
-            envelope.max_ts_ns,
-            dict(sorted(envelope.resource, key=_pair_order)),
-            tuple(chain.from_iterable(columns)),
-        )
-    )
+def _is_in_order(resource: Resource) -> bool:
+    return len(resource) <= 1 or list(resource) == sorted(resource, key=_pair_order)
 
 
 def _pair_order(pair: tuple[str, str]) -> tuple[int, bytes]:
@@ -162,7 +163,7 @@ def decode_envelope(data: bytes) -> tuple[Envelope, tuple[StoredColumn, ...]]:
         raise _fault_in(data) from error
     envelope, entries = _build(found)
     columns = _directory(entries)
-    if _encode(envelope, columns) != data:
+    if cbor2.dumps(found) != data or not _is_in_order(envelope.resource):
         raise _fault_in(data)
     return envelope, columns
 
@@ -198,7 +199,7 @@ def _build(found: object) -> tuple[Envelope, list[object]]:
     if type(found) is not list or len(found) != len(_FIELDS):
         raise InvalidFrame("envelope", f"must be an array of {len(_FIELDS)} items")
     types = tuple(map(type, found))
-    if types not in {_TYPES, _WITHOUT_TIMES}:
+    if types not in _KNOWN_TYPES:
         raise _wrong_type(types)
     agent_id, boot_id, seq_start, seq_end, count, kind, min_ts_ns, max_ts_ns, resource, entries = (
         found
@@ -249,7 +250,9 @@ def _wrong_type(types: tuple[type, ...]) -> InvalidFrame:
     return InvalidFrame("min_ts", "must be null exactly if max_ts is")
 
 
-def _directory(found: list[object]) -> tuple[StoredColumn, ...]:
+def _directory(  # noqa: C901 - a line per rule
+    found: list[object],
+) -> tuple[StoredColumn, ...]:
     """Return the directory of columns: an array of seven items for each."""
     if not found or len(found) % _ENTRY_ITEMS:
         raise InvalidFrame("columns", f"must be an array of {_ENTRY_ITEMS} items for each column")
@@ -259,32 +262,32 @@ def _directory(found: list[object]) -> tuple[StoredColumn, ...]:
     for items in zip(*[iter(found)] * _ENTRY_ITEMS, strict=True):
         if tuple(map(type, items)) != _ENTRY_TYPES:
             raise InvalidFrame("columns", "has an item of another type in an entry")
-        column = StoredColumn._make(items)
-        _check_entry(column, end)
-        order = key_order(column.name)
+        name, _, coding, offset, length, checksum, uncompressed_length = items
+        if offset != end:
+            raise InvalidFrame(name, f"begins at {offset}, and not behind the column before")
+        if len(checksum) != _CHECKSUM_BYTES:
+            raise InvalidFrame(name, "must have a checksum of four bytes")
+        if length <= 0:
+            raise InvalidFrame(name, "is empty")
+        if (
+            coding < 0
+            or (uncompressed_length > 0) != bool(coding & ZSTD)
+            or uncompressed_length < 0
+        ):
+            reason = "must have the length before compression if it is compressed, and 0 otherwise"
+            raise InvalidFrame(name, reason)
+        order = key_order(name)
         if order <= before:
             reason = "occurs twice" if order == before else "is out of order"
-            raise InvalidFrame(column.name, reason)
-        before, end, raw_bytes = order, end + column.length, raw_bytes + column.raw_length
-        columns.append(column)
+            raise InvalidFrame(name, reason)
+        before, end = order, end + length
+        raw_bytes += uncompressed_length or length
+        columns.append(StoredColumn(*items))
     if end > FRAME_BYTES_MAX:
         raise TooLarge("columns", end, FRAME_BYTES_MAX)
     if raw_bytes > RAW_BYTES_MAX:
         raise TooLarge("columns before compression", raw_bytes, RAW_BYTES_MAX)
     return tuple(columns)
-
-
-def _check_entry(column: StoredColumn, end: int) -> None:
-    name, _, coding, offset, length, checksum, uncompressed_length = column
-    if offset != end:
-        raise InvalidFrame(name, f"begins at {offset}, and not behind the column before")
-    if len(checksum) != _CHECKSUM_BYTES:
-        raise InvalidFrame(name, "must have a checksum of four bytes")
-    if length <= 0:
-        raise InvalidFrame(name, "is empty")
-    if coding < 0 or (uncompressed_length > 0) != bool(coding & ZSTD) or uncompressed_length < 0:
-        reason = "must have the length before compression if it is compressed, and 0 otherwise"
-        raise InvalidFrame(name, reason)
 
 
 def _fault_in(data: bytes) -> InvalidFrame:
@@ -374,7 +377,7 @@ class FrameHead(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def raw_bytes(self) -> int:
         """Length of the columns before compression."""
-        return sum(one.raw_length for one in self.columns)
+        return sum([one.uncompressed_length or one.length for one in self.columns])
 
     @property
     def is_compressed(self) -> bool:

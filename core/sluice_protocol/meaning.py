@@ -17,25 +17,33 @@ from functools import lru_cache
 from typing import Final
 from unicodedata import normalize
 
-RULE: Final = 2
+RULE: Final = 3
 """Number of the rule, which golden results of records pin."""
 TIME_KEYS: Final = (
     "@timestamp", "timestamp", "time", "ts", "t", "@t", "Timestamp", "datetime", "timeMillis",
     "instant.epochSecond", "asctime", "t.$date", "record.time.timestamp", "time_iso8601",
-    "__REALTIME_TIMESTAMP",
+    "__REALTIME_TIMESTAMP", "stageTimestamp", "EdgeStartTimestamp", "msec", "start_time",
 )  # fmt: skip
 """Keys of the time of an object, the first that is present."""
+TEMPLATE_TIME: Final = "@t"
+"""The time of Serilog's compact form. It always stays an attribute, because it shows that a missing
+level means Information.
+"""
 BODY_KEYS: Final = (
     "message", "msg", "log", "event", "record.message", "text", "body", "MESSAGE", "line", "@m",
     "@mt", "Message", "@message", "short_message", "RenderedMessage", "fields.message",
+    "jsonPayload.message", "jsonPayload.msg", "textPayload", "properties.message",
+    "properties.log", "resultDescription",
 )  # fmt: skip
 """Keys of the body of an object, the first with a text."""
 
 CONTEXTS: Final = (
     "mdc", "contextMap", "context", "extra", "record.extra", "fields", "metadata", "Properties",
+    "named_tags", "jsonPayload",
 )  # fmt: skip
 """Objects in which loggers put what a program attaches to all records of a task: Logback and
-Quarkus, Log4j, Monolog (two), Loguru, tracing of Rust, logger_json of Elixir, Serilog.
+Quarkus, Log4j, Monolog (two), Loguru, tracing of Rust, logger_json of Elixir, Serilog, semantic
+logger of Ruby; and Google Cloud's payload.
 """
 
 
@@ -73,7 +81,13 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "_SYSTEMD_UNIT",
         "program",
         "progname",
+        "dd.service",
+        "cloud_RoleName",
+        "AppRoleName",
+        "resource.labels.service_name",
+        "resource.labels.container_name",
         "com.splunk.source",
+        "name",
     ),
     "host": (
         "host.name",
@@ -92,7 +106,8 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "logsource",
         "agent.hostname",
         "winlog.computer_name",
-        "network.peer.address",
+        "Computer",
+        "resource.labels.node_name",
     ),
     "instance": (
         "service.instance.id",
@@ -102,6 +117,9 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "instance",
         "container.id",
         "container_id",
+        "cloud_RoleInstance",
+        "AppRoleInstance",
+        "resource.labels.pod_name",
     ),
     "trace_id": (
         "trace_id",
@@ -115,6 +133,10 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "dd.trace_id",
         "logging.googleapis.com/trace",
         "X-B3-TraceId",
+        "xray_trace_id",
+        "operation_Id",
+        "OperationId",
+        "trace",
         *_nested("trace_id", "traceId", "TraceId"),
         "traceparent",
     ),
@@ -130,6 +152,7 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "dd.span_id",
         "logging.googleapis.com/spanId",
         "X-B3-SpanId",
+        "transaction.id",
         *_nested("span_id", "spanId", "SpanId"),
         "traceparent",
     ),
@@ -155,6 +178,12 @@ DERIVED_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
         "X-Request-ID",
         "http.request.header.x-request-id",
         "aws.request_id",
+        "awsRequestId",
+        "AWSRequestId",
+        "function_request_id",
+        "record.requestId",
+        "auditID",
+        "RayID",
         "correlation_id",
         "correlationId",
         "CorrelationId",
@@ -166,10 +195,15 @@ record and then in the resource of its batch.
 """
 ID_BYTES_MAX: Final = 128
 """A longer text is no id of a trace, a span or a request: it would be repeated for each record."""
-LOGGER_NAME: Final = "name"
-LOGGER_NAME_WITH: Final = ("hostname", "pid")
-"""Bunyan and pino state the service as `name`, next to these keys. Alone, `name` is anything, so it
-counts only where no other key states the service and both of these are present.
+BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
+    "name": ("hostname", "pid"),
+    "trace": ("logName",),
+    "OperationId": ("AppRoleName",),
+    "start_time": ("response_flags",),
+}
+"""Keys that count only in records with all of these keys: alone they may be anything.
+
+They belong to Bunyan and pino, Google Cloud, Azure, and Envoy.
 """
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 
@@ -192,17 +226,31 @@ class Scale(StrEnum):
     """1 to 24."""
     PYTHON = "Python"
     """10 debug to 50 critical."""
-    MIXED = "syslog or OpenTelemetry"
-    """0 to 7 as syslog, 8 to 24 as OpenTelemetry, tens above as pino."""
+    MIXED = "syslog, OpenTelemetry or Google"
+    """0 to 7 as syslog, 8 to 24 as OpenTelemetry, tens as pino, hundreds as Google Cloud."""
+    GOOGLE = "Google"
+    """0 default, 100 debug to 800 emergency."""
+    WINDOWS = "Windows"
+    """1 critical to 5 verbose; 0 is always logged."""
+    DOTNET = ".NET"
+    """0 trace to 5 critical."""
+    INSIGHTS = "Application Insights"
+    """0 verbose to 4 critical."""
+    VERBOSITY = "klog"
+    """0 to 3 information, 4 to 10 debug."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeverityKey:
-    """A key that states a severity; `sender` names who writes it."""
+    """A key that states a severity; `sender` names who writes it.
+
+    It counts only in records that have all the keys `beside` too.
+    """
 
     name: str
     scale: Scale
     sender: str
+    beside: tuple[str, ...] = ()
 
 
 SEVERITY_KEYS: Final = (
@@ -211,13 +259,18 @@ SEVERITY_KEYS: Final = (
     SeverityKey("level_name", Scale.LOGGER, "Monolog"),
     SeverityKey("level", Scale.LOGGER, "most loggers, Loki's labels"),
     SeverityKey("log.level", Scale.LOGGER, "Elastic Common Schema"),
+    SeverityKey("severity", Scale.GOOGLE, "Google Cloud", ("logName",)),
     SeverityKey("severity", Scale.MIXED, "Google Cloud, rsyslog"),
     SeverityKey("levelname", Scale.LOGGER, "Python's logging"),
     SeverityKey("error_severity", Scale.LOGGER, "PostgreSQL"),
     SeverityKey("loglevel", Scale.LOGGER, "JSON layouts of Java"),
     SeverityKey("log_level", Scale.LOGGER, "many"),
     SeverityKey("logLevel", Scale.LOGGER, "many"),
-    SeverityKey("LogLevel", Scale.LOGGER, ".NET"),
+    SeverityKey("LogLevel", Scale.DOTNET, ".NET"),
+    SeverityKey("EventLevel", Scale.WINDOWS, "Azure, tracing of Windows"),
+    SeverityKey("severityLevel", Scale.INSIGHTS, "Application Insights"),
+    SeverityKey("SeverityLevel", Scale.INSIGHTS, "Application Insights"),
+    SeverityKey("Level", Scale.WINDOWS, "the event log of Windows", ("ProviderName", "Computer")),
     SeverityKey("Level", Scale.LOGGER, "Serilog, NLog, zerolog with other names"),
     SeverityKey("Severity", Scale.MIXED, "NXLog"),
     SeverityKey("@l", Scale.LOGGER, "Serilog's compact form"),
@@ -236,6 +289,23 @@ SEVERITY_KEYS: Final = (
     SeverityKey("priority", Scale.SYSLOG, "syslog"),
     SeverityKey("syslog.severity", Scale.SYSLOG, "syslog"),
     SeverityKey("syslog_severity", Scale.SYSLOG, "Logstash"),
+    SeverityKey("s", Scale.LOGGER, "MongoDB", ("c", "ctx", "id")),
+    SeverityKey("v", Scale.VERBOSITY, "klog", ("caller",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImpliedSeverity:
+    """The severity of records that have all `keys` and none of `SEVERITY_KEYS`."""
+
+    keys: tuple[str, ...]
+    severity: int
+    sender: str
+
+
+IMPLIED_SEVERITIES: Final = (
+    ImpliedSeverity(("err", "caller"), 17, "klog"),
+    ImpliedSeverity((TEMPLATE_TIME,), 9, "Serilog's compact form"),
 )
 
 NAMES: Final = {
@@ -274,6 +344,15 @@ _MONOLOG: Final = {100: 5, 200: 9, 250: 10, 300: 13, 400: 17, 500: 21, 550: 19, 
 _LOGBACK: Final = 1_000
 """Logback's numbers are those of Python times this: 10000 debug to 40000 error."""
 _PYTHON: Final = (1, 5, 9, 13, 17, 21)
+_GOOGLE: Final = (9, 5, 9, 10, 13, 17, 21, 19, 21)
+_PLACES: Final = {
+    Scale.SYSLOG: SYSLOG,
+    Scale.WINDOWS: (9, 21, 17, 13, 9, 1),
+    Scale.DOTNET: (1, 5, 9, 13, 17, 21),
+    Scale.INSIGHTS: (1, 9, 13, 17, 21),
+    Scale.VERBOSITY: (9, 9, 9, 9, 5, 5, 5, 5, 5, 5, 5),
+}
+"""Severities by number, of scales that begin with 0."""
 _OTEL_MAX: Final = 24
 _DIGITS_MAX: Final = 5
 """Levels of Java are up to five digits (`level_value` 40000 is an error)."""
@@ -313,20 +392,21 @@ def severity_of(text: str, scale: Scale = Scale.LOGGER) -> int:
 
 
 def _of_number(number: int, scale: Scale) -> int:
-    match scale:
-        case Scale.SYSLOG:
-            return _at(SYSLOG, number)
-        case Scale.OTEL:
-            return number if 0 < number <= _OTEL_MAX else 0
-        case Scale.PYTHON:
-            size = number // _LOGBACK if number >= _LOGBACK else number
-            return _at(_PYTHON, size // 10) if size > 0 else 0
-        case Scale.MIXED if len(SYSLOG) <= number <= _OTEL_MAX:
-            return number
-        case Scale.LOGGER:
-            return _TENS.get(number) or _MONOLOG.get(number) or _at(SYSLOG, number)
-        case Scale.MIXED:
-            return _TENS.get(number) or _at(SYSLOG, number)
+    if scale in _PLACES:
+        return _at(_PLACES[scale], number)
+    if scale is Scale.GOOGLE:
+        return _hundreds(number)
+    if scale is Scale.PYTHON:
+        size = number // _LOGBACK if number >= _LOGBACK else number
+        return _at(_PYTHON, size // 10) if size > 0 else 0
+    if scale is Scale.OTEL or (scale is Scale.MIXED and len(SYSLOG) <= number <= _OTEL_MAX):
+        return number if 0 < number <= _OTEL_MAX else 0
+    hundreds = _MONOLOG.get(number, 0) if scale is Scale.LOGGER else _hundreds(number)
+    return _TENS.get(number) or _at(SYSLOG, number) or hundreds
+
+
+def _hundreds(number: int) -> int:
+    return 0 if number % 100 else _at(_GOOGLE, number // 100)
 
 
 def _at(numbers: tuple[int, ...], place: int) -> int:
@@ -340,16 +420,20 @@ def level_of(severity: int, text: str = "") -> str:
     return text.strip()[:LEVEL_CHARACTERS_MAX].lower()
 
 
+_XRAY: Final = re.compile(r"1-([0-9a-f]{8})-([0-9a-f]{24})")
 _TRACEPARENT: Final = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*")
 
 
 def plain_id(field: str, text: str) -> str:
     """Return the id of a trace or span in lower case.
 
-    A UUID loses its dashes, and an id of Google Cloud the path before it. `text` may be a
-    `traceparent` of W3C.
+    A UUID loses its dashes, an id of Google Cloud the path before it, and one of AWS X-Ray its
+    version. `text` may be a `traceparent` of W3C.
     """
     lower = text.strip().lower()
+    found = _XRAY.fullmatch(lower)
+    if found is not None:
+        return found[1] + found[2]
     found = _TRACEPARENT.fullmatch(lower)
     if found is not None:
         return found[1] if field == "trace_id" else found[2]

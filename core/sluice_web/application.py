@@ -154,7 +154,8 @@ def _add_refusals(app: web.Application) -> None:
     aiohttp's own routes for them copy an unknown `Expect` into the response. A value that is not
     UTF-8 would then be a server error.
     """
-    known = list(app.router.resources())
+    # A path of variables only has every text, so it shows nothing of what a sender means.
+    known = [one for one in app.router.resources() if not _ANY_SEGMENT.fullmatch(one.canonical)]
     paths = tuple(one.canonical for one in known)
 
     async def refuse(request: web.Request) -> web.StreamResponse:
@@ -166,6 +167,9 @@ def _add_refusals(app: web.Application) -> None:
         raise UnknownPath(nearest_path(request.path, paths))
 
     app.router.add_route("*", "/{path:.*}", refuse, expect_handler=send_continue)
+
+
+_ANY_SEGMENT: Final = re.compile(r"/\{[^{}/]*\}")
 
 
 @lru_cache(maxsize=256)

@@ -27,7 +27,7 @@ class Endpoint:
             changes nothing that its user did not begin.
     """
 
-    method: Literal["GET", "POST", "PUT"]
+    method: Literal["GET", "HEAD", "POST", "PUT"]
     path: str
     handler: Handler
     summary: str

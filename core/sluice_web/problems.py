@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
 from sluice_protocol.errors import (
@@ -199,7 +199,20 @@ def problem_response(problem: Problem) -> web.Response:
     return response
 
 
-_DOCUMENT: Final = ProblemRenderer(lambda _request, problem: problem_response(problem))
+def _document(request: web.Request, problem: Problem) -> web.Response:
+    """Return a problem document as a media type that the client accepts.
+
+    The clients of Elasticsearch accept their own types of JSON only, read `application/json` too,
+    and would report an unknown media type instead of the problem.
+    """
+    response = problem_response(problem)
+    accepted = request.headers.get(hdrs.ACCEPT, "*")
+    if "json" in accepted and "*" not in accepted and PROBLEM_TYPE not in accepted:
+        response.content_type = "application/json"
+    return response
+
+
+_DOCUMENT: Final = ProblemRenderer(_document)
 
 
 def problem_middleware(
@@ -337,7 +350,10 @@ def while_connected(handler: Handler) -> Handler:
             raise
         if task.cancelled() or (is_gone(request) and task.exception() is not None):
             return disconnected(request)
-        return task.result()
+        try:
+            return task.result()
+        finally:
+            del task  # an error's traceback would keep it, and it the error
 
     return run
 

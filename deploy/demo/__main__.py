@@ -240,7 +240,7 @@ def search(demo: Demo) -> None:
     with step("query one of the lines"):
         found = demo.processes.run(
             *("query", "--store", demo.store, "--from", PAST, "--to", FUTURE),
-            *("-q", text, "--agent", AGENT, "--limit", str(wanted + 10), "--json"),
+            *("-q", text, f'{{agent="{AGENT}"}}', "--limit", str(wanted + 10), "--json"),
         )
     hits = [line for line in found.splitlines() if b'"body"' in line]
     expect("query results", len(hits), wanted)

@@ -28,10 +28,8 @@ def send(lines: list[str]) -> None:
     """Send until every record is accepted: the same list again is accepted once."""
     # A record needs its own time: without it a repeated record is not recognised.
     now = datetime.now(UTC).isoformat()
-    actions = [
-        {"_op_type": "create", "_index": "shop", "@timestamp": now, "message": line}
-        for line in lines
-    ]
+    common = {"_op_type": "create", "_index": "shop", "@timestamp": now, "service.name": "shop"}
+    actions = [{**common, "message": line} for line in lines]
     accepted = False
     while not accepted:
         try:

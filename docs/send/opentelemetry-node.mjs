@@ -2,6 +2,7 @@
 import { createInterface } from "node:readline";
 import { diag, DiagConsoleLogger, DiagLogLevel } from "@opentelemetry/api";
 import { OTLPLogExporter } from "@opentelemetry/exporter-logs-otlp-proto";
+import { resourceFromAttributes } from "@opentelemetry/resources";
 import { BatchLogRecordProcessor, LoggerProvider } from "@opentelemetry/sdk-logs";
 
 // Without it, a batch that is lost is not reported.
@@ -13,6 +14,7 @@ const exporter = new OTLPLogExporter({
   timeoutMillis: 120_000, // the exporter drops a request after this time, or after six attempts
 });
 const provider = new LoggerProvider({
+  resource: resourceFromAttributes({ "service.name": "shop" }),
   processors: [
     new BatchLogRecordProcessor({
       exporter,

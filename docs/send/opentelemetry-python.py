@@ -9,6 +9,7 @@ from opentelemetry.exporter.otlp.proto.http import Compression
 from opentelemetry.exporter.otlp.proto.http._log_exporter import OTLPLogExporter
 from opentelemetry.sdk._logs import LoggerProvider
 from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+from opentelemetry.sdk.resources import Resource
 
 logging.basicConfig()  # the SDK logs what it sends again and what it drops
 
@@ -19,7 +20,7 @@ exporter = OTLPLogExporter(
     compression=Compression.Gzip,
     timeout=120,  # seconds; the exporter drops a request after this time, or after six attempts
 )
-provider = LoggerProvider()
+provider = LoggerProvider(resource=Resource.create({"service.name": "shop"}))
 provider.add_log_record_processor(
     BatchLogRecordProcessor(
         exporter,

@@ -14,6 +14,7 @@ handler = SplunkHandler(
     port=0,
     url=f"{url}/services/collector/event",
     protocol=urlsplit(url).scheme,
+    verify=urlsplit(url).scheme == "https",
     token=os.environ["SLUICE_TOKEN"],
     index="main",
     source="shop",

@@ -21,7 +21,7 @@ from sluice_gc.evidence_files import (
 )
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys
-from sluice_protocol.blob_deletion import AuditResult, Keep
+from sluice_protocol.blob_deletion import AuditResult, MustKeep
 from sluice_protocol.keys import blob_key
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, UnixNs
@@ -124,7 +124,7 @@ async def _decide_now(
         versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
     )
     verdict = (await prove_deletion(store, case)).verdict
-    kept = verdict if isinstance(verdict, Keep) else None
+    kept = verdict if isinstance(verdict, MustKeep) else None
     return VersionVerdict(
         incarnation=listed.incarnation,
         last_modified_unix_ns=listed.last_modified_ns,

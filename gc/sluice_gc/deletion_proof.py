@@ -22,10 +22,10 @@ from sluice_protocol.blob_deletion import (
     CurrentRead,
     EnvelopeLookup,
     Evidence,
-    Keep,
     ListedNow,
     ManifestLookup,
     MayDelete,
+    MustKeep,
     decide_deletion,
 )
 from sluice_protocol.collection_records import Certificate
@@ -94,7 +94,7 @@ class DeletionProof:
     case: CandidateCase
     evidence: Evidence
     identity: Identity | None
-    verdict: Keep | MayDelete
+    verdict: MustKeep | MayDelete
 
 
 def listed_candidate(listed: ListedIncarnation, digest: Digest) -> Candidate:
@@ -285,6 +285,6 @@ def _envelope(proof: DeletionProof) -> dict[str, Value]:
 
 def _verdict(proof: DeletionProof) -> dict[str, Value]:
     verdict = proof.verdict
-    if isinstance(verdict, Keep):
+    if isinstance(verdict, MustKeep):
         return {"verdict": "keep", "clause": verdict.clause.value, "reason": verdict.reason}
     return {"verdict": "may_go", "clause": None, "reason": None}

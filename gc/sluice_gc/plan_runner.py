@@ -53,7 +53,7 @@ from sluice_gc.settings import RunSettings
 from sluice_gc.signing_keys import TrustedKeys
 from sluice_gc.task_engine import TaskEngine
 from sluice_protocol.authority import Authority
-from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, Keep, MayDelete
+from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, MayDelete, MustKeep
 from sluice_protocol.clock import Clock
 from sluice_protocol.collection_records import (
     BatchDone,
@@ -181,7 +181,7 @@ async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
     cases = [_candidate_case(sweep, row, versioning) for row in batch.rows]
     proofs = await _prove_all(sweep, cases)
     going = [one for one in proofs if isinstance(one.verdict, MayDelete)]
-    kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, Keep))
+    kept = Counter(one.verdict.clause.value for one in proofs if isinstance(one.verdict, MustKeep))
     if task.settings.dry_run:
         return SweepFacts(would_go=len(going), kept=dict(kept))
     stop_if_versioning_off(proofs)
@@ -216,7 +216,7 @@ async def check_basis(sweep: SweepState) -> bool:
 def stop_if_versioning_off(proofs: list[DeletionProof]) -> None:
     """Refuse to continue if versioning is no longer `Enabled`."""
     for proof in proofs:
-        if isinstance(proof.verdict, Keep) and proof.verdict.clause is Clause.VERSIONING:
+        if isinstance(proof.verdict, MustKeep) and proof.verdict.clause is Clause.VERSIONING:
             raise GcRefused(RefusalRule.VERSIONING, "versioning is no longer Enabled; enable it")
 
 

@@ -154,7 +154,7 @@ def request_for(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
+class PolicyDecision:
     """The decision of the store, and the deciding statement or a remark in brackets."""
 
     allowed: bool
@@ -270,7 +270,7 @@ def _identity_of(policies: PolicySet, caller: str | None) -> tuple[Document, ...
 
 def evaluate(
     policies: PolicySet, request: PolicyRequest, *, others_are_admin: bool = True
-) -> Evaluation:
+) -> PolicyDecision:
     """Decide whether a request is allowed.
 
     With `others_are_admin`, the account of the bucket allows everything to a caller without a role
@@ -290,9 +290,9 @@ def evaluate(
         for statement in hits:
             if statement.effect is effect:
                 allowed = effect is PolicyEffect.ALLOW
-                return Evaluation(allowed=allowed, sid=statement.sid, reason=statement.reason)
+                return PolicyDecision(allowed=allowed, sid=statement.sid, reason=statement.reason)
     own = request.value(PRINCIPAL_ACCOUNT, target) == policies.settings.bucket.account
     other = own and request.caller is not None and not mine
     if other and others_are_admin and target is Target.AWS:
-        return Evaluation(allowed=True, sid=ASSUMED_ADMIN)
-    return Evaluation(allowed=False, sid=NOTHING_ALLOWS)
+        return PolicyDecision(allowed=True, sid=ASSUMED_ADMIN)
+    return PolicyDecision(allowed=False, sid=NOTHING_ALLOWS)

@@ -18,6 +18,8 @@ from sluice_query.request import (
     FIRST_NS,
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    METRICS_DEFAULT,
+    METRICS_MAX,
     NEIGHBOURS_DEFAULT,
     NEIGHBOURS_MAX,
     OPERATIONS_DEFAULT,
@@ -31,6 +33,7 @@ from sluice_query.request import (
     FieldList,
     FilterOperator,
     Histogram,
+    MetricList,
     Neighbourhood,
     Operations,
     ParameterName,
@@ -80,21 +83,23 @@ _AGGREGATE: Final = ChoiceParameter(
 )
 _OF: Final = TextParameter(name="of", chars_max=FILTER_CHARS_MAX)
 _SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FILTER_CHARS_MAX)
+_EACH: Final = FlagParameter(name="each")
 _RAW: Final = FlagParameter(name="raw")
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
+_LOGQL: Final = TextParameter(name="query", chars_max=10_000)
 CONDITIONS: Final[tuple[Parameter, ...]] = (
     *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
 )
 """The parameters that select records, for the parser and for the OpenAPI description."""
-_OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _RAW)
+_OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _EACH, _RAW)
 PARAMETERS: Final[tuple[Parameter, ...]] = (
-    *CONDITIONS,
+    *(*CONDITIONS, _LOGQL),
     *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
 ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
 """The parameters that select records and their order."""
-STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
+STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _LIMIT, _HIGHLIGHT)
 """Every parameter of a query whose records are returned while it runs."""
 _AFTER: Final = TextParameter(name="after")
 TAILED: Final[tuple[Parameter, ...]] = (
@@ -140,7 +145,11 @@ def parse_query(
     series = None
     if _METRIC.name in given or _OF.name in given:
         series = _read_series(given, read, kind)
-    elif unfit := [one.name for one in _OF_SERIES if one.name in given]:
+    elif unfit := [
+        one.name
+        for one in _OF_SERIES
+        if one.name in given and not (one is _STEP and _LOGQL.name in given)
+    ]:
         wanted = f"{name(_METRIC.name)} or {name(_OF.name)}"
         raise BadUsage(f"{name(unfit[0])} applies to a series only: add {wanted}, or omit it")
     from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
@@ -167,6 +176,11 @@ def parse_query(
     )
     if not query.agents:  # files are selected by agent
         query = replace(query, agents=agents_of(query.filters))
+    if _LOGQL.name in given:
+        from sluice_query.logql.planning import plan_query  # noqa: PLC0415 - only for LogQL
+
+        step = read.value(_STEP, "", parse_duration) if _STEP.name in given else None
+        query = plan_query(given[_LOGQL.name][0], query, step, name)
     return check_query(query, name)
 
 
@@ -182,6 +196,7 @@ def _read_series(given: "Given", read: "ParameterReader", kind: Kind) -> Series:
         step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
         aggregate=Aggregate(read.choice(_AGGREGATE)),
         by=read.values(_SERIES_BY, lambda text: parse_field(text, kind)),
+        each=read.flag(_EACH),
         raw=read.flag(_RAW),
     )
 
@@ -320,9 +335,9 @@ _RECORDS_BEFORE: Final = IntegerParameter(
 _RECORDS_AFTER: Final = IntegerParameter(
     name="after", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
 )
-HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
-FIELDS: Final[tuple[Parameter, ...]] = CONDITIONS
-VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _VALUES_LIMIT)
+HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
+FIELDS: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL)
+VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _FIELD, _VALUES_LIMIT)
 _POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
 CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
 
@@ -334,6 +349,11 @@ TRACE: Final[tuple[Parameter, ...]] = (_FROM, _TO, _SPANS_LIMIT)
 OPERATIONS: Final[tuple[Parameter, ...]] = (
     *(one for one in CONDITIONS if one is not _KIND),
     _OPERATIONS_LIMIT,
+)
+_METRICS_LIMIT: Final = IntegerParameter(name="limit", default=METRICS_DEFAULT, maximum=METRICS_MAX)
+METRICS: Final[tuple[Parameter, ...]] = (
+    *(one for one in CONDITIONS if one is not _KIND),
+    _METRICS_LIMIT,
 )
 
 Given = Mapping[str, Sequence[str]]
@@ -408,19 +428,27 @@ def parse_trace(trace_id: str, given: Given, now_ns: UnixNs) -> Query:
 def parse_operations(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
     """Return the query for the operations of services."""
     check_given(given, OPERATIONS, name)
-    selecting = {key: values for key, values in given.items() if key != _OPERATIONS_LIMIT.name}
-    query = parse_query({**selecting, "kind": ("spans",)}, now_ns, name, known=CONDITIONS)
-    limit = ParameterReader(given, name).integer(_OPERATIONS_LIMIT)
-    return replace(query, view=Operations(limit=limit))
+    query, read = _parse({**given, "kind": ("spans",)}, now_ns, name, (*OPERATIONS, _KIND))
+    return replace(query, view=Operations(limit=read.integer(_OPERATIONS_LIMIT)))
+
+
+def parse_metrics(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+    """Return the query for the names of metrics."""
+    check_given(given, METRICS, name)
+    query, read = _parse({**given, "kind": ("metrics",)}, now_ns, name, (*METRICS, _KIND))
+    return replace(query, view=MetricList(limit=read.integer(_METRICS_LIMIT)))
 
 
 def _parse(
     given: Given, now_ns: UnixNs, name: ParameterName, known: Sequence[Parameter]
 ) -> tuple[Query, ParameterReader]:
     check_given(given, known, name)
-    conditions = {one.name for one in CONDITIONS}
-    selecting = {key: values for key, values in given.items() if key in conditions}
-    query = parse_query(selecting, now_ns, name, known=CONDITIONS)
+    conditions = (*CONDITIONS, _LOGQL)
+    names = {one.name for one in conditions}
+    selecting = {key: values for key, values in given.items() if key in names}
+    query = parse_query(selecting, now_ns, name, known=conditions)
+    if query.metric is not None:
+        raise BadUsage(f"write a log query, which selects records: {name(_LOGQL.name)}")
     return query, ParameterReader(given, name)
 
 

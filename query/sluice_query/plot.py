@@ -1,11 +1,11 @@
 """Answers for a terminal: a series as a plot, histograms and values as bars, or plain lines."""
 
 import math
-from collections.abc import Sequence
-from datetime import UTC, datetime
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Final
 
-from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.utf8 import printable_text
 from sluice_query.request import Series
@@ -17,18 +17,23 @@ _LINES_MAX: Final = 20
 
 
 def draw_series(
-    series: Series, points: Sequence[SeriesPoint], width: int | None, summary: QuerySummary
+    series: Series,
+    points: Sequence[SeriesPoint],
+    width: int | None,
+    summary: QuerySummary,
+    zone: tzinfo | None = UTC,
+    title: str = "",
 ) -> str:
     """Return a series as text, a plot of at most `width` columns.
 
     With None as width it is one line for each point. The last line of a plot states from `summary`
-    how complete the points are. Of many groups the first are drawn.
+    how complete the points are. Of many groups the first are drawn. Labels that all groups have in
+    common are left out.
     """
+    name = _namer(points) if series.each else _group
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
-        return "".join(
-            f"{format_rfc3339(one.step_ns)} {_group(one)} {one.value}\n" for one in points
-        )
+        return "".join(f"{format_rfc3339(one.step_ns)} {name(one)} {one.value}\n" for one in points)
     import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
 
     figure = plotext.figure
@@ -36,20 +41,58 @@ def draw_series(
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
     figure.plot_size(width, _HEIGHT)
     figure.theme("simple")
-    figure.title(printable_text(f"{series.aggregate.value} of {series.metric or series.of.name}"))
+    shown = title or f"{series.aggregate.value} of {series.metric or series.of.name}"
+    figure.title(printable_text(shown))
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
     groups: dict[str, list[SeriesPoint]] = {}
     for one in drawn:
-        groups.setdefault(_group(one), []).append(one)
-    for name, found in sorted(groups.items())[:_LINES_MAX]:
-        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, UTC) for one in found]
-        label = name[:_VALUE_CHARS] if series.by else ""
+        groups.setdefault(name(one), []).append(one)
+    divided = series.by or len(groups) > 1
+    for group, found in sorted(groups.items())[:_LINES_MAX]:
+        # The library shows the digits of a moment; without a zone they are those of this machine.
+        when = [datetime.fromtimestamp(one.step_ns / NS_PER_S, zone) for one in found]
+        when = [one.replace(tzinfo=UTC) for one in when]
+        label = group[:_VALUE_CHARS] if divided else ""
         figure.draw(figure.signal(when, [one.value for one in found]).lines().label(label))
     plot = str(figure.build().string()).rstrip("\n")
     state = "partial" if summary.partial else "complete"
     more = max(len(groups) - _LINES_MAX, 0)
     left = f"{more} more lines are not drawn, --json has them; " if more else ""
     return f"{plot}\n{left}{state}, {summary.until_text}\n"
+
+
+def draw_labelled(
+    title: str,
+    series: Sequence[Mapping[str, Any]],
+    width: int | None,
+    summary: QuerySummary,
+    zone: tzinfo | None,
+) -> str:
+    """Return the series of a metric query as a plot, or without a width a line for each point."""
+    points = []
+    for one in series:
+        by = dict(one["labels"])
+        points += [
+            SeriesPoint(step_ns=parse_rfc3339(at["ts"]), by=by, value=float(at["value"]))
+            for at in one["points"]
+        ]
+    points.sort(key=lambda one: one.step_ns)
+    labelled = Series(step_ns=1, each=True)
+    return draw_series(labelled, points, width, summary, zone, title)
+
+
+def _namer(points: Sequence[SeriesPoint]) -> Callable[[SeriesPoint], str]:
+    """Return the function for the name of a series: the labels by which it differs from others."""
+    sets = list({id(one.by): one.by for one in points}.values())
+    keys = {key: None for one in sets for key in one}
+    differing = [key for key in keys if len({one.get(key) for one in sets}) > 1]
+    shown = {id(one): _name(one, differing) for one in sets}
+    return lambda point: shown[id(point.by)]
+
+
+def _name(by: Mapping[str, str | float | None], keys: Sequence[str]) -> str:
+    pairs = [f"{key.removeprefix('attributes.')}={_shown(by[key])}" for key in keys if key in by]
+    return ",".join(pairs) or "-"
 
 
 def _group(point: SeriesPoint) -> str:

@@ -6,6 +6,7 @@ pending batches, are searched in their maps, with the same results (ADR 46).
 
 import sys
 from collections.abc import Iterator, Sequence
+from decimal import Decimal
 from itertools import groupby
 from typing import Final
 
@@ -13,7 +14,7 @@ from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, PromotedStats
 from sluice_lake.promoted import converted_text, table_of
-from sluice_lake.tables import Column, Table
+from sluice_lake.tables import Column, ColumnType, Table
 from sluice_query.engine import LAKE, QueryEngine
 from sluice_query.pruning import SelectedFiles, may_be_in
 from sluice_query.request import (
@@ -25,7 +26,7 @@ from sluice_query.request import (
     RecordField,
     TopValues,
 )
-from sluice_query.sql import Promoted
+from sluice_query.statements import Promoted
 
 RUNS_MAX: Final = 8
 """Sources of one query. Files that alternate more often are searched in their maps."""
@@ -56,14 +57,20 @@ def may_have_value(file: DataFile, query: Query, promoted: Promoted) -> bool:
     """Return False if the statistics of promoted columns show that no record of a file matches."""
     for field, column in promoted.items():
         stats = file.promoted.get(column.name)
+        if stats is None:
+            continue
+        for one in query.filters:
+            limit = one.value
+            if one.field == field and isinstance(limit, Decimal):
+                greater = one.operator in {FilterOperator.GREATER, FilterOperator.AT_LEAST}
+                if not _may_be_beyond(stats, column, limit, greater=greater):
+                    return False
         wanted = [
             str(one.value)
             for one in query.filters
             if one.field == field and one.operator is FilterOperator.EQUAL
         ]
-        if stats is None or not wanted:
-            continue
-        if not any(_may_have(file, stats, column, text) for text in wanted):
+        if wanted and not any(_may_have(file, stats, column, text) for text in wanted):
             return False
     return True
 
@@ -81,10 +88,26 @@ def _may_have(file: DataFile, stats: PromotedStats, column: Column, text: str) -
         return may_be_in(value, (first, last))
     if isinstance(value, str) or isinstance(first, str) or isinstance(last, str):
         return True
-    if isinstance(value, float):
-        first -= abs(first) * _SLACK + sys.float_info.min
-        last += abs(last) * _SLACK + sys.float_info.min
-    return first <= value <= last
+    least, greatest = _widened(first, last, column)
+    return least <= value <= greatest
+
+
+def _may_be_beyond(stats: PromotedStats, column: Column, limit: Decimal, *, greater: bool) -> bool:
+    """Return False if no number of a file is beyond a limit or equal to it."""
+    # A row without a value may have a text that is a number and does not convert.
+    if stats.nulls or stats.bounds is None or isinstance(stats.bounds[0], str):
+        return True
+    least, greatest = _widened(*stats.bounds, column)
+    return greatest >= limit if greater else least <= limit
+
+
+def _widened(first: float, last: float, column: Column) -> tuple[float, float]:
+    if column.type is not ColumnType.DOUBLE:
+        return first, last
+    return (
+        first - abs(first) * _SLACK - sys.float_info.min,
+        last + abs(last) * _SLACK + sys.float_info.min,
+    )
 
 
 def register_runs(

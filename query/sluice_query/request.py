@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -18,6 +18,9 @@ from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+
+if TYPE_CHECKING:
+    from sluice_query.logql.expressions import Evaluation, LogQuery, MetricQuery
 
 COLUMN_FIELDS: Final[dict[Kind, tuple[str, ...]]] = {
     name: ("agent_id", "boot_id", *(field.name for field in kind.queried_fields))
@@ -296,7 +299,14 @@ class Operations:
     limit: int = 1_000
 
 
-View = Histogram | FieldList | TopValues | Neighbourhood | Operations
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricList:
+    """The metrics that the records are samples of."""
+
+    limit: int = 1_000
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood | Operations | MetricList
 
 
 BUCKETS_DEFAULT: Final = 60
@@ -309,6 +319,8 @@ VALUES_DEFAULT: Final = 10
 VALUES_MAX: Final = 1_000
 OPERATIONS_DEFAULT: Final = 1_000
 OPERATIONS_MAX: Final = 10_000
+METRICS_DEFAULT: Final = 1_000
+METRICS_MAX: Final = 10_000
 SPANS_DEFAULT: Final = 10_000
 """Spans of a trace that a client gets if it states no limit."""
 NEIGHBOURS_DEFAULT: Final = 10
@@ -369,6 +381,7 @@ class Aggregate(StrEnum):
     SUM = "sum"
     COUNT = "count"
     LAST = "last"
+    RATE = "rate"
     P50 = "p50"
     P90 = "p90"
     P95 = "p95"
@@ -380,6 +393,10 @@ class Aggregate(StrEnum):
         return int(self[1:]) / 100 if self[1:].isdecimal() else None
 
 
+LOOKBACK_NS: Final = 5 * _MIN
+"""How long before its range a rate searches for the sample that the first increase starts from."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
     """A series to compute from the numbers that a field of the records has.
@@ -387,6 +404,8 @@ class Series:
     Attributes:
         metric: Only the samples of this metric.
         by: Fields; each combination of their values has a separate series.
+        each: Whether each set of labels has a separate series: attributes, resource, and the agent
+            unless that is a door.
         raw: Whether it is computed from samples only, without rollups.
     """
 
@@ -395,6 +414,7 @@ class Series:
     of: RecordField = RecordField("value")
     aggregate: Aggregate = Aggregate.AVG
     by: tuple[RecordField, ...] = ()
+    each: bool = False
     raw: bool = False
 
 
@@ -409,6 +429,8 @@ class Query:
         attributes: Pairs that must be among the record's attributes or its batch's resource.
         accepted_from_ns: Earliest acceptance of the records' batches; None for any.
         series: None for records.
+        pipeline: What LogQL demands of a record in addition to the other conditions.
+        metric: A metric query of LogQL, computed at the times of `evaluation`; None for records.
     """
 
     from_ns: UnixNs
@@ -428,6 +450,9 @@ class Query:
     deleting: DeleteRecord | None = None
     view: View | None = None
     highlight: bool = False
+    pipeline: "LogQuery | None" = None
+    metric: "MetricQuery | None" = None
+    evaluation: "Evaluation | None" = None
 
     @property
     def around(self) -> Neighbourhood | None:
@@ -513,6 +538,10 @@ def _check_series(query: Query, series: Series, name: ParameterName) -> None:
     if query.stats_only:
         of = "of" if series.metric is None else "metric"
         raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name(of)}")
+    if series.each and series.by:
+        raise BadUsage(f"choose one of {name('each')} and {name('by')}")
+    if series.aggregate is Aggregate.RATE and series.metric is None:
+        raise BadUsage(f"only a metric has a rate: choose another {name('agg')}")
     if len(series.by) > SPLITS_MAX:
         raise BadUsage(f"at most {SPLITS_MAX} times: {name('by')}, times=`{len(series.by)}`")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)

@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,6 +87,14 @@ class SeriesPoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledSeries:
+    """A series of a metric query: its labels, and its values by the times that have one."""
+
+    labels: Mapping[str, str]
+    points: Sequence[tuple[int, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MatchCount:
     """How many records of one source a delete hides, and of how many batches.
 
@@ -122,6 +130,7 @@ class QueryResult:
     summary: QuerySummary
     records: list[Row] = field(default_factory=list)
     points: list[SeriesPoint] = field(default_factory=list)
+    series: list[LabelledSeries] = field(default_factory=list)
     matches: tuple[MatchCount, ...] = ()
     view: ViewResult | None = None
     position: str = ""
@@ -139,6 +148,8 @@ def result_lines(result: QueryResult) -> Iterator[bytes]:
         return
     for point in result.points:
         yield msgspec.json.encode(point_json(point)) + b"\n"
+    for one in result.series:
+        yield msgspec.json.encode(labelled_json(one)) + b"\n"
     yield msgspec.json.encode({"summary": result.summary}) + b"\n"
 
 
@@ -151,8 +162,9 @@ def record_json(kind: Kind, row: Row) -> Row:
         for one in KINDS[kind].read_fields
         if row.get(one.name) or not one.is_optional
     }
-    if HIGHLIGHTS in row:
-        shown[HIGHLIGHTS] = row[HIGHLIGHTS]
+    for name in (HIGHLIGHTS, "line", "labels"):
+        if name in row:
+            shown[name] = row[name]
     return shown | _maps_json(row)
 
 
@@ -187,6 +199,12 @@ def point_json(point: SeriesPoint) -> Row:
     shown: Row = {"ts": _time(point.step_ns), "value": number_json(point.value)}
     by = {name: number_json(value) for name, value in point.by.items()}
     return shown | ({"by": by} if by else {})
+
+
+def labelled_json(series: LabelledSeries) -> Row:
+    """Return a series of a metric query for JSON."""
+    points = [{"ts": _time(at_ns), "value": number_json(value)} for at_ns, value in series.points]
+    return {"labels": series.labels, "points": points}
 
 
 def number_json(value: object) -> object:

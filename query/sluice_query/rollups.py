@@ -37,7 +37,7 @@ from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord, retention_cut_ns, rollup_deletes
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.pruning import SelectedFiles, may_have_agent
-from sluice_query.request import Query, Series
+from sluice_query.request import FIRST_NS, LOOKBACK_NS, Aggregate, Query, Series
 from sluice_store.port import ObjectStore
 
 MINUTE_NS: Final = 60 * NS_PER_S
@@ -349,9 +349,12 @@ class ChosenRollups:
     samples: SampleFiles = SampleFiles()
 
     def extended(self, query: Query) -> Query:
-        """Return the query with the time range of the plan."""
+        """Return the query with the time range of the plan, or what a rate needs before it."""
         if self.plan is None:
-            return query
+            series = query.series
+            if series is None or series.aggregate is not Aggregate.RATE:
+                return query
+            return replace(query, from_ns=UnixNs(max(query.from_ns - LOOKBACK_NS, FIRST_NS)))
         span = self.plan.span
         return replace(query, from_ns=UnixNs(span.from_ns), to_ns=UnixNs(span.to_ns))
 
@@ -415,8 +418,10 @@ def _needs_samples(query: Query, series: Series) -> str:
         return "omit `raw` to compute these steps from rollups"
     if series.metric is None:
         return "rollups contain one metric each: name it as `metric`"
-    if series.aggregate.quantile is not None:
+    if series.aggregate.quantile is not None or series.aggregate is Aggregate.RATE:
         return f"`{series.aggregate}` is computed from samples only"
+    if series.each:
+        return "rollups do not contain resources: omit `each`"
     if query.filters:
         return "rollups cannot be filtered: use `attribute` or `agent`"
     in_rows = ("agent_id", "name", "attributes")

@@ -53,14 +53,14 @@ from sluice_query.result import (
     Row,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import (
+from sluice_query.statements import (
     Promoted,
     RecordSources,
     SqlStatement,
     counts_sql,
     matches_sql,
     records_sql,
-    returned_columns,
+    result_columns,
 )
 from sluice_query.unqueued import (
     SearchedSpool,
@@ -131,6 +131,10 @@ class Searcher:
         with open_engine(self.settings) as engine:
             for pattern in query.patterns:
                 engine.check_pattern(pattern)
+            if query.pipeline is not None or query.metric is not None:
+                from sluice_query.logql.planning import check_patterns  # noqa: PLC0415 - only for LogQL
+
+                check_patterns(engine, query)
             yield SourceReader(searcher=self, engine=engine, query=query, started_ns=started_ns)
 
     def evaluator(self, reader: "SourceReader", read: "SearchRead") -> "Evaluator":
@@ -281,7 +285,7 @@ class SourceReader:
         complete = decide_completeness(
             read.coverage, self.query, self.searcher.settings, read.known
         )
-        return _with_completeness(summary, complete)
+        return with_completeness(summary, complete)
 
     async def _read_coverage(self) -> Coverage:
         searcher = self.searcher
@@ -421,7 +425,8 @@ def _with_rollups(summary: QuerySummary, rollups: "ChosenRollups") -> QuerySumma
     )
 
 
-def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+def with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+    """Return a summary with how complete the answer is."""
     reasons = (*summary.reasons, *found.reasons)
     until = time_text(found.accepted_until_ns)
     return replace(
@@ -521,9 +526,15 @@ class Evaluator:
         if query.series is not None and read.rollups is not None:
             from sluice_query.series import compute_series  # noqa: PLC0415 - for a series
 
-            points = compute_series(self.engine, query.series, read, read.rollups)
+            points = compute_series(self.engine, query, query.series, read, read.rollups)
             summary = QuerySummary(results=len(points))
             return QueryResult(kind=query.kind, points=points, summary=summary)
+        if query.metric is not None and query.evaluation is not None:
+            from sluice_query.logql.vectors import compute_metric  # noqa: PLC0415 - for a metric
+
+            series, more = compute_metric(self, query.metric, query.evaluation)
+            summary = QuerySummary(results=len(series), more=more)
+            return QueryResult(kind=query.kind, series=series, summary=summary)
         if query.view is not None:
             from sluice_query.views import compute_view  # noqa: PLC0415 - for views
 
@@ -558,7 +569,7 @@ class Evaluator:
 
     def rows(self, found: list[tuple[object, ...]]) -> list[Row]:
         """Return rows of the returned columns as records, highlighted if the query wants that."""
-        columns = returned_columns(self.query.kind)
+        columns = result_columns(self.query)
         records: list[Row] = [dict(zip(columns, row, strict=True)) for row in found]
         if self.query.highlight:
             add_highlights(self.engine, self.query, records)

@@ -6,6 +6,12 @@ computed from all numbers, and interpolate linearly between two of them, as `qua
 Prometheus and Loki; between an infinity of each sign the result is NaN. Rollups contain no NaN, so
 NaN in samples is ignored too. Of several samples of the latest time, `last` is the greatest. Both
 rules make a value independent of the source that it is computed from.
+
+A rate is how much a counter increases each second. Each set of labels is a counter: of cumulative
+samples the increase is the difference to the sample before, or the value itself if that is smaller,
+because the counter was reset; delta samples are increases already. The first sample of a counter
+has no increase. The sum of the increases of a step is divided by the part of the step that the
+range of the query covers, so the first and the last step are not lower than the others.
 """
 
 from collections.abc import Sequence
@@ -17,8 +23,9 @@ import pyarrow as pa
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.engine import LAKE, PENDING, QueryEngine
-from sluice_query.request import Aggregate, Query, Series
+from sluice_query.request import FIRST_NS, MAPS, Aggregate, Query, RecordField, Series
 from sluice_query.result import SeriesPoint
 from sluice_query.rollups import (
     HOUR_NS,
@@ -27,9 +34,11 @@ from sluice_query.rollups import (
     RollupPlan,
     TimeSpan,
 )
-from sluice_query.sql import (
+from sluice_query.statements import (
     IS_NUMBER,
+    SERIES_LABELS,
     SqlStatement,
+    SqlValue,
     all_conditions,
     any_condition,
     condition,
@@ -74,9 +83,11 @@ class SeriesSources:
     """The sources of a series.
 
     `minutes` and `hours` name the files of `rollups` with rows of minutes and hours, and `plan`
-    selects among these; all three are None without rollups.
+    selects among these; all three are None without rollups. A rate begins at `from_ns`, its samples
+    earlier.
     """
 
+    from_ns: UnixNs = FIRST_NS
     samples: tuple[SampleSource, ...] = ()
     deletes: tuple[DeleteRecord, ...] = ()
     minutes: str | None = None
@@ -132,6 +143,8 @@ def series_sql(query: Query, series: Series, sources: SeriesSources) -> SqlState
 
     One point over the limit shows whether there are more.
     """
+    if series.aggregate is Aggregate.RATE:
+        return _rate_sql(query, series, sources)
     figures = _FIGURES[series.aggregate]
     parts = [
         _from_samples(source.name, query, series, figures, chosen)
@@ -146,7 +159,7 @@ def series_sql(query: Query, series: Series, sources: SeriesSources) -> SqlState
                 if source is not None
             ]
     union = " UNION ALL ".join(part.text for part in parts)
-    names = "".join(f"by{place}, " for place in range(len(series.by)))
+    names = "".join(f"by{place}, " for place in range(_splits(series)))
     return SqlStatement(
         f"SELECT step, {names}{figures.combined} FROM ({union})"  # noqa: S608 - constants
         " GROUP BY ALL ORDER BY ALL LIMIT ?",
@@ -154,11 +167,48 @@ def series_sql(query: Query, series: Series, sources: SeriesSources) -> SqlState
     )
 
 
+def _splits(series: Series) -> int:
+    """Return the number of columns `by0`, `by1` and so on."""
+    return len(SERIES_LABELS) if series.each else len(series.by)
+
+
+def _rate_sql(query: Query, series: Series, sources: SeriesSources) -> SqlStatement:
+    """Return the statement for the rates of each step; the samples begin before the range."""
+    label = ", ".join(f"{text} AS label{place}" for place, text in enumerate(SERIES_LABELS))
+    same = ", ".join(f"label{place}" for place in range(len(SERIES_LABELS)))
+    parts: list[str] = []
+    values: list[SqlValue] = []
+    for source in sources.samples:
+        for chosen in _samples(query, source, sources):
+            grouping = _grouping("ts_ns", series)
+            parts.append(
+                f"SELECT {grouping.text}, value, ts_ns AS at_ns, type, {label} FROM {source.name}"  # noqa: S608 - constants
+                f" WHERE {chosen.text} AND isfinite(value)"
+            )
+            values += (*grouping.values, *chosen.values)
+    names = "".join(f"by{place}, " for place in range(_splits(series)))
+    # Samples of one counter at the same time are ordered by value: their order is not a reset.
+    before = f"lag(value) OVER (PARTITION BY type, {same} ORDER BY at_ns, value)"
+    rise = f"CASE WHEN type = {_DELTA} OR value < {before} THEN value ELSE value - {before} END"
+    covered = f"least(step + {series.step_ns}, ?) - greatest(step, ?)"
+    return SqlStatement(
+        f"SELECT step, {names}sum(rise) * {NS_PER_S}.0 / any_value({covered})"  # noqa: S608 - constants
+        f" FROM (SELECT step, {names}at_ns, {rise} AS rise FROM ({' UNION ALL '.join(parts)}))"
+        " WHERE at_ns >= ? AND rise IS NOT NULL GROUP BY ALL ORDER BY ALL LIMIT ?",
+        (query.to_ns, sources.from_ns, *values, sources.from_ns, POINTS_MAX + 1),
+    )
+
+
+_DELTA: Final = 1
+
+
 def _grouping(time: str, series: Series) -> SqlStatement:
     """Return the columns `step`, `by0`, `by1` and so on."""
     # Steps begin at multiples of their width, so that two queries have the same steps.
     step = f"{time} - (({time} % {series.step_ns}) + {series.step_ns}) % {series.step_ns}"
     parts = [SqlStatement(f"{step} AS step")]
+    if series.each:
+        parts += [SqlStatement(f"{text} AS by{place}") for place, text in enumerate(SERIES_LABELS)]
     for place, field in enumerate(series.by):
         value = field_sql(field)
         # A text may be very long, and each point of its series has it.
@@ -179,7 +229,7 @@ def _from_samples(
         f"SELECT {grouping.text}, {number.text} AS value, {time} AS at_ns FROM {source}"  # noqa: S608 - constants
         f" WHERE {chosen.text}"
     )
-    names = "".join(f"by{place}, " for place in range(len(series.by)))
+    names = "".join(f"by{place}, " for place in range(_splits(series)))
     if not figures.samples:
         text = f"SELECT step, {names}value AS a FROM ({found}) WHERE value IS NOT NULL"  # noqa: S608 - constants
         return SqlStatement(text, values)
@@ -277,7 +327,7 @@ _HOURS: Final = "hours"
 
 
 def compute_series(
-    engine: QueryEngine, series: Series, read: "SearchRead", rollups: ChosenRollups
+    engine: QueryEngine, query: Query, series: Series, read: "SearchRead", rollups: ChosenRollups
 ) -> list[SeriesPoint]:
     """Return the points of a series in order; raise `BadUsage` if they are too many."""
     plan, opened, files = rollups.plan, rollups.opened, read.files
@@ -304,6 +354,7 @@ def compute_series(
     if not samples and not rows:
         return []
     sources = SeriesSources(
+        from_ns=query.from_ns,
         samples=tuple(samples),
         deletes=read.deletes,
         minutes=rows.get(_MINUTES),
@@ -322,15 +373,32 @@ def points_of(series: Series, rows: Sequence[tuple[Any, ...]]) -> list[SeriesPoi
             " or more filters"
         )
     names = [one.name for one in series.by]
-    groups: dict[tuple[Any, ...], dict[str, str | float | None]] = {}
+    groups: dict[str, dict[str, str | float | None]] = {}
     points = []
     for step_ns, *by, value in rows:
         # NaN is not equal to itself, so its form is the key; that of a text has quotes.
-        group = groups.setdefault(tuple(map(repr, by)), dict(zip(names, by, strict=True)))
+        key = repr(by)
+        group = groups.get(key)
+        if group is None:
+            group = _labels(*by) if series.each else dict(zip(names, by, strict=True))
+            groups[key] = group
         points.append(SeriesPoint(step_ns=step_ns, by=group, value=value))
     if len(groups) > GROUPS_MAX:
         raise BadUsage(
             f"a series is divided into at most {GROUPS_MAX} groups: add filters or choose another"
-            f" field, groups=`{len(groups)}`, by=`{', '.join(names)}`"
+            f" field, groups=`{len(groups)}`, by=`{', '.join(names) or 'labels'}`"
         )
     return points
+
+
+def _labels(
+    attributes: list[dict[str, str]] | None,
+    resource: list[dict[str, str]] | None,
+    agent_id: str | None,
+) -> dict[str, str | float | None]:
+    """Return the fields by which one of the series differs from others."""
+    found: dict[str, str | float | None] = {} if agent_id is None else {"agent_id": agent_id}
+    for column, pairs in zip(MAPS, (attributes, resource), strict=True):
+        for one in pairs or ():
+            found[RecordField(column, one["key"]).name] = one["value"][:BY_CHARS_MAX]
+    return found

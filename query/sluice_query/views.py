@@ -12,9 +12,11 @@ from sluice_query.pruning import newest_files
 from sluice_query.request import (
     COLUMN_FIELDS,
     MAPS,
+    METRICS_MAX,
     NS_PER_MS,
     FieldList,
     Histogram,
+    MetricList,
     Neighbourhood,
     Operations,
     Query,
@@ -24,7 +26,8 @@ from sluice_query.request import (
     bucket_starts,
 )
 from sluice_query.result import ViewResult, number_json, record_json
-from sluice_query.sql import (
+from sluice_query.statements import (
+    SERIES_LABELS,
     RecordSources,
     SqlStatement,
     field_sql,
@@ -378,6 +381,105 @@ def _field_count(field: RecordField, count: int, distinct: int | None) -> FieldC
     return FieldCount(field=field.name, count=count, distinct=distinct)
 
 
+class ListedMetric(msgspec.Struct, frozen=True, kw_only=True):
+    """One metric.
+
+    Attributes:
+        type: `counter`, `delta` for a counter whose samples are increases, or `gauge`.
+        unit: As its sender states it; empty if it does not in the time range.
+        description: Likewise.
+        series: An estimate of the number of its label sets.
+    """
+
+    name: str
+    type: str
+    unit: str = ""
+    description: str = ""
+    series: int
+    samples: int
+
+
+class MetricListResult(ViewResult, frozen=True, kw_only=True):
+    """The metrics of a time range.
+
+    Attributes:
+        metrics: By name, without the points that only describe others.
+        records: The number of records that were counted.
+        sampled: Whether more records match than were counted.
+        more: Whether there are more names than are listed.
+    """
+
+    metrics: tuple[ListedMetric, ...] = ()
+    records: int = 0
+    sampled: bool = False
+    more: bool = False
+
+
+_TYPES: Final = ("gauge", "delta", "counter")
+_DESCRIBED: Final = ("type", "unit", "description")
+_PARTS: Final = ("", "_total", "_count", "_sum", "_bucket")
+"""Endings of the names of a metric's series."""
+_NAMES_MAX: Final = 4 * METRICS_MAX
+"""Names that are read, with those that describe others."""
+
+
+def metrics_sql(query: Query, sources: RecordSources, *, records_max: int) -> SqlStatement:
+    """Return the statement for the metrics by name.
+
+    Its rows are a name, its type, what it states about another, the estimated number of its
+    series, and of its samples.
+    """
+    label = ", ".join(f"{text} AS label{place}" for place, text in enumerate(SERIES_LABELS))
+    same = ", ".join(f"label{place}" for place in range(len(SERIES_LABELS)))
+    stated = ", ".join(f"any_value(attributes['{key}'])" for key in _DESCRIBED)
+    inner = select_sql(query, SqlStatement(f"name, type, attributes, {label}"), sources)
+    return SqlStatement(
+        f"SELECT name, max(type), {stated}, approx_count_distinct(({same})), count(*)"  # noqa: S608 - constants
+        f" FROM ({inner.text} LIMIT ?) GROUP BY name ORDER BY name LIMIT {_NAMES_MAX}",
+        (*inner.values, records_max + 1),
+    )
+
+
+def make_metrics(
+    wanted: MetricList, rows: Sequence[tuple[Any, ...]], *, records_max: int
+) -> MetricListResult:
+    """Return the result of the rows of `metrics_sql`.
+
+    `x_metadata` states type, unit and description of `x`, and `x_created` when its series began.
+    """
+    names = {row[0] for row in rows}
+    stated: dict[str, tuple[str | None, ...]] = {}
+    for name, _, *texts, _, _ in rows:
+        if name.endswith("_metadata") and texts[0] is not None:
+            stated[name.removesuffix("_metadata")] = tuple(texts)
+    created = {f"{name.removesuffix(end)}_created" for name in names for end in _PARTS}
+    metrics = []
+    for name, kind, *_, series, samples in rows:
+        if name.removesuffix("_metadata") in stated and name.endswith("_metadata"):
+            continue
+        if name in created and name.endswith("_created"):
+            continue
+        bases = (name.removesuffix(end) for end in _PARTS if name.endswith(end))
+        _, unit, about = next((stated[one] for one in bases if one in stated), (None,) * 3)
+        metrics.append(
+            ListedMetric(
+                name=name,
+                type=_TYPES[kind],
+                unit=unit or "",
+                description=(about or "")[:VALUE_CHARS_MAX],
+                series=series,
+                samples=samples,
+            )
+        )
+    records = sum(row[-1] for row in rows)
+    return MetricListResult(
+        metrics=tuple(metrics[: wanted.limit]),
+        records=records,
+        sampled=records > records_max,
+        more=len(metrics) > wanted.limit,
+    )
+
+
 _WINDOW_FIRST: Final = 1_000
 _WINDOW_GROWTH: Final = 32
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -519,6 +621,11 @@ def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
         case Operations():
             operations = make_operations(view, rows(operations_sql(query, view, sources)))
             return operations, sum(one.spans for one in operations.operations)
+        case MetricList():
+            metrics = make_metrics(
+                view, rows(metrics_sql(query, sources, records_max=most)), records_max=most
+            )
+            return metrics, len(metrics.metrics)
 
 
 def _neighbours(evaluator: "Evaluator", around: Neighbourhood) -> tuple[ViewResult, int]:

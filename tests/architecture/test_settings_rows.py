@@ -9,11 +9,11 @@ LIMITS = {
     "maintain": 33,
     "agent run": 32,
     "gateway": 25,
-    "query": 28,
+    "query": 20,
     "reconciler": 17,
     "console": 27,
 }
-ALL_MAX = 350
+ALL_MAX = 360
 
 
 def test_commands_have_few_options() -> None:

@@ -37,7 +37,7 @@ SEND = Path(__file__).parents[2] / "docs/send"
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/syslog-ng")
 NUMBER = re.compile(rb"record-(\d{8})")
 STOPPED_S = 90
-SAMPLE = ("--kind", "metrics", "--attribute", "record={record}")
+SAMPLE = ("--kind", "metrics", '{{record="{record}"}}')
 """Options of `sluice query` that find a sample by its label."""
 
 
@@ -486,7 +486,7 @@ METRIC_CLIENTS = (
         door="json",
         start=collectd,
         retries=False,
-        search=("--attribute", "plugin_instance={record}"),
+        search=('{{plugin_instance="{record}"}}',),
     ),
 )
 

@@ -126,7 +126,7 @@ def filebeat(run: PageRun, block: Block) -> None:
     wrap(run, "filebeat", f'exec {needs(BIN / "filebeat")} --path.home {run.folder} "$@"')
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", f"log.file.path={path}", feed=path)
+    run.wait_found(LINE, "-q", LINE, f'{{log_file_path="{path}"}}', feed=path)
 
 
 def telegraf(run: PageRun, block: Block) -> None:
@@ -162,7 +162,7 @@ def rsyslog(run: PageRun, block: Block) -> None:
     (run.folder / "var" / "spool" / "rsyslog").mkdir(parents=True)
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "tag=shop:", feed=path)
+    run.wait_found(LINE, "-q", LINE, '{tag="shop:"}', feed=path)
 
 
 def syslog_ng(run: PageRun, block: Block) -> None:
@@ -213,7 +213,7 @@ def collectd(run: PageRun, block: Block) -> None:
             control.sendall(command)
             assert answers.readline().startswith(b"0 ")
             time.sleep(1.0)  # a thread writes the value later
-    run.wait_found("documented", "--attribute", "plugin=documented", "--json")
+    run.wait_found("documented", '{plugin="documented"}', "--json")
 
 
 def python_library(name: str) -> BlockRunner:
@@ -252,7 +252,7 @@ def promtail(run: PageRun, block: Block) -> None:
     (run.folder / "run").mkdir()
     path = log_file(run)
     run.start(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop", feed=path)
+    run.wait_found(LINE, "-q", LINE, '{app="shop"}', feed=path)
 
 
 def opentelemetry_node(run: PageRun, block: Block) -> None:
@@ -268,7 +268,7 @@ def pino_loki(run: PageRun, block: Block) -> None:
     line = json.dumps({"level": 30, "time": time.time_ns() // 10**6, "msg": LINE})
     (run.folder / "app.js").write_text(f"console.log({json.dumps(line)})\n")
     run.shell(run.text(block))
-    run.wait_found(LINE, "-q", LINE, "--attribute", "app=shop")
+    run.wait_found(LINE, "-q", LINE, '{app="shop"}')
 
 
 def agent(run: PageRun, block: Block) -> None:
@@ -293,7 +293,8 @@ def rsyslog_to_agent(run: PageRun, block: Block) -> None:
 
 def syslog_ng_to_agent(run: PageRun, block: Block) -> None:
     unpacked(run, "syslog-ng", SYSLOG_NG)
-    path = log_file(run)
+    path = run.folder / "syslog-ng.log"  # rsyslog still follows the other one
+    path.touch()
     (run.folder / "var" / "lib" / "syslog-ng").mkdir(parents=True)
     (run.folder / "syslog-ng.conf").write_text(
         f'@version: 3.38\nsource s_src {{ file("{path}" follow-freq(1) flags(no-parse)'
@@ -302,7 +303,7 @@ def syslog_ng_to_agent(run: PageRun, block: Block) -> None:
     config = run.folder / "syslog-ng.conf"
     config.write_text(config.read_text().replace("capacity-bytes", "disk-buf-size"))  # before 4.0
     run.start("syslog-ng --foreground -f syslog-ng.conf")
-    run.wait_found(LINE, feed=path)
+    run.wait_found("record of syslog-ng", feed=path)
 
 
 def tls_agent(run: PageRun, port: int) -> None:
@@ -337,9 +338,9 @@ def rsyslog_over_tls(run: PageRun, block: Block) -> None:
 
 
 def syslog_ng_over_tls(run: PageRun, block: Block) -> None:
-    port = free_port()
-    tls_agent(run, port)
-    path = run.folder / "tls.log"
+    """Send to the agent that receives from rsyslog."""
+    port = int(run.replaced["6514"])
+    path = run.folder / "syslog-ng-tls.log"
     path.touch()
     (run.folder / "syslog-ng-tls.conf").write_text(
         f'@version: 3.38\nsource s_src {{ file("{path}" follow-freq(1) flags(no-parse)'
@@ -350,7 +351,7 @@ def syslog_ng_over_tls(run: PageRun, block: Block) -> None:
     command = SYSLOG_NG.replace("./persist", "./persist-tls").replace("./pid", "./pid-tls")
     unpacked(run, "syslog-ng-tls", command.replace("./control", "./control-tls"))
     run.start("syslog-ng-tls --foreground -f syslog-ng-tls.conf")
-    run.wait_found("record over TLS", feed=path)
+    run.wait_found("record of syslog-ng over TLS", feed=path)
 
 
 def agent_of_fluent(run: PageRun, block: Block) -> None:
@@ -388,11 +389,16 @@ RUNNERS: dict[str, tuple[BlockRunner, ...]] = {
     "prometheus": (open_doors, prometheus),
     "promtail": (open_doors, promtail),
     "rsyslog": (open_doors, rsyslog),
-    "rsyslog-to-agent": (agent, rsyslog_to_agent, rsyslog_over_tls),
     "splunk-handler": (open_doors, python_library("splunk-handler")),
     "splunk": (open_doors, serves_urls, NotRun(NO_PACKAGE), NotRun(NO_PACKAGE), NotRun(SPLUNK)),
     "syslog-ng": (open_doors, syslog_ng),
-    "syslog-ng-to-agent": (agent, syslog_ng_to_agent, syslog_ng_over_tls),
+    "syslog-to-agent": (
+        agent,
+        rsyslog_to_agent,
+        rsyslog_over_tls,
+        syslog_ng_to_agent,
+        syslog_ng_over_tls,
+    ),
     "telegraf": (open_doors, telegraf),
     "vector": (open_doors, serves_urls),
 }

@@ -19,7 +19,8 @@ from support.gateway import GatewayProcess, gateways, start_gateway
 from sluice_doors.table import DoorName
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import Frame
-from sluice_store.url import open_store
+from sluice_reconciler.service import Reconciler
+from sluice_store import StoreMode, open_store, read_authority
 
 CHUNK_BYTES = 64 * 1024
 
@@ -222,6 +223,15 @@ class Fleet:
                 return await accepted_frames(store)
 
         return asyncio.run(read())
+
+    def enqueue(self) -> None:
+        """Enqueue everything that was accepted, as a reconciler does."""
+
+        async def run() -> None:
+            async with open_store(self.store_url, StoreMode.WRITE) as store:
+                await Reconciler(store, await read_authority(store)).once()
+
+        asyncio.run(run())
 
     def bodies(self) -> list[str]:
         """Return the body of every accepted log record, sorted; a duplicate appears twice."""

@@ -11,13 +11,13 @@ import pyarrow as pa
 from support.query_lake import DAY0_NS
 
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import LOGS
+from sluice_lake.tables import LOGS, Table
 from sluice_protocol.units import UnixNs
 from sluice_query.engine import QueryEngine, open_engine
 from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import RecordSources, records_sql, returned_columns
+from sluice_query.statements import RecordSources, records_sql, returned_columns
 
 SPAN_NS: Final = 4_000_000_000
 SOURCES: Final = RecordSources(names=("lake", "pending"))
@@ -58,9 +58,11 @@ def _engine() -> QueryEngine:
     return stack.enter_context(open_engine(QuerySettings(threads=1)))
 
 
-def opened(records: Sequence[Mapping[str, object]], divided: int) -> QueryEngine:
+def opened(
+    records: Sequence[Mapping[str, object]], divided: int, table: Table = LOGS
+) -> QueryEngine:
     """Return an engine with the first records as the lake and the others as pending."""
-    schema = arrow_schema(LOGS, partition=False)
+    schema = arrow_schema(table, partition=False)
     for name, rows in (("lake", records[:divided]), ("pending", records[divided:])):
         columns = [_column([row.get(field.name) for row in rows], field.type) for field in schema]
         _engine().register_table(name, pa.table(columns, schema=schema))

@@ -16,7 +16,7 @@ from sluice_agent.settings import AgentSettings, SpoolSettings
 from sluice_agent.spool.disk import RealDisk
 from sluice_agent.spool.spool import Spool
 from sluice_protocol.columns import LogColumns
-from sluice_protocol.frame import decode_frame
+from sluice_protocol.frame import Frame, decode_frame
 from sluice_protocol.ndjson import attribute_rows
 
 Check = Callable[[int], Awaitable[None]]
@@ -63,19 +63,25 @@ async def listening(port: int, transport: str) -> None:
     raise AssertionError("the agent did not listen")
 
 
-def rows(tmp_path: Path) -> list[Row]:
-    """Return body and attributes of every record in the spool."""
+def frames(tmp_path: Path) -> list[Frame]:
+    """Return the frames in the spool."""
     spool = Spool(
         SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="next"
     )
+    found = [decode_frame(spool.read(batch)) for batch in spool.ready()]
+    spool.close()
+    return found
+
+
+def rows(tmp_path: Path) -> list[Row]:
+    """Return body and attributes of every record in the spool."""
     found: list[Row] = []
-    for batch in spool.ready():
-        columns = decode_frame(spool.read(batch)).columns
+    for frame in frames(tmp_path):
+        columns = frame.columns
         assert isinstance(columns, LogColumns)
         pairs = attribute_rows(columns.attributes, len(columns))
         bodies = [body.decode() for body in columns.body.slices()]
         found += zip(bodies, map(dict, pairs), strict=True)
-    spool.close()
     return found
 
 

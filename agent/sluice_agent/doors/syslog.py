@@ -28,7 +28,7 @@ import structlog
 from sluice_agent.metrics import AgentMetrics
 from sluice_agent.settings import SyslogAddress, SyslogSettings
 from sluice_agent.spool.batching import Batcher, RecordBlock, cost_bytes
-from sluice_doors.syslog import SyslogFrames, SyslogPiece, cut_pieces, decode_syslog
+from sluice_doors.syslog import PEER, SyslogFrames, SyslogPiece, cut_pieces, decode_syslog
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import plain_address
@@ -164,7 +164,6 @@ async def _open_streams(
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 
-PEER: Final = "network.peer.address"
 SUBJECT: Final = "tls.client.subject"
 DATAGRAMS_MAX: Final = 512
 """Datagrams that are decoded together."""

@@ -85,6 +85,9 @@ def _check_directories(bound: inspect.BoundArguments) -> None:
     for name, parameter in bound.signature.parameters.items():
         for rule in get_args(parameter.annotation):
             if isinstance(rule, ExistingDirectory):
+                found = None if name in bound.arguments else rule.find()
+                if found is not None:
+                    bound.arguments[name] = found
                 rule.check(bound.arguments.get(name, parameter.default))
 
 

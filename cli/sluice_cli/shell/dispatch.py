@@ -57,6 +57,8 @@ def describe_missing(error: ImportError, command: str) -> str | None:
     return f"{describe_missing_package(extra, package)}, command=`{command}`"
 
 
+_LOG_LATER: Final = frozenset({"query", "fields", "metrics"})
+"""Commands that log only where they open a store, which they often need not."""
 _HELP_FLAGS: Final = frozenset({"--help", "-h"})
 QUERY_ADDRESS_BYTES: Final = 2_816 << 20
 """Address space of a query: the libraries of the lake and threads map about 1.7 GiB, and the engine
@@ -99,7 +101,7 @@ def run_command(tokens: list[str]) -> int:
 def _require_address_space(tokens: list[str]) -> None:
     """Refuse a query in a process whose address space is too small."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
+    is_query = tokens[0] in {"query", "sql"} and _HELP_FLAGS.isdisjoint(tokens)
     if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:
         raise BadUsage(
             "a query needs more address space than this process may use: raise `ulimit -v` or"
@@ -122,14 +124,15 @@ def _run(tokens: list[str]) -> int:
     run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
-    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
+    if tokens[0] not in _LOG_LATER:
+        from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
-    log_to_stderr()
+        log_to_stderr()
     return run()
 
 
 def _parse(tokens: list[str]) -> Callable[[], int] | None:
-    if _HELP_FLAGS.isdisjoint(tokens):
+    if _HELP_FLAGS.isdisjoint(tokens) and tokens[0] not in _LOG_LATER:
         # Before the modules of a command: if they import structlog first, it imports all of rich.
         import_module("sluice_cli.shell.logs")
     from sluice_cli.shell.application import parse_command  # noqa: PLC0415 - imports the library

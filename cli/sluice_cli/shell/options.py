@@ -1,5 +1,6 @@
 """Options that several commands share, and the rule that a store's URL names an existing store."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,9 +22,29 @@ class ExistingDirectory:
 
     Attributes:
         absence: The error if there is none; empty for that of a missing store.
+        is_read: Whether the command only reads, so that without a value and without a store in this
+            folder it uses that of a deployment that runs on this machine.
     """
 
     absence: str = ""
+    is_read: bool = False
+
+    def find(self) -> str | None:
+        """Return the store of the running deployment, and print which it is; None for none."""
+        if not self.is_read or Path(".sluice").exists():
+            return None
+        from sluice_cli.shell.running import find_running  # noqa: PLC0415 - without a store here
+
+        stores = {one.store: one.pid for one in find_running()}
+        if len(stores) > 1:
+            raise BadUsage(
+                "several deployments run on this machine: choose one with `--store`,"
+                f" stores=`{' '.join(stores)}`"
+            )
+        for store, pid in stores.items():
+            sys.stderr.write(f"store of the running deployment: {store}, pid={pid}\n")
+            return store
+        return None
 
     def check(self, url: object) -> None:
         """Check the value of the option; the error names a store in this folder or above it."""
@@ -55,6 +76,9 @@ _NAMED: Final = Parameter(
     env_var="SLUICE_STORE",
     help=f"{URL_FORMS}.",
 )
+
+FoundStoreUrl = Annotated[str, _NAMED, ExistingDirectory(is_read=True)]
+"""The authority of a command that only reads: without the option, one is found."""
 
 NewStoreUrl = Annotated[str, _NAMED]
 """The acceptance authority: a bucket, or a directory, which is created if it does not exist."""

@@ -4,9 +4,9 @@ import dataclasses
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import msgspec
 
@@ -94,6 +94,41 @@ def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
     for row in rows:
         cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         console.print("  ".join(cells).rstrip())
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Print rows in aligned columns on standard output, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    is_number = [
+        all(cell[:1].isdigit() for cell in column[1:]) for column in zip(*rows, strict=True)
+    ]
+    for row in rows:
+        cells = (
+            f"{printable_text(cell):{'>' if right else '<'}{width}}"
+            for cell, width, right in zip(row, widths, is_number, strict=True)
+        )
+        sys.stdout.write("  ".join(cells).rstrip() + "\n")
+    sys.stdout.flush()
+
+
+def print_summary(summary: Mapping[str, Any], results: str) -> None:
+    """Print on standard error how many results there are and how complete they are."""
+    until = "now" if summary["complete_now"] else summary["accepted_until"] or "unknown"
+    held = f", held back by {summary['held_by']}" if summary["held_by"] else ""
+    facts = (
+        results,
+        f"read {summary['segments_read']} segments, {format_size(summary['bytes_read'])}",
+        f"pruned {summary['segments_pruned']}",
+        f"{summary['waiting_batches']} batches not in the lake yet",
+        f"accepted until {until}{held}",
+        f"{summary['elapsed_ms']} ms",
+    )
+    lines = ["; ".join(facts)]
+    if summary["rollups_only_before"] is not None:
+        lines.append(f"from rollups only before {summary['rollups_only_before']}")
+    lines += [f"partial: {reason}" for reason in summary["reasons"]]
+    for line in lines:
+        sys.stderr.write(printable_text(line) + "\n")  # names in reasons are from senders
 
 
 def fail(message: str) -> None:

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Final
 
 from sluice_cli.shell.commands import COMMANDS
@@ -76,7 +77,10 @@ COMMANDS_MEANT: Final = {
     "uo": "up",
     "pu": "up",
     **dict.fromkeys(("start", "run", "serve", "server", "dev", "all", "upp"), "up"),
-    **dict.fromkeys(("search", "find", "grep", "logs", "log", "tail", "select", "sql"), "query"),
+    **dict.fromkeys(("search", "find", "grep", "logs", "log", "tail"), "query"),
+    **dict.fromkeys(("select", "duckdb", "psql"), "sql"),
+    **dict.fromkeys(("labels", "keys", "values", "top"), "fields"),
+    **dict.fromkeys(("metric", "series", "plot", "counters"), "metrics"),
     **dict.fromkeys(("health", "check", "info", "ps", "stat", "state"), "status"),
     **dict.fromkeys(("send", "push", "ingest", "post"), "upload"),
     **dict.fromkeys(("create", "new", "setup", "install"), "init"),
@@ -95,33 +99,31 @@ COMMANDS_MEANT: Final = {
 }
 """Words of other tools, with the command that does the same here."""
 OPTIONS_MEANT: Final = {
-    **dict.fromkeys(("--since", "--start", "--after", "--begin"), ("--from",)),
-    **dict.fromkeys(("--until", "--end", "--before", "--stop"), ("--to",)),
-    **dict.fromkeys(("--follow", "-f", "-F", "--watch", "--live"), ("--tail", "--verbose")),
-    **dict.fromkeys(("--query", "--search", "--grep", "--contains", "-e"), ("--text",)),
+    **dict.fromkeys(("--since", "--start", "--begin"), ("--from",)),
+    **dict.fromkeys(("--until", "--end", "--stop"), ("--to",)),
+    **dict.fromkeys(("--follow", "-f", "-F", "--watch", "--live"), ("--follow", "--verbose")),
+    **dict.fromkeys(("--query", "--search", "--grep", "--contains", "-e"), ("-q",)),
+    **dict.fromkeys(("--timezone", "--tz", "--utc"), ("--zone",)),
     **dict.fromkeys(("-n", "--lines", "--max", "--count", "--head", "--number"), ("--limit",)),
-    **dict.fromkeys(("--reverse", "-r", "--desc", "--sort", "--order"), ("--newest-first",)),
-    **dict.fromkeys(("-c", "--columns", "--fields", "--group-by", "--groupby"), ("--by",)),
+    **dict.fromkeys(("--reverse", "-r", "--desc", "--sort", "--direction"), ("--order",)),
+    **dict.fromkeys(("-c", "--fields", "--show"), ("--columns",)),
+    **dict.fromkeys(("--group-by", "--groupby", "--label"), ("--by",)),
+    **dict.fromkeys(("--aggregate", "--function"), ("--agg",)),
     **dict.fromkeys(("--interval", "--resolution", "--bucket", "--width"), ("--step",)),
-    **dict.fromkeys(
-        ("--level", "--severity", "--where", "--label", "-l", "--match"), ("--filter",)
-    ),
-    **dict.fromkeys(("--output", "--format", "-o", "--yaml"), ("--json",)),
+    **dict.fromkeys(("--output", "--format", "-o", "--yaml"), ("--output", "--json")),
     **dict.fromkeys(
         ("--host", "--address", "--bind", "--addr", "--port", "-p"), ("--listen", "--port")
     ),
     **dict.fromkeys(("--listen",), ("--port",)),
     **dict.fromkeys(("--dir", "--path", "--data", "--url", "--bucket-url"), ("--store",)),
     **dict.fromkeys(("--agent", "--filter", "--attribute", "--text", "-q"), ("--where",)),
-    **dict.fromkeys(("--config", "--file", "-C"), ()),
+    **dict.fromkeys(("--config", "--file"), ()),
     **dict.fromkeys(("--quiet", "-v", "--debug"), ("--verbose",)),
     **dict.fromkeys(("--check", "--noop", "--plan", "--simulate"), ("--dry-run", "--verify")),
     **dict.fromkeys(("--force", "--confirm", "-y"), ("--yes",)),
-    **dict.fromkeys(("--context", "-A", "-B"), ()),
     **dict.fromkeys(("--trusted-keys", "--public-key", "--trusted"), ("--key-file",)),
     **dict.fromkeys(("--bucket-policy", "--role-policy", "--lifecycle"), ("--documents",)),
     **dict.fromkeys(("--syslog-tls-cert", "--syslog-tls-key", "--syslog-client-ca"), ("--syslog",)),
-    "--by-agent": ("--by",),
     "--buckets": ("--step",),
     "--older-than-days": ("--to",),
     "--otlp": ("--doors",),
@@ -131,8 +133,6 @@ _PERIODS: Final = frozenset({"interval", "interval-s", "period", "period-s", "ev
 """Words for the period of the tasks of maintenance, as in `--audit.interval-s`."""
 _OTHER_WAYS: Final = {
     "--detach": "a command runs in the foreground; docs/deploy.md shows it as a service",
-    "--context": "the neighbours of a record are in the console, and at `/v1/context` of `sluice"
-    " query serve`",
     "--config": "the settings file is `sluice.toml` in this folder, or the path in SLUICE_CONFIG",
     "--endpoint": "endpoint, profile and CA of a bucket are in the store's URL, or in"
     " AWS_ENDPOINT_URL_S3, AWS_PROFILE and AWS_CA_BUNDLE",
@@ -143,10 +143,7 @@ _OTHER_WAYS: Final = {
 }
 _OTHER_WAYS_OF: Final = {
     **dict.fromkeys(("-d", "--daemon", "--background"), "--detach"),
-    "-A": "--context",
-    "-B": "--context",
     "--file": "--config",
-    "-C": "--config",
     **dict.fromkeys(("--profile", "--ca-bundle", "--region"), "--endpoint"),
     **{f"--policies.{name}": "--endpoint" for name in ("endpoint", "profile", "ca-bundle")},
     "--policies.target": "--target",
@@ -160,6 +157,63 @@ def refuse_unknown_command(command: str) -> None:
     near = COMMANDS_MEANT.get(command) or nearest(command, COMMANDS, similarity_min=0.6)
     hint = f"did you mean `sluice {near}`? " if near else ""
     raise BadUsage(f"unknown command: {hint}`sluice --help` lists all, command=`{command}`")
+
+
+_FILTER: Final = re.compile(
+    r"(!?)(?:attributes\.|resource\.)?([^=!<>~]+?) *(?:([=!<>~]+) *(.*))?", re.DOTALL
+)
+_FORMS: Final = {
+    "--text": "-q {quoted}",
+    "--regex": "'{{}} |~ \"PATTERN\"'",
+    "--ignore-case": "'{{}} |~ \"(?i)TEXT\"'",
+    "-i": "'{{}} |~ \"(?i)TEXT\"'",
+    "--agent": "'{{agent=\"{value}\"}}'",
+    "--level": "'{{level=\"{value}\"}}'",
+    "--severity": "'{{level=\"{value}\"}}'",
+    "--histogram": "--plot",
+    "--stats-only": "--plot",
+    "--newest-first": "--order newest",
+    "--tail": "--follow",
+    "--reconciler": "--follow",
+    "--reconciler-token": "--follow",
+}
+"""What to write after `sluice query` instead of another option."""
+_COMMANDS_OF: Final = {
+    "--metric": "metrics {quoted}",
+    "--raw": "metrics NAME",
+    "--agg": "metrics NAME --agg {value}",
+    "--by": "metrics NAME --by {value}",
+    "--top": "fields {quoted}",
+    "--of": "fields {quoted}",
+}
+
+
+def describe_query_option(option: str, value: str) -> str:
+    """Return what to write instead of an option that `sluice query` does not have; else empty."""
+    shown = value[:80] if value and not value.startswith("-") else "VALUE"
+    if option in {"--filter", "--attribute", "--where", "--label", "-l", "--match"}:
+        written = f"query '{_selector(shown)}'"
+    elif option in _COMMANDS_OF or option in _FORMS:
+        form = _COMMANDS_OF.get(option) or f"query {_FORMS[option]}"
+        written = form.format(value=shown, quoted=quote(shown))
+    else:
+        return ""
+    return f"no such option: write `sluice {written}`, option=`{option}`"
+
+
+def _selector(text: str) -> str:
+    """Return a condition on a field as LogQL."""
+    found = _FILTER.fullmatch(text)
+    if found is None or not found[2]:
+        return '{LABEL="VALUE"}'
+    label = re.sub(r"\W", "_", found[2], flags=re.ASCII)
+    label = {"agent_id": "agent", "service_name": "service"}.get(label, label)
+    if found[3] is None:
+        return f'{{{label}{"=" if found[1] else "!="}""}}'
+    if found[3][0] in "<>":
+        return f"{{}} | {label} {found[3]} {found[4]}"
+    escaped = found[4].replace("\\", "\\\\").replace('"', '\\"')
+    return f'{{{label}{found[3]}"{escaped}"}}'
 
 
 def describe_unknown_option(option: str, known: Iterable[str], command: str) -> str:

@@ -16,7 +16,7 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from sluice_cli.shell.settings import describe_unknown_option, nearest
+from sluice_cli.shell.settings import describe_query_option, describe_unknown_option, nearest
 from sluice_protocol.errors import BadUsage
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-zµ]+)", re.ASCII)
@@ -55,7 +55,9 @@ def _describe(error: CycloptsError, place: str) -> str:
         case UnknownOptionError() if error.token.source in {"", "cli"}:
             option = (error.token.keyword or error.token.value).partition("=")[0]
             known = list(_options_of(error.argument_collection or ()))
-            text = describe_unknown_option(option, known, place)
+            if place == "sluice query":
+                text = describe_query_option(option, _value_of(error, option))
+            text = text or describe_unknown_option(option, known, place)
         case RepeatArgumentError():
             text = f"option given twice: give it once, option=`{error.token.keyword}`"
         case MissingArgumentError(argument=Argument() as argument) if (
@@ -84,10 +86,24 @@ def _describe_unexpected(error: UnusedCliTokensError, place: str) -> str:
             f" the shell does not expand it, {shown}"
         )
     if place == "sluice query":
-        return f"unexpected argument: a text to search is `-q TEXT`; {_listed(place)}, {shown}"
+        return (
+            "unexpected argument: quote LogQL as one word, as in"
+            " `sluice query '{level=\"error\"}'`; a text to search is `-q TEXT`;"
+            f" {_listed(place)}, {shown}"
+        )
     if place == "sluice explain":
         return f"unexpected argument: write a batch as one word, agent/boot/start-end, {shown}"
     return f"unexpected argument: values belong to options, which `{place} --help` lists, {shown}"
+
+
+def _value_of(error: UnknownOptionError, option: str) -> str:
+    """Return the word after an option, or what follows its `=`; empty without one."""
+    words = error.root_input_tokens or []
+    for place, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else next(iter(words[place + 1 : place + 2]), "")
+    return ""
 
 
 def _listed(place: str) -> str:

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import write_json
+from sluice_cli.shell.running import RunningDeployment, announce
 from sluice_cli.shell.settings import FILE_DEFAULT
 from sluice_cli.up.home import AGENT_ID, LocalHome, prepare_store, write_settings
 from sluice_cli.up.preflight import (
@@ -45,12 +46,12 @@ def first_steps(
     services: Iterable[LocalService],
     addresses: Mapping[str, str],
     home: LocalHome,
-    query: str,
+    store: str,
 ) -> dict[str, str]:
     """Return what to paste, by purpose.
 
-    Secrets are named by their files, never printed. `query` is the start of a `sluice query`
-    command that finds the store.
+    Secrets are named by their files, never printed. `store` is the option with which a command
+    finds the store, or empty.
     """
     gateway = f"http://{addresses['gateway']}"
     token = f"$(cat {quote(str(home.token))})"
@@ -61,8 +62,8 @@ def first_steps(
             f"curl {bearer} -H 'Content-Type: application/json' {gateway}/v1/metrics"
             f" --data '{METRIC}'"
         ),
-        "search": f"{query} -q hello",
-        "plot": f"{query} --metric demo_requests",
+        "search": f"sluice query -q hello{store}",
+        "plot": f"sluice metrics demo_requests{store}",
         "set up a client of docs/send": (f'export SLUICE_URL={gateway} SLUICE_TOKEN="{token}"'),
         "send OTLP": (
             f"export OTEL_EXPORTER_OTLP_ENDPOINT={gateway}"
@@ -199,16 +200,28 @@ async def _run(deployment: _Deployment) -> int:
     _show(f"starting {', '.join(one.name for one in deployment.services)}; log: {home.log}")
     for note in deployment.notes:
         _show(note)
+    announced: list[Path] = []
     supervisor.start()
     try:
         await supervisor.wait_ready()
         if not supervisor.stopping:
+            with suppress(OSError):  # commands elsewhere need `--store` then
+                announced.append(
+                    announce(
+                        RunningDeployment(
+                            pid=os.getpid(),
+                            store=deployment.url,
+                            addresses=deployment.addresses,
+                        )
+                    )
+                )
             _announce(deployment, supervisor)
         await supervisor.wait_stop()
         _show("stopping")
     finally:
         await supervisor.stop()
-        home.state.unlink(missing_ok=True)
+        for path in (home.state, *announced):
+            path.unlink(missing_ok=True)
         supervisor.log.close()
     return 0
 
@@ -216,8 +229,8 @@ async def _run(deployment: _Deployment) -> int:
 def _announce(deployment: _Deployment, supervisor: Supervisor) -> None:
     home, addresses = deployment.home, deployment.addresses
     here = home.folder.parent == Path.cwd()
-    query = "sluice query" if here else f"sluice query --store '{deployment.url}'"
-    steps = first_steps(deployment.services, addresses, home, query)
+    store = "" if here else f" --store {quote(deployment.url)}"
+    steps = first_steps(deployment.services, addresses, home, store)
     clients = client_settings(addresses)
     state = {
         "store": deployment.url,

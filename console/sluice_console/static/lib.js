@@ -93,7 +93,7 @@ export async function refreshSession(left = false) {
 }
 
 // Loads a path again whenever it changes, and every `every` seconds while the page is visible.
-export function useData(path, every = 0) {
+export function useData(path, every = 0, read = api) {
   const [state, setState] = useState({ data: null, problem: null, loading: true });
   const [round, setRound] = useState(0);
   const shown = useRef(null);
@@ -101,7 +101,7 @@ export function useData(path, every = 0) {
     if (path === null) return undefined;
     const stop = new AbortController();
     setState((old) => (shown.current === path ? old : { data: null, problem: null, loading: true }));
-    api(path, { signal: stop.signal }).then(
+    read(path, { signal: stop.signal }).then(
       (data) => { shown.current = path; setState({ data, problem: null, loading: false }); },
       (problem) => {
         if (problem.name === "AbortError") return;

@@ -1,5 +1,6 @@
 // The spans of a trace in the order of their tree. Pure: no page, no clock. Nothing here is recursive,
 // because a trace can be one chain of 100 000 spans.
+import { parseExact } from "./stream.js";
 
 // The time of a record in ns since 1970 as a BigInt, exact to the nanosecond; null if it is not a time.
 export function nsOf(text) {
@@ -180,7 +181,7 @@ export function decideKey(key, row, at, shown, closed) {
 export function listOf(text) {
   if (text === undefined || text === null || text === "") return [];
   try {
-    const found = JSON.parse(text);
-    return Array.isArray(found) ? found.filter((one) => one && typeof one === "object") : null;
+    const found = parseExact(text);
+    return Array.isArray(found) ? found.filter((one) => one && typeof one === "object" && !JSON.isRawJSON?.(one)) : null;
   } catch { return null; }
 }

@@ -284,6 +284,7 @@ _PROBES: Final[dict[str, object]] = {
     "/": _ABOUT,
     "/_license": _LICENSE,
     "/_cluster/health": _HEALTH,
+    "/_cluster/health/{index}": _HEALTH,
     "/_cat/health": [{"cluster": "sluice", "status": "green"}],
     "/_xpack": {"features": {}},
     "/_nodes/http": {"nodes": {}},
@@ -292,6 +293,7 @@ _PROBES: Final[dict[str, object]] = {
     "/_component_template/{name}": {},
     "/_template/{name}": {},
     "/_ingest/pipeline/{name}": {},
+    "/_data_stream/{name}": {},
 }
 
 
@@ -409,7 +411,7 @@ def probe_endpoints(_is_full: object, *, open_host: bool) -> list[Endpoint]:
 
     The responses are constants, so any `Host` may read them; an agent without tokens is stricter.
     """
-    return [
+    probes = [
         Endpoint(
             method=method,
             path=path,
@@ -420,11 +422,32 @@ def probe_endpoints(_is_full: object, *, open_host: bool) -> list[Endpoint]:
         for path, body in _PROBES.items()
         for method in _methods(path)
     ]
+    methods: tuple[Literal["HEAD", "PUT"], ...] = ("HEAD", "PUT")
+    return probes + [
+        Endpoint(
+            method=method,
+            path="/{index}",
+            handler=_send_index,
+            summary="Respond that an index exists, because records may name any",
+            open_host=open_host,
+        )
+        for method in methods
+    ]
 
 
 def _methods(path: str) -> tuple[Literal["GET", "PUT"], ...]:
     """Return the methods of a probe; `GET` includes `HEAD`. Named objects may also be created."""
-    return ("GET", "PUT") if "{" in path else ("GET",)
+    return ("GET", "PUT") if path.endswith("{name}") else ("GET",)
+
+
+async def _send_index(request: web.Request) -> web.StreamResponse:
+    index = request.match_info["index"]
+    if index.startswith("_"):  # no index has such a name
+        raise web.HTTPNotFound
+    if request.method == hdrs.METH_HEAD:
+        return _product(web.Response())
+    reason = f"every index exists here: send documents without creating it, index=`{index[:128]}`"
+    return _error(400, "resource_already_exists_exception", reason)
 
 
 def _probe(body: object) -> Handler:

@@ -281,7 +281,7 @@ def _time(
     """Return the time of an object, the key that is no attribute, and an unreadable time."""
     key, ts_ns = wanted.time_of(found, received_ns)
     if ts_ns is not None:
-        return ts_ns, key if shows_all(found[key]) else "", ()
+        return ts_ns, key if shows_all(key, found[key]) else "", ()
     tally.timed = False
     if not key:
         return received_ns, "", ()

@@ -15,6 +15,7 @@ from sluice_query.parameters import (
     CONTEXT,
     FIELDS,
     HISTOGRAM,
+    METRICS,
     PARAMETERS,
     STREAMED,
     VALUES,
@@ -22,13 +23,20 @@ from sluice_query.parameters import (
     parse_context,
     parse_fields,
     parse_histogram,
+    parse_metrics,
     parse_query,
     parse_values,
 )
 from sluice_query.request import Query
 from sluice_query.result import ViewResult, result_lines
 from sluice_query.streaming import stream_lines, stream_search
-from sluice_query.views import FieldListResult, HistogramResult, NeighboursResult, TopValuesResult
+from sluice_query.views import (
+    FieldListResult,
+    HistogramResult,
+    MetricListResult,
+    NeighboursResult,
+    TopValuesResult,
+)
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
 from sluice_web.parameters import AgentParameter, IntegerParameter, Parameter, check_names
@@ -89,6 +97,13 @@ class ReadApi:
                 VALUES,
                 TopValuesResult,
                 "Return the most frequent values of a field",
+            ),
+            self._endpoint(
+                "/v1/metrics",
+                parse_metrics,
+                METRICS,
+                MetricListResult,
+                "Return the metrics that have samples",
             ),
             self._endpoint(
                 "/v1/context",

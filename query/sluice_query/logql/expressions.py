@@ -172,7 +172,10 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """`{{.name}}`, or `{{.name | lower}}` with functions; `__line__` is the line."""
+    """`{{.name}}`, or `{{.name | lower}}` with functions of `quoted.py`.
+
+    `__line__` is the line, and `__timestamp__` the time of the record.
+    """
 
     name: str
     functions: tuple[str, ...] = ()

@@ -41,16 +41,20 @@ def shown_bytes(block: str) -> bytes:
 
 
 FRAME = shown_bytes(blocks("A frame")[1])
+TYPED = shown_bytes(blocks("Attributes and their types")[1])
 
 
-def test_the_frame_is_the_one_that_the_command_makes() -> None:
-    lines = [line.encode() for line in blocks("A frame")[0].splitlines() if line.startswith("{")]
+@pytest.mark.parametrize(
+    ("section", "shown"), [("A frame", FRAME), ("Attributes and their types", TYPED)]
+)
+def test_the_frame_is_the_one_that_the_command_makes(section: str, shown: bytes) -> None:
+    lines = [line.encode() for line in blocks(section)[0].splitlines() if line.startswith("{")]
     made = encode_frame(
         identity=WHO, columns=columns_from_ndjson("logs", lines), resource=(), compress=False
     )
-    assert made == FRAME
-    assert f"{len(FRAME)} bytes, and its sha256 is `{hashlib.sha256(FRAME).hexdigest()}`" in PAGE
-    assert decode_frame(FRAME).identity == WHO
+    assert made == shown
+    assert f"{len(shown)} bytes, and its sha256 is `{hashlib.sha256(shown).hexdigest()}`" in PAGE
+    assert decode_frame(shown).identity == WHO
 
 
 def page_encoder() -> Callable[[str, str, int, list[tuple[int, str]]], bytes]:
@@ -157,6 +161,12 @@ def with_columns(ts: bytes = FRAME[79:BODY_AT], body: bytes = FRAME[BODY_AT:]) -
     return made + ts + body
 
 
+def with_types(types: bytes) -> bytes:
+    """Return the example with attributes with other types, and their checksum."""
+    checksums = [struct.pack("<I", zlib.crc32(one)) for one in (TYPED[-4:], types)]
+    return TYPED.replace(*checksums)[:-4] + types
+
+
 MISTAKES = {
     "the envelope is a map": changed("8a66686f7374", "aa66686f7374"),
     "`envelope_bytes` is 70": FRAME[:6] + b"\x46\x00" + FRAME[8:],
@@ -180,6 +190,9 @@ MISTAKES = {
     ).replace(b"body\x06", b"body\x08"),
     "`hello` is not UTF-8": with_columns(body=FRAME[BODY_AT:].replace(b"hello", b"hell\xff")),
     "a byte follows the columns": FRAME + b"\x00",
+    "with attributes: the last `attr_type` is 1": with_types(b"\2\0\1\1"),
+    "with attributes: the last `attr_type` is 6": with_types(b"\2\0\1\6"),
+    "with attributes: each `attr_type` is 0": with_types(b"\0\0\0\0"),
     "the last byte is missing": FRAME[:-1],
 }
 

@@ -15,14 +15,12 @@ import aiohttp
 import pytest
 from support.gateway_tls import SERVER, TestAuthority
 from support.store_versitygw import free_port
-from support.syslog_agent import bodies, full_spool, rows, served, settings
+from support.syslog_agent import bodies, frames, full_spool, rows, served, settings
 
 from sluice_agent.app import run_agent
-from sluice_agent.settings import SpoolSettings
-from sluice_agent.spool.disk import RealDisk
-from sluice_agent.spool.spool import Spool
+from sluice_lake.derived import derived_arrays
+from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.frame import decode_frame
 
 
 async def send(port: int, *parts: bytes, tls: ssl.SSLContext | None = None) -> None:
@@ -53,6 +51,39 @@ def test_both_framings_over_tcp(tmp_path: Path) -> None:
     found = rows(tmp_path)
     assert sorted(body for body, _ in found) == ["", "a\nb", "one", "short", "two"]
     assert {pairs["network.peer.address"] for _, pairs in found} == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize("transport", ["tcp", "udp"])
+def test_a_message_without_a_host_has_the_address_of_its_sender(
+    tmp_path: Path, transport: str
+) -> None:
+    """The agent's own host, which is in the resource of each batch, would be wrong."""
+    messages = [
+        b"<13>Nov 22 08:00:00 app[7]: RFC 3164 without a host",
+        b"<13>no header",
+        b"no priority",
+        b"<13>1 2026-11-22T08:00:00Z - app 7 - - RFC 5424 without a host",
+        b"<13>Nov 22 08:00:00 web-1 app[7]: RFC 3164",
+        b"<13>1 2026-11-22T08:00:00Z web-2 app 7 - - RFC 5424",
+    ]
+
+    async def check(port: int) -> None:
+        if transport == "tcp":
+            await send(port, b"".join(one + b"\n" for one in messages))
+            return
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            for one in messages:
+                sock.sendto(one, ("127.0.0.1", port))
+
+    served(tmp_path, transport, check)
+    found = []
+    for frame in frames(tmp_path):
+        resource = frame.envelope.resource
+        assert dict(resource)["host.name"] == socket.gethostname()
+        columns = frame.columns
+        assert isinstance(columns, LogColumns)
+        found += derived_arrays([columns], [resource], [len(columns)])["host"].to_pylist()
+    assert found == ["127.0.0.1"] * 4 + ["web-1", "web-2"]
 
 
 def test_datagrams(tmp_path: Path) -> None:
@@ -99,12 +130,7 @@ def test_logger_of_util_linux(tmp_path: Path, transport: str, form: str, more: l
     assert "sluice.error" not in pairs
     if form == "--rfc5424":
         assert pairs["syslog.structured_data.shop@32473.order"] == "7"
-    spool = Spool(
-        SpoolSettings(directory=tmp_path / "s", agent_id="host-1"), RealDisk(), boot_id="time"
-    )
-    (batch,) = spool.ready()
-    frame = decode_frame(spool.read(batch))
-    spool.close()
+    (frame,) = frames(tmp_path)
     at = datetime.fromtimestamp(frame.columns.ts[0] / 1e9, UTC)  # type: ignore[union-attr]
     assert abs(datetime.now(UTC) - at) < timedelta(minutes=5)
     assert frame.columns.severity.tolist() == [17]  # type: ignore[union-attr]

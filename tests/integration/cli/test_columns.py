@@ -69,15 +69,17 @@ def test_an_operator_promotes_an_attribute_and_every_answer_stays(tmp_path: Path
     assert "attr_http_status" in place.rows("logs")[0]
     deliver(place, 8, ["500", ""])
     counts = {
-        "attributes.http.status=500": 3,
-        "attributes.http.status!=500": 7,
-        "attributes.http.status=x": 1,
-        "attributes.http.status=7": 0,
-        "attributes.http.status": 7,
-        "!attributes.http.status": 3,
+        '{http_status="500"}': 3,
+        '{http_status!="500"}': 7,
+        '{http_status="x"}': 1,
+        '{http_status="7"}': 0,
+        "{} | http_status >= 500": 5,  # a text that is no number is kept, with an error
+        '{} | http_status >= 500 | __error__=""': 4,
+        '{http_status!=""}': 7,
+        '{http_status=""}': 3,
     }
     for condition, count in counts.items():
-        assert len(found(place, "--filter", condition)) == count + 1, condition
+        assert len(found(place, condition)) == count + 1, condition
 
 
 @pytest.mark.parametrize(

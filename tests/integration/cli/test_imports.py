@@ -211,7 +211,8 @@ def folder(first_store: Path, tmp_path: Path) -> Path:
     ("extra", "arguments"),
     [
         ("query", ("query",)),
-        ("query", ("query", "--metric", "cpu")),
+        ("query", ("metrics", "cpu")),
+        ("query", ("fields",)),
         ("query", ("query", "serve", "--listen", "127.0.0.1:0")),
         ("spark", ("spark", "ingest", "--once")),
         ("spark", ("spark", "compact")),

@@ -18,7 +18,7 @@ from sluice_store import StoreMode, open_store
 
 BATCH = "web-1/00000000000000000000000001/0"
 READING = (
-    *("status", "query", "query --histogram", "query --metric m", "query --top agent_id"),
+    *("status", "query", "query --plot", "metrics", "metrics m", "fields", "fields agent"),
     *("query dead-letters", "gaps", "batches", "conflicts list", "conflicts list --agent a"),
     *("queue status", f"explain {BATCH}", "rebuild --verify", "gc plans", "gc candidates"),
     *("maintain status", "maintain --dry-run", "reconciler status", "audit show", "audit verify"),
@@ -120,7 +120,7 @@ def test_a_mistyped_spool_is_not_created(
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ("query --tail --newest-first", "omit --newest-first"),
+        ("query --follow --order newest", "omit `--plot`, `--order`, `--wait`"),
         ("switch --acceptance s3_manifest", "`sluice status` prints the mode that is in effect"),
     ],
 )

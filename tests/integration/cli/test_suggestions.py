@@ -18,15 +18,14 @@ from sluice_cli.shell.settings import COMMANDS_MEANT, OPTIONS_MEANT
         ("grep", "sluice query"),
         ("health", "sluice status"),
         ("ui", "sluice console"),
-        ("query --since 1h", "--from"),
         ("query --until 1h", "--to"),
-        ("query --follow", "--tail"),
-        ("query -f", "--tail"),
         ("query -n 5", "--limit"),
-        ("query --level error", "--filter"),
         ("query --interval 1m", "--step"),
         ("query --frm 1h", "--from"),
-        ("query --output json", "--json"),
+        ("gaps --output json", "--json"),
+        ("query --direction forward", "--order"),
+        ("query --tz UTC", "--zone"),
+        ("metrics m --groupby x", "--by"),
         ("up -f", "--verbose"),
         ("up --follow", "--verbose"),
         ("gateway --host x", "--listen"),
@@ -41,7 +40,6 @@ from sluice_cli.shell.settings import COMMANDS_MEANT, OPTIONS_MEANT
         ("agent run --gateway http://a --path x", "--paths"),
         ("delete --agent a", "--where"),
         ("delete --older-than-days 30", "--to"),
-        ("query --metric m --by-agent", "--by"),
         ("audit verify --trusted-keys x", "--key-file"),
         ("policies prove --bucket-policy x", "--documents"),
         ("agent run --gateway http://a --otlp 127.0.0.1:1", "--doors"),
@@ -79,10 +77,34 @@ def test_what_is_not_an_option_is_named_with_its_place(
     assert done.stderr.count("\n") == 1
 
 
-def test_context_is_explained(tmp_path: Path) -> None:
-    done = sluice("query", "--context", "3", folder=tmp_path)
-    assert "the neighbours of a record are in the console" in done.stderr
-    assert "--text" not in done.stderr
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        (("--filter", "level=error"), """query '{level="error"}'"""),
+        (("--filter=level!=error",), """query '{level!="error"}'"""),
+        (("--filter", "attributes.http.status >= 500"), "query '{} | http_status >= 500'"),
+        (("--filter", "!attributes.path"), """query '{path=""}'"""),
+        (("--filter", "resource.k"), """query '{k!=""}'"""),
+        (("--attribute", 'k=a"b'), """query '{k="a\\"b"}'"""),
+        (("--agent", "web-1"), """query '{agent="web-1"}'"""),
+        (("--text", "a b"), "query -q 'a b'"),
+        (("-q", "x", "-i"), """query '{} |~ "(?i)TEXT"'"""),
+        (("--regex", "-q", "x"), """query '{} |~ "PATTERN"'"""),
+        (("--metric", "cpu", "--agg", "max"), "metrics cpu"),
+        (("--top", "attributes.path"), "fields attributes.path"),
+        (("--of", "duration_ns"), "fields duration_ns"),
+        (("--histogram",), "query --plot"),
+        (("--newest-first",), "query --order newest"),
+        (("--tail",), "query --follow"),
+    ],
+)
+def test_an_option_of_another_form_names_the_command(
+    words: tuple[str, ...], written: str, tmp_path: Path
+) -> None:
+    done = sluice("query", *words, folder=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"no such option: write `sluice {written}`, option=" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_service_runs_in_the_foreground(tmp_path: Path) -> None:

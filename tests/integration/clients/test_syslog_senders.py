@@ -77,7 +77,7 @@ INPUT = """global(workDirectory="{folder}")
 module(load="imfile" mode="polling" pollingInterval="1")
 input(type="imfile" File="{log}" Tag="shop:" Severity="error" Facility="local3")
 """
-RSYSLOG = blocks_of("docs/send/rsyslog-to-agent.md")[1].text
+RSYSLOG = blocks_of("docs/send/syslog-to-agent.md")[1].text
 FORMAT = 'template="RSYSLOG_SyslogProtocol23Format" TCP_Framing="octet-counted"'
 QUEUE = re.compile(r'queue\.\w+="\w+"')
 SYSLOG_NG = """@version: 3.38

@@ -1,6 +1,7 @@
 """Traces in a real Chromium: the operations of services, the waterfall, and hostile spans."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -225,6 +226,68 @@ def test_10_000_spans_are_drawn_within_2_s_and_few_are_in_the_page(
     page.keyboard.press("End")
     expect(page.locator(".spanrow.chosen")).to_be_visible()
     assert page.get_by_role("treeitem").count() < 80
+
+
+@pytest.mark.long
+def test_100_000_spans_are_usable_and_later_ones_are_stated(
+    page: Page, world: ConsoleWorld
+) -> None:
+    """Few rows exist at a time, the keyboard reaches the last span, and the next part is a link."""
+    serve(
+        page,
+        [shown(n, n // 3 if n else None, attributes={"n": n}) for n in range(100_000)],
+        more=True,
+    )
+    page.goto(f"{world.url}/#trace/{TRACE}?limit=100000")
+    expect(page.locator(".summary")).to_contain_text("100,000 spans", timeout=60_000)
+    loaded = "performance.getEntriesByType('resource').find(one => /traces/.test(one.name))"
+    took_ms = page.evaluate(f"performance.now() - {loaded}.responseEnd")
+    print(f"100 000 spans drawn {took_ms:.0f} ms after their arrival")
+    assert took_ms < 20_000
+    notice = page.get_by_text("The trace is cut. The first 100,000 spans are shown")
+    expect(notice).to_be_visible()
+    expect(page.get_by_role("link", name="Read up to")).to_have_count(0)
+    page.get_by_role("tree").focus()
+    page.keyboard.press("End")
+    expect(page.locator(".spanrow.chosen .name")).to_have_text("op 59048")
+    assert page.get_by_role("treeitem").count() < 80
+    page.get_by_role("button", name="Close all below the first").click()
+    expect(page.get_by_role("treeitem")).to_have_count(3)
+    page.get_by_role("link", name="Read on from the last of them").click()
+    expect(page).to_have_url(re.compile("from=2026-01-31T12"))
+
+
+def test_a_span_with_1_000_events_shows_some_and_counts_the_others(
+    page: Page, world: ConsoleWorld
+) -> None:
+    events = json.dumps([{"name": f"event {n}", "attributes": {"n": n}} for n in range(1_000)])
+    serve(page, [shown(1, events=events, links=json.dumps([{"span_id": "1" * 16}] * 201))])
+    open_place(page, world, f"trace/{TRACE}?span=1")
+    detail = page.get_by_role("region", name="Span", exact=True)
+    for text in ("event 199", "800 later events not shown", "1 later link not shown"):
+        expect(detail).to_contain_text(text)
+    expect(detail.get_by_text("event 200", exact=True)).to_have_count(0)
+
+
+def test_integers_and_numbers_keep_the_digits_of_their_sender(
+    page: Page, world: ConsoleWorld
+) -> None:
+    """In attributes of a span, of its events and of its links; a text is not a number."""
+    exact = {"large": 2**53 + 1, "word": "9007199254740993", "list": [2**63 + 1, 1.0]}
+    one = {"name": "e", "attributes": {"in": 2**53 + 3}}
+    link = {"span_id": "1" * 16, "attributes": {"in": 2**53 + 5}}
+    serve(
+        page, [shown(1, attributes=exact, events=json.dumps([one]), links=json.dumps([link, 2.50]))]
+    )
+    open_place(page, world, f"trace/{TRACE}?span=1")
+    detail = page.get_by_role("region", name="Span", exact=True)
+    for key, text in (
+        ("large", "9007199254740993"), ("word", '"9007199254740993"'),
+        ("list", "[9223372036854775809,1.0]"),
+    ):  # fmt: skip
+        expect(detail.locator("dt", has_text=key).locator("+ dd")).to_have_text(text)
+    for number in (2**53 + 3, 2**53 + 5):
+        expect(detail).to_contain_text(str(number))
 
 
 LONG: Final = "x" * 10_000

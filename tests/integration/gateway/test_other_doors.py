@@ -152,7 +152,9 @@ async def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
         session, url = served.client.session, f"http://127.0.0.1:{served.port}"
         host = {"Host": "logs.example.org"}
         for method, path in (("GET", "/"), ("HEAD", "/"), ("GET", "/_license?human=false"),
-                             ("GET", "/_cluster/health"), ("PUT", "/_ilm/policy/x")):  # fmt: skip
+                             ("GET", "/_cluster/health"), ("GET", "/_cluster/health/shop"),
+                             ("PUT", "/_ilm/policy/x"), ("HEAD", "/_data_stream/logs-x-y"),
+                             ("PUT", "/_data_stream/x"), ("HEAD", "/shop")):  # fmt: skip
             async with session.request(method, url + path, headers=host) as answer:
                 assert answer.status == 200, (method, path)
                 assert answer.headers["X-Elastic-Product"] == "Elasticsearch"
@@ -160,6 +162,32 @@ async def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
             assert (await answer.json())["version"]["number"].startswith("8.")
     async with serve(tmp_path / "b", "otlp") as served:
         assert (await served.client.get("/"))[0] == 404
+
+
+async def test_every_index_exists_and_unknown_paths_keep_their_remedy(tmp_path: Path) -> None:
+    """A client that would create its index must not stop, and other mistakes must not look so."""
+    plain = {"Content-Type": "application/json"}
+    accepted = {**plain, "Accept": "application/vnd.elasticsearch+json; compatible-with=9"}
+    async with serve(tmp_path / "a") as served:
+        session, url = served.client.session, f"http://127.0.0.1:{served.port}"
+        async with session.put(f"{url}/shop", headers=accepted) as answer:
+            error = (await answer.json())["error"]
+            assert (answer.status, error["type"]) == (400, "resource_already_exists_exception")
+            assert error["reason"].endswith("send documents without creating it, index=`shop`")
+        for method, path, nearest in (
+            ("GET", "/shop", ""), ("POST", "/shop", ""), ("DELETE", "/shop", ""),
+            ("GET", "/metricz", "/metrics"), ("POST", "/ingest", "/v1/ingest"),
+            ("POST", "/bulk", "/_bulk"), ("PUT", "/_bulkk", ""), ("GET", "/shop/_search", ""),
+        ):  # fmt: skip
+            async with session.request(method, url + path, headers=accepted) as answer:
+                detail = (await answer.json())["detail"]
+                assert (answer.status, answer.content_type) == (404, "application/json"), path
+                assert detail.startswith("no such path: check the URL")
+                assert nearest in detail
+        async with session.head(f"{url}/_shop") as answer:
+            assert answer.status == 404
+        async with session.get(f"{url}/shop") as answer:
+            assert answer.content_type == "application/problem+json"
 
 
 RSYSLOG = {"Accept": "*/*", "Content-Type": "application/json; charset=utf-8"}

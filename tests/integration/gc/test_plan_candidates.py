@@ -21,7 +21,7 @@ from sluice_gc.evidence_files import CANDIDATES, CANDIDATES_PER_GROUP, encode_ta
 from sluice_gc.key_ranges import split_shards
 from sluice_gc.plan import plan_key, sign_plan
 from sluice_gc.plan_candidates import read_candidate, read_candidates
-from sluice_protocol.blob_deletion import PLAN_CLAUSES, Candidate, ClauseCheck, Evidence, Keep
+from sluice_protocol.blob_deletion import PLAN_CLAUSES, Candidate, ClauseCheck, Evidence, MustKeep
 from sluice_protocol.collection_records import EvidenceFile, Plan, PlanSummary, VersionTally
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import blob_key, digest_of
@@ -363,7 +363,7 @@ def test_the_clauses_of_a_view_are_those_of_a_plan() -> None:
     assert tuple(one.clause for one in map(_kept, PLAN_CLAUSES)) == tuple(PLANNED)
 
 
-def _kept(check: ClauseCheck) -> Keep:
+def _kept(check: ClauseCheck) -> MustKeep:
     """Return the verdict of a clause on evidence that was not read and a version `null`."""
     candidate = Candidate(
         key=ObjectKey("k"), digest=digest_of(b""), incarnation=ObjectVersion("null"),

@@ -19,6 +19,7 @@ from support.spark_lake import Deployment, assert_lake_holds, make_batch, sent_r
 from support.spark_local import ingest_locally
 
 from sluice_maintain.tasks import TaskName
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock
 
@@ -156,8 +157,7 @@ def test_processes_killed_during_a_task_with_spark_lose_and_double_nothing(
     deployment.init()
 
     def deliver(number: int) -> None:
-        kinds = ("logs", "metrics", "entries")
-        deployment.deliver([make_batch(number * 10, agent=kind, kind=kind) for kind in kinds])
+        deployment.deliver([make_batch(number * 10, agent=kind, kind=kind) for kind in KINDS])
         if task is not TaskName.INGEST or number < 2:
             ingest_locally(deployment.url)
 

@@ -1,6 +1,7 @@
 """`sluice query` and `GET /v1/query`, as a shell and an HTTP client use them."""
 
 import asyncio
+import csv
 import json
 import os
 import signal
@@ -10,16 +11,20 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from support.commands import CommandResult, sluice
 from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
+from sluice_cli.shell.running import RunningDeployment, announce
 from sluice_protocol.units import NS_PER_S
 
-SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S))
+SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S), "--zone", "UTC")
 
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - the guard of this address is tested
@@ -43,12 +48,14 @@ def test_records_are_printed_as_lines_and_the_summary_to_standard_error(place: D
     done = _query(place, *SPAN)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "2026-09-21T14:13:20.000000000Z host-1 first ä",
-        "2026-09-21T14:13:21.000000000Z host-1 second",
-        "2026-09-21T14:13:25.000000000Z host-1 third",
+        "2026-09-21 14:13:20.000Z -     web first ä",
+        "2026-09-21 14:13:21.000Z -     web second",
+        "2026-09-21 14:13:25.000Z -     web third",
     ]
     assert done.stderr.startswith("3 results; read 1 segments, ")
     assert "1 batches not in the lake yet" in done.stderr
+    local = _query(place, *SPAN[:-1], "Asia/Tokyo", "--limit", "1").stdout
+    assert local.startswith("2026-09-21 23:13:25.000 ")
 
 
 def test_json_output_is_ndjson_with_the_summary_as_its_last_line(place: Deployment) -> None:
@@ -67,85 +74,168 @@ def test_json_output_is_ndjson_with_the_summary_as_its_last_line(place: Deployme
     assert lines[-1]["summary"]["partial"] is False
 
 
-def test_a_series_is_printed_one_line_a_step(place: Deployment) -> None:
-    """NaN is ignored."""
-    done = _query(place, *SPAN, "--metric", "cpu", "--step", "1m", "--agg", "max", "--json")
-    *points, last = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [point["value"] for point in points] == [1.0, 3.0]
-    assert last["summary"]["rollups_only_before"] is None
-    raw = _query(place, *SPAN, "--metric", "cpu", "--agg", "max", "--raw", "--json")
-    assert [json.loads(line) for line in raw.stdout.splitlines()][:-1] == points
-    plain = _query(place, *SPAN, "--metric", "cpu", "--step", "1h", "--agg", "count")
-    assert plain.stdout.split()[-1] == "2.0"
+def _bodies(place: Deployment, *words: str) -> list[str]:
+    done = _query(place, *SPAN, *words, "--json")
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return [one["body"] for one in lines[:-1]]
 
 
-def test_a_series_of_an_attribute_is_divided_by_fields(service: str, place: Deployment) -> None:
-    """Alike on the command line and over HTTP; an unknown field is named."""
-    options = (*SPAN, "--of", "severity", "--agg", "p99", "--step", "1h", "--by", "attributes.k")
-    assert _query(place, *options, "--by", "agent_id", "--json").returncode == 0
-    done = _query(place, *SPAN, "--of", "attributes.latncy", "--agg", "p99")
+def test_the_newest_records_are_printed_in_the_order_of_time(place: Deployment) -> None:
+    assert _bodies(place, "--limit", "2") == ["second", "third"]
+    assert _bodies(place, "--limit", "2", "--order", "newest") == ["third", "second"]
+    assert _bodies(place, "--limit", "2", "--order", "oldest") == ["first ä", "second"]
+
+
+@pytest.mark.parametrize(
+    ("logql", "found"),
+    [
+        ("{}", ["first ä", "second", "third"]),
+        ('{k="v"}', ["first ä", "second"]),
+        ('{k!="v"}', ["third"]),
+        ('{k=""}', ["third"]),
+        ('{k!=""}', ["first ä", "second"]),
+        ('{k=~"v|w", service_name="web"}', ["first ä", "second"]),
+        ('{k=~"[a-u]"}', []),
+        ('{k="v", k="w"}', []),
+        ('{agent="host-1"} |= "ir"', ["first ä", "third"]),
+        ('{} |= "ir" |= "f"', ["first ä"]),
+        ('{} |= "ir" != "f"', ["third"]),
+        ('{} |= "second" or "third"', ["second", "third"]),
+        ('{} |~ "(?i)FIRST|^sec"', ["first ä", "second"]),
+        ('{} !~ "d$" |= ""', ["first ä"]),
+        ('{} |= "."', []),
+        ('{absent="x"}', []),
+    ],
+)
+def test_logql_selects_records(place: Deployment, logql: str, found: list[str]) -> None:
+    assert _bodies(place, logql) == found
+
+
+def test_a_text_is_combined_with_logql(place: Deployment) -> None:
+    assert _bodies(place, "-q", "ir", '{k="v"} |= "f"') == ["first ä"]
+    done = _query(place, *SPAN, '{kk="v"}')
     assert (done.returncode, done.stdout) == (0, "")
-    assert "no record has this field in the time range" in done.stderr
-    assert "field=`attributes.latncy`" in done.stderr
-    span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
-    path = "v1/query?kind=metrics&of=value&agg=p50&step=1h&by=name&by=agent_id"
-    lines = _get(f"{service}/{path}&{span}")[2].splitlines()
-    point = {"ts": "2026-09-21T14:00:00.000000000Z", "value": 2.0}
-    by = {"name": "cpu", "agent_id": "host-1"}
-    assert json.loads(lines[0]) == point | {"by": by}
-    shown = _query(
-        place, *SPAN, "--kind", "metrics", "--of", "value", "--agg", "p50", "--step", "1h",
-        "--by", "name", "--by", "agent_id",
-    )  # fmt: skip
-    assert shown.stdout == f"{point['ts']} cpu,host-1 2.0\n"
+    assert "no record has this field in the time range; similar: k" in done.stderr
 
 
-def test_histogram_and_values_are_those_of_the_service(service: str, place: Deployment) -> None:
+def test_lines_around_a_hit_are_those_of_its_source(place: Deployment) -> None:
+    """Groups are separated, and neighbours that two hits share are printed once."""
+    done = _query(place, *SPAN, "-q", "second", "-B", "1")
+    lines = [line.replace("2026-09-21 14:13:", "") for line in done.stdout.splitlines()]
+    assert lines == ["  20.000Z -     web first ä", "> 21.000Z -     web second"]
+    assert _query(place, *SPAN, "-q", "ir", "-C", "1").stdout.count("\n") == 3
+    apart = _query(place, *SPAN, "-q", "ir", "-A", "0", "-B", "0").stdout
+    assert "--" not in apart
+    done = _query(place, *SPAN, "-q", "second", "-A", "5", "--json")
+    *shown, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one.get("is_context", False) for one in shown] == [False, True]
+    assert last["summary"]["results"] == 1
+
+
+def test_columns_csv_and_parquet(place: Deployment, tmp_path: Path) -> None:
+    columns = ("--columns", "service,body,k")
+    assert _query(place, *SPAN, *columns).stdout.splitlines()[0] == "web  first ä  v"
+    done = _query(place, *SPAN, *columns, "--output", "csv")
+    assert done.stdout == "service,body,k\nweb,first ä,v\nweb,second,v\nweb,third,\n"
+    rows = list(csv.DictReader(StringIO(_query(place, *SPAN, "--output", "csv").stdout)))
+    assert rows[0]["attributes"] == '{"k":"v"}'
+    assert rows[0]["ts"] == "2026-09-21T14:13:20.000000000Z"
+    only = _query(place, *SPAN, *columns, "--json").stdout.splitlines()
+    assert json.loads(only[2]) == {"service": "web", "body": "third", "k": None}
+    command = [sys.executable, "-m", "sluice_cli", "query", *SPAN, "--store", place.url]
+    written = subprocess.run(
+        [*command, "--output", "parquet"], capture_output=True, check=True, timeout=120
+    )
+    (tmp_path / "records.parquet").write_bytes(written.stdout)
+    table = pq.read_table(tmp_path / "records.parquet")
+    assert table["body"].to_pylist() == ["first ä", "second", "third"]
+    assert table["ts"].cast("int64").to_pylist()[0] == DAY0_NS
+    assert table["seq"].to_pylist() == [0, 1, 2]
+
+
+def test_records_over_time_are_those_of_the_service(service: str, place: Deployment) -> None:
     span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
-    done = _query(place, *SPAN, "--histogram", "--step", "30m", "--by", "attributes.k")
+    done = _query(place, *SPAN, "--plot", "--step", "30m", '{k="v"}')
     assert done.stdout.splitlines() == [
-        "2026-09-21T14:00:00.000000000Z\t3\tv=2 (missing)=1",
+        "2026-09-21T14:00:00.000000000Z\t2",
         "2026-09-21T14:30:00.000000000Z\t0",
         "2026-09-21T15:00:00.000000000Z\t0",
     ]
-    assert done.stderr.startswith("3 results; read 1 segments, ")
-    done = _query(place, *SPAN, "--top", "body", "--filter", "attributes.k")
-    assert done.stdout == "1\tfirst ä\n1\tsecond\n"
-    for options, path in (
-        (("--histogram", "--by", "attributes.k"), "histogram?by=attributes.k"),
-        (("--top", "body", "--limit", "2"), "fields/values?field=body&limit=2"),
-    ):
-        shown = json.loads(_query(place, *SPAN, *options, "--json").stdout)
-        served = json.loads(_get(f"{service}/v1/{path}&{span}")[2])
-        for one in (shown, served):
-            del one["summary"]["elapsed_ms"], one["summary"]["accepted_until"]
-        assert shown == served
-    for options, message in (
-        (("--histogram", "--top", "body"), "choose one of --histogram and --top"),
-        (("--top", "colour"), "--top: unknown field"),
-        (("--histogram", "--limit", "7"), "--limit does not apply to --histogram"),
-        (("--filter", "body"), ""),
-        (("--filter", "severity=x"), "--filter: must be a number"),
-    ):
-        done = _query(place, *SPAN, *options)
-        assert (done.returncode, message in done.stderr) == (2 if message else 0, True), done
+    assert done.stderr.startswith("2 results; read 1 segments, ")
+    shown = json.loads(_query(place, *SPAN, "--plot", "--json").stdout)
+    served = json.loads(_get(f"{service}/v1/histogram?{span}")[2])
+    for one in (shown, served):
+        del one["summary"]["elapsed_ms"], one["summary"]["accepted_until"]
+    assert shown == served
+
+
+def test_a_metric_query_has_series(place: Deployment) -> None:
+    done = _query(place, *SPAN, 'sum by (k) (count_over_time({} |= "ir" [1h]))', "--step", "1h")
+    found = sorted(line.split()[1:] for line in done.stdout.splitlines())
+    assert found == [["-", "1.0"], ["k=v", "1.0"]]
+    assert done.stderr.startswith("2 series; read 1 segments")
+    drawn = _query(place, *SPAN, "rate({}[1h])", "--step", "1h", "--plot").stdout
+    assert "rate({}[1h])" in drawn
+
+
+def test_a_running_service_is_asked_instead_of_the_store(
+    service: str, place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The output is the same; a service that does not respond costs nothing."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    here = {words: _query(place, *SPAN, *words).stdout for words in ((), ("--json",))}
+    for address in (service.removeprefix("http://"), "127.0.0.1:1"):
+        announce(RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address}))
+        for words, wanted in here.items():
+            done = _query(place, *SPAN, *words)
+            if not words:
+                assert done.stdout == wanted
+            else:
+                assert done.stdout.splitlines()[:-1] == wanted.splitlines()[:-1]
+    served = [sys.executable, "-X", "importtime", "-m", "sluice_cli", "query", *SPAN]
+    for address, imports in (("127.0.0.1:1", True), (service.removeprefix("http://"), False)):
+        announce(RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address}))
+        done = subprocess.run(
+            [*served, "--store", place.url], capture_output=True, text=True, check=True, timeout=120
+        )
+        for library in ("pyarrow", "duckdb", "numpy", "deltalake"):
+            assert (f" {library}\n" in done.stderr) == imports, library
 
 
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
     for arguments, message in (
-        (("--from", "now", "--to", "1h"), "ends before it starts"),
-        ((*SPAN, "-q", "(", "--regex"), "regex does not compile"),
-        ((*SPAN, "--attribute", "x"), "--attribute: must be KEY=VALUE"),
+        (("--since", "now", "--to", "1h"), "ends before it starts"),
+        (("--from", "now"), "--from is in the future, and --to is now"),
+        ((*SPAN, '{} |~ "("'), "regex does not compile"),
         (("--from", "noon"), "--from: time must be RFC 3339"),
+        (("--from", "25:00"), "--from: no such time"),
         (("--from", "5"), "--from would be in January 1970: did you mean 5m, 5h or 5d ago?"),
-        (("--to", "2h"), "--from is 1h ago by default: add an earlier one, to=`2h`"),
-        (("--tail", "--reconciler", "host:1"), "--reconciler is a URL such as http://host:port"),
-        ((*SPAN, "--filter", "severity>=error"), "must be a number: error is 17, field="),
+        (("--zone", "Mars"), "unknown time zone"),
+        (("--follow", "--to", "now", "--plot"), "`--follow` prints records as they are accepted"),
+        (("--follow", "--to", "1m"), "`--follow` has no end: omit `--to`"),
+        (("--follow", "--output", "csv"), "`--follow` prints lines or JSON"),
+        (("--step", "1m"), "`--step` is the width of a bar or of a metric query"),
+        (("--plot", "-C", "1"), "`--plot` counts records"),
+        (("--json", "--output", "csv"), "choose one of `--json` and `--output`"),
+        (("-C", "1", "--limit", "101"), "at most 100 hits"),
+        ((*SPAN, "sum(rate({}[1m]))", "--output", "csv"), "a metric query has series"),
+        ((*SPAN, "sum(rate({}[1m]))", "-q", "x"), "`-q` belongs to records"),
     ):
         done = _query(place, *arguments)
-        assert done.returncode == 2
-        assert message in done.stderr
+        assert done.returncode == 2, arguments
+        assert message in done.stderr, arguments
         assert done.stderr.count("\n") == 1
+
+
+def test_a_series_over_http_is_divided_by_fields(service: str) -> None:
+    span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
+    path = "v1/query?kind=metrics&of=value&agg=p50&step=1h&by=name&by=agent_id"
+    lines = _get(f"{service}/{path}&{span}")[2].splitlines()
+    point = {"ts": "2026-09-21T14:00:00.000000000Z", "value": 2.0}
+    assert json.loads(lines[0]) == point | {"by": {"name": "cpu", "agent_id": "host-1"}}
+    raw = _get(f"{service}/v1/query?metric=cpu&agg=max&raw=true&step=1m&{span}")[2].splitlines()
+    assert [json.loads(line)["value"] for line in raw[:-1]] == [1.0, 3.0]  # NaN is ignored
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +312,7 @@ def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Dep
         ("colour=red", "unknown parameter"),
         ("kind=traces", "kind must be"),
         ("regex=maybe&q=x", "regex must be true or false"),
-        ("metric=m&agg=median", "agg must be one of avg, min, max, sum, count, last, p50, p90,"),
+        ("metric=m&agg=median", "agg must be one of avg, min, max, sum, count, last, rate, p50,"),
         ("agg=p99", "agg applies to a series only: add metric or of, or omit it"),
         ("of=body", "only severity, value, duration_ns, attributes.KEY and"),
         ("q=(&regex=true", "regex does not compile"),

@@ -195,3 +195,22 @@ def test_deleted_spans_are_in_no_answer(
         assert [one["name"] for one in found] == left
 
     talk(made, story)
+
+
+def test_a_trace_that_is_too_large_for_a_page_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first span is returned, however large it is."""
+    made = deployment(tmp_path)
+    spans = [span(number, f"op {number}", events="x" * 1_000) for number in range(1, 10)]
+    made.deliver([sent(spans_from_records(spans))])
+
+    async def story(client: QueryClient) -> None:
+        for bytes_max, count in ((1, 1), (5_000, 3), (20_000, 9)):
+            monkeypatch.setattr("sluice_query.http.traces_api.TRACE_BYTES_MAX", bytes_max)
+            _, shown = await client.get(f"/v1/traces/{TRACE}")
+            assert [one["name"] for one in shown["spans"]] == [f"op {n + 1}" for n in range(count)]
+            assert (shown["more"], shown["summary"]["more"]) == (count < 9, count < 9)
+            assert shown["summary"]["results"] == count
+
+    talk(made, story)

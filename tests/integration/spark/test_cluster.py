@@ -17,6 +17,7 @@ from support.spark_lake import assert_lake_holds, make_batch
 from support.store_buckets import versitygw_deployment
 from support.store_versitygw import CREDENTIALS, free_port, wait_for_port
 
+from sluice_protocol.fields import KINDS
 from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
 
 pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1200)]
@@ -91,13 +92,12 @@ def test_jobs_run_on_a_cluster(master: str, tmp_path: Path) -> None:
         url = place.url
         checkpoint = "s3a://lake/checkpoint"
         for n in range(2):
-            kinds = ("logs", "metrics", "entries")
-            place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in kinds])
+            place.deliver([make_batch(n * 10, agent=f"{kind}-1", kind=kind) for kind in KINDS])
             arguments = ("ingest", "--store", url, "--once", "--checkpoint", checkpoint)
-            assert "3 batches" in submit(master, *arguments, jars=True)
+            assert f"{len(KINDS)} batches" in submit(master, *arguments, jars=True)
         assert_lake_holds(place, place.sent)
         told = submit(master, "compact", "--store", url, "--open-partitions")
-        assert "6 files before, 3 after" in told
+        assert f"{2 * len(KINDS)} files before, {len(KINDS)} after" in told
         assert_lake_holds(place, place.sent)
         applications = [path.name for path in (tmp_path / "work").iterdir()]
         assert len([name for name in applications if name.startswith("app-")]) == 3

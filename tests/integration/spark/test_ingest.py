@@ -13,6 +13,7 @@ from support.spark_local import pending_rows
 
 from sluice_cli.rebuild import rebuild
 from sluice_protocol.errors import BadUsage, Fenced
+from sluice_protocol.fields import KINDS
 from sluice_spark.errors import JobFailed
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
 from sluice_spark.ingest.job import CheckpointFolder, run_ingest
@@ -30,13 +31,13 @@ def mixed(
     first: int = 0, batches: int = 6, agents: int = 3, boots: tuple[str, ...] = ("b1",)
 ) -> list[Sent]:
     """Return batches of every kind; each is sent by every one of the boots."""
-    kinds = ("logs", "metrics", "entries")
+    kinds = tuple(KINDS)
     return [
         make_batch(
             first + n * 10,
             agent=f"host-{n % agents}",
             boot=boot,
-            kind=kinds[(n // agents) % 3],
+            kind=kinds[(n // agents) % len(kinds)],
         )
         for n in range(batches)
         for boot in boots
@@ -45,7 +46,7 @@ def mixed(
 
 def assert_boots_equal(deployment: Deployment) -> None:
     """Assert that the rows of the second boot are those of the first."""
-    for kind in ("logs", "metrics", "entries"):
+    for kind in KINDS:
         rows = lake_rows(deployment, kind)
         first, second = (
             [(agent, *row) for agent, boot, *row in rows if boot == name and row[0] < 5000]
@@ -67,11 +68,11 @@ class Ingested:
 
 @pytest.fixture(scope="module")
 def ingested(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ingested]:
-    """Ingest nine batches of two boots each, and one whose blob is missing."""
+    """Ingest twelve batches of two boots each, and one whose blob is missing."""
     deployment = Deployment(tmp_path_factory.mktemp("ingested")).init()
     lost = make_batch(5000)
     deployment.accept([lost], blobs=False)
-    deployment.deliver(mixed(batches=9, boots=("b1", "b2")))
+    deployment.deliver(mixed(batches=12, boots=("b1", "b2")))
     deployment.enqueue([lost])
     with FencedConsumers(deployment.url, "spark") as older:
         older.open(lambda lanes: dict.fromkeys(lanes, 0))
@@ -84,7 +85,7 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
     A batch without a blob does not stop the job, and is written when it is enqueued again.
     """
     deployment, lost, totals = ingested.deployment, ingested.lost, ingested.totals
-    assert (totals.batches, totals.records, totals.dead_letters) == (18, 180, 1)
+    assert (totals.batches, totals.records, totals.dead_letters) == (24, 240, 1)
     assert_boots_equal(deployment)
     assert_lake_holds(deployment, [one for one in deployment.sent if one is not lost])
     (letter,) = deployment.rows("dead_letters")
@@ -184,7 +185,7 @@ def test_ingest_stops_at_a_frame_of_a_later_release(spark: Any, tmp_path: Path) 
 def test_source_reads_every_record_with_face_records(spark: Any, tmp_path: Path) -> None:
     """The rows have the declared schema and the chosen columns."""
     deployment = Deployment(tmp_path).init()
-    deployment.deliver(mixed(batches=9, boots=("b1", "b2")))
+    deployment.deliver(mixed(batches=12, boots=("b1", "b2")))
     reader = spark.read.format("sluice").option("store", deployment.url).option("face", "records")
     logs = reader.option("kind", "logs").load()
     found = [tuple(row) for row in logs.select("boot_id", "seq", "body").collect()]

@@ -20,6 +20,7 @@ import pytest
 from support.repetitions import times
 from support.spark_lake import Deployment, assert_lake_holds, make_batch
 
+from sluice_protocol.fields import KINDS
 from sluice_spark.failpoints import FAILPOINT_FOLDER_VARIABLE
 
 Target = Literal["driver", "jvm", "worker", "workers", "group"]
@@ -182,7 +183,6 @@ class IngestProcesses:
 
 pytestmark = pytest.mark.spark
 
-KINDS = ("logs", "metrics", "entries")
 STEPS = (
     "before_write",
     "in_write",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice_doors.syslog import SEVERITIES, SyslogFrames, SyslogPiece, decode_syslog
+from sluice_doors.syslog import PEER, SEVERITIES, SyslogFrames, SyslogPiece, decode_syslog
 from sluice_protocol.columns import LogColumns, check_columns
 from sluice_protocol.ndjson import attribute_rows
 
@@ -19,9 +19,10 @@ texts = values.filter(lambda text: text == text.rstrip("\r\n\0") and not text.st
 instants = st.datetimes(datetime(1971, 1, 1), datetime(2261, 1, 1))  # noqa: DTZ001
 
 
-def record_of(message: bytes) -> tuple[int, int, str, dict[str, str]]:
+def record_of(message: bytes, peer: str = "") -> tuple[int, int, str, dict[str, str]]:
     """Return time, severity, body and attributes of the one record of a message."""
-    found = decode_syslog([SyslogPiece(message, {})], received_ns=NOW_NS, zone=UTC)
+    source = {PEER: peer} if peer else {}
+    found = decode_syslog([SyslogPiece(message, source)], received_ns=NOW_NS, zone=UTC)
     columns = found.columns
     assert isinstance(columns, LogColumns)
     check_columns(columns, 1)
@@ -107,8 +108,11 @@ WORDS = st.sampled_from(
 
 
 @given(st.lists(WORDS, max_size=20))
-def test_any_order_of_parts_is_one_record(words: list[bytes]) -> None:
-    record_of(b"".join([b"<13>", *words]))
+def test_any_order_of_parts_is_one_record_with_a_host(words: list[bytes]) -> None:
+    message = b"".join([b"<13>", *words])
+    *_, alone = record_of(message)
+    *_, sent = record_of(message, "192.0.2.7")
+    assert sent["host.name"] == alone.get("host.name", "192.0.2.7")
 
 
 messages = st.binary(min_size=1, max_size=40).map(lambda data: b"<1>" + data)

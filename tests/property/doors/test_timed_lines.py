@@ -129,5 +129,5 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "d4adb1b6577e32adef52b605da4b1f7f18ff054828676e6d7381b306dc3e2441"
+        "31550f655f52e4359087bce3f35f446f55f625fe028ddb0a5e6481aca2bbef6e"
     )

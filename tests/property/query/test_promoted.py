@@ -3,11 +3,13 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support.repetitions import times
 
@@ -23,6 +25,7 @@ from sluice_query.engine import LAKE, QueryEngine, open_engine
 from sluice_query.promoted import register_runs
 from sluice_query.pruning import SelectedFiles, newest_files, select_files
 from sluice_query.request import (
+    ORDER_OPERATORS,
     FilterOperator,
     Histogram,
     Query,
@@ -31,7 +34,7 @@ from sluice_query.request import (
     TopValues,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import RecordSources, SqlStatement, counts_sql, records_sql
+from sluice_query.statements import RecordSources, SqlStatement, counts_sql, records_sql
 from sluice_query.views import histogram_sql, values_sql
 from sluice_spark.commits import commit_files
 from sluice_spark.compaction.rewrite import write_ordered
@@ -43,6 +46,14 @@ TEXTS: Final = (
     *("", " ", "x", "y", "ä", f"{LONG}a", f"{LONG}b", LONG, f"{'x' * 32}{GREATEST}z"),
     *("0", "-0", "-0.0", "0.0", "500", "500.0", "0500", "+500", "5e2", "1_000", "500 "),
     *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "9" * 40),
+    *(
+        "9007199254740992",
+        "9007199254740993",
+        "9007199254740993.5",
+        "-9223372036854775807",
+        "1",
+        "-5",
+    ),
     *("nan", "NaN", "inf", "1e999", "5e-324", "0.1", "0.10", "1.7976931348623157e308"),
     *("true", "false", "True", "null", "{}"),
 )
@@ -118,6 +129,14 @@ def make_lake(url: str, random: Random) -> None:
         commit_files(opened, table, files, {0: number}, {})
 
 
+NUMBERS: Final = (
+    *("0", "-0.0", "1", "5", "499.5", "500", "5e2", "5e-324", "0.1", "0.10000000000000000001"),
+    *("9007199254740992", "9007199254740993", "9007199254740993.5", "9223372036854775806.5"),
+    *("9223372036854775807", "9223372036854775808", "-9223372036854775808", "-9223372036854775809"),
+    *("1e300", "1e999", "-1e999", "1.7976931348623157e308", "1.7976931348623158e308", "-inf"),
+)
+
+
 def random_query(random: Random, view: Any = None) -> Query:
     filters = []
     for _ in range(random.choice((0, 1, 1, 1, 2, 3))):
@@ -126,9 +145,12 @@ def random_query(random: Random, view: Any = None) -> Query:
                 *[FilterOperator.EQUAL] * 4,
                 *(FilterOperator.UNEQUAL, FilterOperator.EXISTS, FilterOperator.ABSENT),
                 *(FilterOperator.MATCHES, FilterOperator.MATCHES_NOT),
+                *sorted(ORDER_OPERATORS),
             ]
         )
-        value = ""
+        value: str | Decimal = ""
+        if operator in ORDER_OPERATORS:
+            value = Decimal(random.choice(NUMBERS))
         if operator in {FilterOperator.EQUAL, FilterOperator.UNEQUAL}:
             value = random.choice(TEXTS)
         if operator in {FilterOperator.MATCHES, FilterOperator.MATCHES_NOT}:
@@ -250,3 +272,63 @@ def test_a_file_that_another_program_merged_is_searched_in_its_maps(
     assert found.promoted
     assert [one.promoted for one in found.read] == [{}]
     assert answers(engine, query, found)[0][0][0] == 1  # type: ignore[index]
+
+
+def write_texts(url: str, key: str, texts: Sequence[str]) -> None:
+    """Write one file of records with these texts under a promoted key, in row groups of ten."""
+    open_or_create_table(url, LOGS)
+    add_promoted(url, "logs", [promotion(key)])
+    opened = find_table(url, LOGS, for_writing=True)
+    assert opened is not None
+    rows = random_rows(Random(1), len(texts), 1)
+    maps = pa.array([[(key, text)] for text in texts], rows.schema.field("attributes").type)
+    rows = rows.set_column(rows.schema.get_field_index("attributes"), "attributes", maps)
+    files = list(write_ordered(url, whole_table(url), rows.to_batches()))
+    commit_files(opened, whole_table(url), files, {0: 1}, {})
+    [path] = Path(url.removeprefix("file://")).rglob("*.parquet")
+    pq.write_table(pq.read_table(path), path, row_group_size=10)
+
+
+def by_order(key: str, operator: str, limit: str) -> Query:
+    field = RecordField("attributes", key)
+    return Query(
+        from_ns=UnixNs(DAY_NS),
+        to_ns=UnixNs(DAY_NS + 60 * NS_PER_S),
+        filters=(RecordFilter(field, FilterOperator(operator), Decimal(limit)),),
+    )
+
+
+@pytest.mark.parametrize("key", ["long", "double"])
+@pytest.mark.parametrize(
+    ("operator", "count", "groups"), [(">", 1, 2), (">=", 2, 2), ("<", 98, 10), ("<=", 99, 10)]
+)
+def test_an_order_skips_row_groups_by_the_column(
+    engine: QueryEngine, tmp_path: Path, key: str, operator: str, count: int, groups: int
+) -> None:
+    """One of the ten row groups has a text that is a number and does not convert."""
+    url = f"file://{tmp_path}"
+    texts = [str(number) for number in range(100)]
+    write_texts(url, key, [*texts[:35], "+35", *texts[36:]])
+    query = by_order(key, operator, "98")
+    found = select_files(url, LOGS, query, ())
+    assert answers(engine, query, found)[0][0][0] == count  # type: ignore[index]
+    statement = counts_sql(query, sources_of(engine, query, found))
+    explained = SqlStatement(f"EXPLAIN ANALYZE {statement.text}", statement.values)
+    assert f"Row Groups Scanned: {groups} / 10" in str(engine.rows(explained))
+
+
+@pytest.mark.parametrize("key", ["long", "double"])
+@pytest.mark.parametrize("last", ["99", "+99"])
+def test_an_order_leaves_out_files_whose_numbers_are_on_the_other_side(
+    tmp_path: Path, key: str, last: str
+) -> None:
+    """A file with a text that does not convert, such as +99, is always read."""
+    url = f"file://{tmp_path}"
+    write_texts(url, key, [*(str(number) for number in range(99)), last])
+    for operator, limit, is_read in [
+        *((">", "99.5", False), (">=", "100", False), (">", "9e400", False)),
+        *((">=", "99", True), (">", "98.5", True), ("<=", "0", True), ("<", "0.5", True)),
+        *(("<", "-0.5", False), ("<=", "-1", False), ("<", "-9e400", False)),
+    ]:
+        found = select_files(url, LOGS, by_order(key, operator, limit), ())
+        assert bool(found.read) == (is_read or last == "+99"), (operator, limit)

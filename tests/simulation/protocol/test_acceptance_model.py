@@ -172,7 +172,7 @@ UNVERSIONED = tuple(
 def blind(key: str) -> tuple[d.ClauseCheck, ...]:
     """Return the clauses of a sweeper that does not read one of the two keys of the envelope."""
 
-    def check(evidence: d.Evidence) -> d.Keep | None:
+    def check(evidence: d.Evidence) -> d.MustKeep | None:
         assert evidence.envelope is not None
         changed: dict[str, d.ManifestLookup] = {key: d.ManifestLookup.ABSENT}
         envelope = dataclasses.replace(evidence.envelope, **changed)

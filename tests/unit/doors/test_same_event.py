@@ -17,10 +17,10 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
 from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.http import decode_otlp_logs
+from sluice_doors.otlp.http import decode_otlp_logs, decode_otlp_metrics, decode_otlp_traces
 from sluice_doors.syslog import SyslogPiece, decode_syslog
 from sluice_lake.derived import derived_arrays
-from sluice_protocol.columns import LogColumns
+from sluice_protocol.columns import LogColumns, SpanColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.units import UnixNs
 
@@ -177,3 +177,34 @@ def test_syslog_has_the_same_answer() -> None:
     assert {key: found[key] for key in EXPECTED if key not in own} == {
         key: EXPECTED[key] for key in EXPECTED if key not in own
     }
+
+
+POINT = {"name": "m", "gauge": {"dataPoints": [{"timeUnixNano": str(NS), "asInt": "1"}]}}
+SENT_SPAN = {"name": "pay", "startTimeUnixNano": str(NS), "traceId": TRACE}
+
+
+@pytest.mark.parametrize(
+    ("decode", "group", "records"),
+    [
+        (decode_otlp_metrics, "Metrics", {"metrics": [POINT]}),
+        (decode_otlp_traces, "Spans", {"spans": [SENT_SPAN]}),
+    ],
+    ids=["metrics", "spans"],
+)
+def test_a_point_and_a_span_of_the_program_have_the_same_answer(
+    decode: Callable[..., tuple[DecodedRecords, ...]], group: str, records: dict[str, Any]
+) -> None:
+    """A span contains the id of its trace itself."""
+    names = {key: COMMON[key] for key in ("service.name", "host.name", "service.instance.id")}
+    pairs = [{"key": key, "value": {"stringValue": text}} for key, text in names.items()]
+    whole = {"resource": {"attributes": pairs}, f"scope{group}": [records]}
+    body = json.dumps({f"resource{group}": [whole]}).encode()
+    [one] = decode(body, "application/json", received_ns=RECEIVED)
+    found = {
+        name: array.to_pylist()[0]
+        for name, array in derived_arrays([one.columns], [one.resource], [len(one.columns)]).items()
+    }
+    assert found == {name: EXPECTED[name] for name in ("service", "host", "instance")}
+    assert one.columns.ts.tolist()[0] == NS
+    if isinstance(one.columns, SpanColumns):
+        assert one.columns.trace_id.slices()[0].decode() == TRACE

@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 import msgpack
 import pytest
+from google.protobuf import json_format
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from support.otlp_requests import otlp_json
 
@@ -256,19 +258,29 @@ def test_a_key_with_values_of_two_types_keeps_both() -> None:
     assert one.columns.attributes.names == ("k",)
 
 
-def test_an_integer_above_2_53_is_exact_in_a_metric_and_rounded_in_an_exemplar() -> None:
+@pytest.mark.parametrize("content_type", [JSON, "application/x-protobuf"])
+def test_an_integer_above_2_53_is_exact_in_a_metric_and_rounded_in_an_exemplar(
+    content_type: str,
+) -> None:
     """The two series of a point add up to the integer; the page of doors names what is rounded."""
     large = 2**53 + 1
     point = {
         "timeUnixNano": "1", "asInt": str(large),
         "exemplars": [{"timeUnixNano": "1", "asInt": str(large)}],
     }  # fmt: skip
-    metric = {"name": "m", "gauge": {"dataPoints": [point]}}
-    body = {"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}
-    [one] = decode_otlp_metrics(json.dumps(body).encode(), JSON, received_ns=RECEIVED)
+    plain = {"timeUnixNano": "1", "asInt": str(-large)}
+    metrics = [
+        {"name": name, "gauge": {"dataPoints": [one]}} for name, one in (("m", point), ("n", plain))
+    ]
+    body = {"resourceMetrics": [{"scopeMetrics": [{"metrics": metrics}]}]}
+    request = json.dumps(body).encode()
+    if content_type != JSON:
+        request = json_format.Parse(request, ExportMetricsServiceRequest()).SerializeToString()
+    [one] = decode_otlp_metrics(request, content_type, received_ns=RECEIVED)
     assert isinstance(one.columns, MetricColumns)
     names = [one.columns.name.names[place] for place in one.columns.name.indexes.tolist()]
     found = dict(zip(names, map(int, one.columns.value.tolist()), strict=True))
     assert found["m"] + found["m_remainder"] == large
+    assert found["n"] + found["n_remainder"] == -large
     assert found["m_exemplar"] == 2**53
     assert "m_exemplar_remainder" not in found

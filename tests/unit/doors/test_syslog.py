@@ -73,6 +73,14 @@ def test_every_field_has_its_place() -> None:
     assert (found.timed, found.unreadable) == (False, 6)
 
 
+def test_structured_data_may_be_missing() -> None:
+    """As in what Heroku's Logplex sends."""
+    text = "<40>1 2012-11-30T06:45:29+00:00 host app web.3 - State changed from starting to up"
+    [row] = rows(decoded(text.encode()))
+    assert row["body"] == "State changed from starting to up"
+    assert "sluice.error" not in row["attributes"]
+
+
 def test_severities_are_those_of_opentelemetry() -> None:
     found = rows(decoded(*(b"<%d>x" % (23 * 8 + n) for n in range(8))))
     assert [row["severity"] for row in found] == list(SEVERITIES)

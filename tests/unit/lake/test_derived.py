@@ -1,11 +1,19 @@
-"""The derived fields: each key, their order, and golden results of rule 2."""
+"""The derived fields: each key, their order, and golden results of rule 3."""
 
 from typing import Any
 
 import pytest
 
 from sluice_lake.derived import derived_arrays
-from sluice_protocol.meaning import DERIVED_KEYS, RULE, SEVERITY_KEYS, Scale, level_of, severity_of
+from sluice_protocol.meaning import (
+    BESIDE,
+    DERIVED_KEYS,
+    RULE,
+    SEVERITY_KEYS,
+    Scale,
+    level_of,
+    severity_of,
+)
 from sluice_protocol.meaning import LEVELS as LEVEL_NAMES
 from sluice_protocol.records import (
     LogRecord,
@@ -43,15 +51,20 @@ def test_each_key_feeds_its_field_from_attributes_and_resource(field: str) -> No
     for key in DERIVED_KEYS[field]:
         text = "00-" + "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
         sent = text if key == "traceparent" else "abc"
-        [one] = derived([{key: sent}])
-        [other] = derived([{}], [(key, sent)])
-        assert one[field] == other[field] != ""
+        beside = dict.fromkeys(BESIDE.get(key, ()), "1")
+        [one] = derived([{key: sent, **beside}])
+        [other] = derived([beside], [(key, sent)])
+        assert one[field] == other[field] == (sent if key != "traceparent" else one[field])
+        assert not beside or derived([{key: sent}])[0].get(field) is None
 
 
 @pytest.mark.parametrize("key", SEVERITY_KEYS, ids=lambda key: key.name)
 def test_each_key_states_a_level_from_attributes_and_resource(key: Any) -> None:
-    for found in (derived([{key.name: "Warning"}]), derived([{}], [(key.name, "Warning")])):
-        assert (found[0]["severity"], found[0]["level"]) == (13, "warn")
+    beside = dict.fromkeys(key.beside, "1")
+    both = derived([{key.name: "Warning", **beside}]) + derived([beside], [(key.name, "Warning")])
+    assert [(one["severity"], one["level"]) for one in both] == [(13, "warn")] * 2
+    if beside and key.name in {"s", "v"}:
+        assert derived([{key.name: "Warning"}]) == [{}]
 
 
 def test_an_earlier_key_and_then_the_attribute_counts() -> None:
@@ -138,7 +151,14 @@ def test_levels_by_name_and_number(text: str, number: int) -> None:
         (Scale.PYTHON, "10", 5), (Scale.PYTHON, "40", 17), (Scale.PYTHON, "50", 21),
         (Scale.PYTHON, "40000", 17), (Scale.PYTHON, "5000", 1), (Scale.PYTHON, "0", 0),
         (Scale.MIXED, "3", 17), (Scale.MIXED, "17", 17), (Scale.MIXED, "50", 17),
-        (Scale.MIXED, "200", 0), (Scale.SYSLOG, "100", 0), (Scale.PYTHON, "100", 0),
+        (Scale.MIXED, "200", 9), (Scale.MIXED, "500", 17), (Scale.MIXED, "250", 0),
+        (Scale.MIXED, "0", 21), (Scale.GOOGLE, "0", 9), (Scale.GOOGLE, "100", 5),
+        (Scale.GOOGLE, "300", 10), (Scale.GOOGLE, "800", 21), (Scale.GOOGLE, "900", 0),
+        (Scale.WINDOWS, "1", 21), (Scale.WINDOWS, "2", 17), (Scale.WINDOWS, "4", 9),
+        (Scale.WINDOWS, "5", 1), (Scale.DOTNET, "0", 1), (Scale.DOTNET, "5", 21),
+        (Scale.DOTNET, "6", 0), (Scale.INSIGHTS, "3", 17), (Scale.INSIGHTS, "0", 1),
+        (Scale.VERBOSITY, "0", 9), (Scale.VERBOSITY, "4", 5), (Scale.SYSLOG, "100", 0),
+        (Scale.PYTHON, "100", 0),
     ],
 )  # fmt: skip
 def test_numbers_count_by_the_scale_of_their_key(scale: Scale, text: str, number: int) -> None:
@@ -205,6 +225,11 @@ GOLDEN: list[tuple[dict[str, str], Pairs, dict[str, Any]]] = [
         {}, [("app", "cart"), ("pod", "cart-0"), ("level", "debug"), ("filename", "/x")],
         {"severity": 5, "level": "debug", "service": "cart", "instance": "cart-0", "file": "/x"},
     ),
+    ({"s": "W", "c": "NETWORK", "ctx": "conn1", "id": "1"}, [], {"severity": 13, "level": "warn"}),
+    (
+        {"@t": "2025-11-28T08:00:00Z", "network.peer.address": "192.0.2.1"}, [("host.name", "n1")],
+        {"severity": 9, "level": "info", "host": "n1"},
+    ),
 ]  # fmt: skip
 
 
@@ -229,9 +254,9 @@ def test_the_name_of_a_logger_is_the_service_where_bunyan_wrote_it(
 
 
 @pytest.mark.parametrize(("attributes", "resource", "expected"), GOLDEN)
-def test_records_of_rule_2_keep_their_fields(
+def test_records_of_rule_3_keep_their_fields(
     attributes: dict[str, str], resource: Pairs, expected: dict[str, Any]
 ) -> None:
     """A change of these results needs a new rule."""
-    assert RULE == 2
+    assert RULE == 3
     assert derived([attributes], resource) == [expected]

@@ -15,10 +15,10 @@ from sluice_protocol.blob_deletion import (
     CurrentRead,
     EnvelopeLookup,
     Evidence,
-    Keep,
     ListedNow,
     ManifestLookup,
     MayDelete,
+    MustKeep,
     clock_fell,
     decide_deletion,
 )
@@ -134,7 +134,7 @@ def test_orphan_past_its_horizon_may_be_deleted() -> None:
 def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
     """One failed clause keeps the blob under its name; without that clause it would be deleted."""
     kept = decide_deletion(evidence, DELETION_CLAUSES)
-    assert isinstance(kept, Keep)
+    assert isinstance(kept, MustKeep)
     assert kept.clause is clause
     assert decide_deletion(evidence, _without(DELETION_CLAUSES, evidence)) == MayDelete()
     assert len(_without(DELETION_CLAUSES, evidence)) == len(DELETION_CLAUSES) - 1
@@ -144,7 +144,7 @@ def test_each_clause_alone_keeps(clause: Clause, evidence: Evidence) -> None:
 def test_each_clause_of_a_noncurrent_version_keeps(clause: Clause, evidence: Evidence) -> None:
     """A noncurrent version may be deleted only if the current one was read and is correct."""
     kept = decide_deletion(evidence, NONCURRENT_CLAUSES)
-    assert isinstance(kept, Keep)
+    assert isinstance(kept, MustKeep)
     assert kept.clause is clause
 
 
@@ -153,7 +153,7 @@ def test_missing_evidence_keeps() -> None:
     bare = Evidence(candidate=ORPHAN.candidate, retry_horizon_ns=HORIZON)
     silent = [check.__name__ for check in DELETION_CLAUSES if check(bare) is None]
     assert silent == ["incarnation_exact"]
-    assert isinstance(decide_deletion(ORPHAN, ()), Keep)
+    assert isinstance(decide_deletion(ORPHAN, ()), MustKeep)
 
 
 def test_missing_certificate_fails_two_clauses() -> None:

@@ -1,10 +1,10 @@
 import pytest
 from support.query_lake import DAY0_NS, make_query
 
-from sluice_cli.query import QueryOptions, query_of
+from sluice_cli.shell.asking import flag_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
-from sluice_query.parameters import parse_duration, parse_instant, parse_query
+from sluice_query.parameters import parse_duration, parse_histogram, parse_instant, parse_query
 from sluice_query.request import (
     Aggregate,
     Histogram,
@@ -100,66 +100,27 @@ def test_a_bad_parameter_of_a_series_is_named(parameter: str, value: str) -> Non
         parse_query({"metric": ["cpu"], parameter: [value]}, NOW)
 
 
-def test_the_command_line_and_http_describe_the_same_queries() -> None:
-    options = QueryOptions(
-        since="2h", q="x", ignore_case=True, agent=("a", "b"), attribute=("k=v",), limit=7
-    )
-    given = {"from": ["2h"], "q": ["x"], "ignore_case": ["true"], "agent": ["a", "b"]}
-    given |= {"attribute": ["k=v"], "limit": ["7"]}
-    assert query_of(options, NOW) == parse_query(given, NOW)
-    assert query_of(QueryOptions(), NOW) == parse_query({}, NOW)
-    series = QueryOptions(metric="cpu", agg=Aggregate.LAST, by=("agent_id",), raw=True)
-    given = {"metric": ["cpu"], "agg": ["last"], "by": ["agent_id"], "raw": ["true"]}
-    assert query_of(series, NOW) == parse_query(given, NOW)
-
-
-def test_following_has_other_defaults_for_the_time_range() -> None:
-    assert query_of(QueryOptions(tail=True), NOW).from_ns == NOW - HOUR_NS // 60
-    live = QueryOptions(tail=True, reconciler="http://127.0.0.1:1")
-    assert query_of(live, NOW).from_ns == 0
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("given", "message"),
     [
-        (QueryOptions(since="noon"), "^--from: time must be"),
-        (QueryOptions(since="now"), "^--from is in the future, and --to is now: add a later --to"),
-        (QueryOptions(since="1h", until="2h"), "swap --from and --to"),
-        (
-            QueryOptions(by=("severity",)),
-            "^--by applies to --metric, --of and --histogram only: add",
-        ),
-        (QueryOptions(metric="m", by=("severity",)), "^--by: unknown field: use one of agent_id"),
-        (QueryOptions(metric="m", of="attributes.a"), "^choose one of --metric and --of"),
-        (QueryOptions(of="attributes.a", raw=True), "^--raw applies to --metric only: omit it"),
-        (QueryOptions(of="body"), "^only severity, value, .* are numbers, --of=`body`"),
-        (QueryOptions(of="value"), "^--of: unknown field"),
-        (QueryOptions(of="attributes.a", by=("body",) * 11), "^at most 10 times: --by"),
-        (QueryOptions(of="severity", stats_only=True), "omit --stats-only or --of"),
-        (QueryOptions(agg=Aggregate.P99), "^--agg applies to a series only: add --metric or --of"),
-        (QueryOptions(histogram=True, of="severity"), "^--of does not apply to --histogram"),
-        (
-            QueryOptions(histogram=True, by=("body",) * 2),
-            "^parameter is repeated, parameter=`--by`",
-        ),
-        (QueryOptions(raw=True), "^--raw applies to a series only"),
-        (QueryOptions(step="1m"), "^--step applies to --metric, --of and --histogram only"),
-        (QueryOptions(top="body", stats_only=True), "^--stats-only does not apply to --top: omit"),
-        (QueryOptions(histogram=True, metric="m"), "^--metric does not apply to --histogram"),
-        (QueryOptions(histogram=True, top="body"), "^choose one of --histogram and --top"),
-        (QueryOptions(tail=True, histogram=True), "^choose one of --histogram and --tail"),
-        (QueryOptions(tail=True, until="1h"), "^--tail has no end: omit --to"),
-        (QueryOptions(histogram=True, step="1ms"), "^--step is too short for the time range, bars"),
-        (QueryOptions(attribute=("x",)), "^--attribute: must be KEY=VALUE"),
-        (QueryOptions(limit=0), "^--limit must be a number"),
-        (QueryOptions(metric="m", step="1w"), "^--step: duration must be"),
-        (QueryOptions(ignore_case=True), "^--ignore-case needs a text: add -q"),
-        (QueryOptions(metric="m", stats_only=True), "omit --stats-only or --metric"),
+        ({"from": "noon"}, "^--from: time must be"),
+        ({"from": "now"}, "^--from is in the future, and --to is now: add a later --to"),
+        ({"from": "1h", "to": "2h"}, "swap --from and --to"),
+        ({"metric": "m", "by": "severity"}, "^--by: unknown field: use one of agent_id"),
+        ({"metric": "m", "of": "attributes.a"}, "^choose one of --metric and --of"),
+        ({"of": "attributes.a", "raw": "true"}, "^--raw applies to --metric only: omit it"),
+        ({"of": "body"}, "^only severity, value, .* are numbers, --of=`body`"),
+        ({"of": "attributes.a", "agg": "rate"}, "^only a metric has a rate: choose another --agg"),
+        ({"metric": "m", "by": "name", "each": "true"}, "^choose one of --each and --by"),
+        ({"agg": "p99"}, "^--agg applies to a series only: add --metric or --of"),
+        ({"limit": "0"}, "^--limit must be a number"),
+        ({"metric": "m", "step": "1w"}, "^--step: duration must be"),
+        ({"ignore_case": "true"}, "^--ignore-case needs a text: add -q"),
     ],
 )
-def test_errors_of_the_command_line_name_the_option(options: QueryOptions, message: str) -> None:
+def test_errors_of_the_command_line_name_the_option(given: dict[str, str], message: str) -> None:
     with pytest.raises(BadUsage, match=message):
-        query_of(options, NOW)
+        parse_query({name: [value] for name, value in given.items()}, NOW, flag_of)
 
 
 def test_instants_and_durations_have_plain_forms() -> None:
@@ -191,9 +152,11 @@ def test_the_unit_of_a_unix_time_follows_from_its_size(seconds: int, unit_ns: in
 
 
 def test_a_step_is_the_width_of_the_bars_of_a_histogram() -> None:
-    query = query_of(QueryOptions(histogram=True, step="7m"), NOW)
+    query = parse_histogram({"step": ["7m"]}, NOW)
     assert isinstance(query.view, Histogram)
     assert query.view.step_ns == 7 * 60 * 10**9
+    with pytest.raises(BadUsage, match="too short for the time range, bars="):
+        parse_histogram({"step": ["1ms"]}, NOW, flag_of)
 
 
 @pytest.mark.parametrize(

@@ -275,15 +275,35 @@ function Summary({ found, live, tail, search }) {
     <${Missing} summary=${summary} />`;
 }
 
+const FILTER = /^(!?)(?:attributes\.|resource\.)?(.+?)(?: *(=~|!~|!=|>=|<=|=|>|<) ?(.*))?$/s;
+
+// Returns filters, and texts of line filters, as a LogQL query; patterns of selectors are anchored.
+export function logql(filters, lines = []) {
+  const matchers = [], stages = [...lines];
+  for (const one of filters) {
+    const [, not, name, operator, value] = FILTER.exec(one) ?? [];
+    if (name === undefined) continue;
+    const label = name === "agent_id" ? "agent" : name.replaceAll(/[^A-Za-z0-9_]/g, "_");
+    if (operator === undefined) matchers.push(`${label}${not ? "=" : "!="}""`);
+    else if (operator.endsWith("~")) matchers.push(`${label}${operator}${JSON.stringify(`.*(?:${value}).*`)}`);
+    else if (/^[<>]/.test(operator)) stages.push(`| ${label} ${operator} ${value}`);
+    else matchers.push(`${label}${operator}${JSON.stringify(value)}`);
+  }
+  return [`{${matchers.join(", ")}}`, ...stages].join(" ");
+}
+
 function equivalent(search) {
-  const options = ["--from", search.from];
+  const options = ["--since", search.from];
   if (search.to) options.push("--to", search.to);
-  if (search.q) options.push("-q", search.q);
   if (search.kind !== "logs") options.push("--kind", search.kind);
-  const flags = [search.regex && "--regex", search.ignore_case && "-i", "--newest-first"].filter(Boolean);
-  for (const one of search.agent) options.push("--agent", one);
-  for (const one of search.filter) options.push("--filter", one);
-  return command("sluice query", ...options, ...flags);
+  const text = search.regex ? search.q : search.q?.replaceAll(/[^\p{L}\p{N}\s]/gu, "\\$&");
+  const isPattern = search.q && (search.regex || search.ignore_case);
+  if (search.q && !isPattern) options.push("-q", search.q);
+  const agents = search.agent.map((one) => one.replaceAll(/[^\p{L}\p{N}]/gu, "\\$&")).join("|");
+  const filters = [...search.filter, ...(agents ? [`agent_id=~^(?:${agents})$`] : [])];
+  const lines = isPattern ? [`|~ ${JSON.stringify(`${search.ignore_case ? "(?i)" : ""}${text}`)}`] : [];
+  const query = filters.length || lines.length ? [logql(filters, lines)] : [];
+  return command("sluice query", ...query, ...options);
 }
 
 export function Explore({ place }) {

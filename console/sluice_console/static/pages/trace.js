@@ -1,12 +1,12 @@
 // Traces: what services do, and one trace as a waterfall with the logs of the same trace.
 import { command, count, go, html, placeUrl, safe, useCell, useData, useEffect, useMemo, useRef, useState, zone } from "../lib.js";
 import { Command, Copy, Empty, Head, NoQueryService, Problem, Loaded, Table, Time, lacksQuery } from "../parts.js";
-import { readLines } from "../stream.js";
+import { readLines, readTrace, shownValue } from "../stream.js";
 import { decideKey, isError, listOf, makeTrace, nsOf, shownRows, spanTime } from "../trace_rows.js";
-import { Detail, Lines, Missing, filterText, keyOf } from "./explore.js";
+import { Detail, Lines, Missing, filterText, keyOf, logql } from "./explore.js";
 
 const ROW = 26, AROUND = 10, INDENTS_MAX = 24, LABEL_CHARS = 200;
-const LIMIT = 10_000, LIMIT_MAX = 100_000, LOGS_MAX = 1000, LOGS_AROUND_S = 900, SERVICES_SHOWN = 8;
+const LIMIT = 10_000, LIMIT_MAX = 100_000, LOGS_MAX = 1000, LOGS_AROUND_S = 900, SERVICES_SHOWN = 8, PARTS_SHOWN = 200;
 const short = (text) => { const shown = safe(text); return shown.length > LABEL_CHARS ? `${shown.slice(0, LABEL_CHARS)}…` : shown; };
 const MS_MAX = 8.64e15;  // the last time that a browser knows
 const NS_MAX = 9_223_372_036_000_000_000n;  // the last time of a record, in 2262
@@ -43,7 +43,7 @@ function Operations() {
     <${Loaded} from=${from}>${(page) => html`<${Missing} summary=${page.summary} />
       <${Table} caption="Operations" columns=${OPERATIONS} rows=${page.operations} empty=${html`<${Empty} title="No spans in the last hour">Send spans with OTLP, or <a href=${spansUrl([])}>search a longer time</a>.<//>`} />
       ${page.more && html`<p class="quiet">There are more operations: the first ${count(page.operations.length)} are shown.</p>`}`}<//>
-    <${Command} text=${command("sluice query", "--from", "1h", "--kind", "spans")} />`;
+    <${Command} text=${command("sluice query", "--since", "1h", "--kind", "spans")} />`;
 }
 
 // --- the waterfall ---
@@ -118,23 +118,25 @@ function Waterfall({ trace, chosen, open }) {
 
 // --- one span ---
 
-const Pairs = ({ group, of }) => Object.entries(of ?? {}).map(([name, value]) => html`<dt><code>${safe(group ? `${group}.${name}` : name)}</code></dt><dd class="text">${safe(typeof value === "object" ? JSON.stringify(value) : value)}</dd>`);
+const Pairs = ({ group, of }) => Object.entries(of ?? {}).map(([name, value]) => html`<dt><code>${safe(group ? `${group}.${name}` : name)}</code></dt><dd class="text">${safe(shownValue(value))}</dd>`);
+
+const Others = ({ of, what }) => of.length > PARTS_SHOWN && html`<p class="quiet">${some(of.length - PARTS_SHOWN, `later ${what}`)} not shown here: copy the JSON of the span.</p>`;
 
 function Events({ text, start }) {
   const found = listOf(text);
   if (found === null) return html`<h3>Events</h3><pre>${safe(text)}</pre>`;
   if (!found.length) return null;
-  return html`<h3>Events</h3><dl class="facts">${found.map((one) => {
+  return html`<h3>Events</h3><dl class="facts">${found.slice(0, PARTS_SHOWN).map((one) => {
     const at = nsOf(one.ts);
     return html`<dt>${at !== null && start !== null ? at < start ? `${spanTime(Number(start - at))} before the start` : `after ${spanTime(Number(at - start))}` : "without a time"}</dt><dd><strong>${safe(one.name || "(no name)")}</strong> ${one.ts && html`<code class="quiet">${safe(one.ts)}</code>`}<dl class="facts"><${Pairs} of=${one.attributes} /></dl></dd>`;
-  })}</dl>`;
+  })}</dl><${Others} of=${found} what="event" />`;
 }
 
 function Links({ text }) {
   const found = listOf(text);
   if (found === null) return html`<h3>Links</h3><pre>${safe(text)}</pre>`;
   if (!found.length) return null;
-  return html`<h3>Links</h3><dl class="facts">${found.map((one) => html`<dt>span <code>${safe(one.span_id)}</code></dt><dd>${one.trace_id ? html`<a href=${placeUrl("trace", [one.trace_id], one.span_id ? { span: one.span_id } : null)}>trace <code>${safe(one.trace_id)}</code></a>` : "without a trace"}<dl class="facts"><${Pairs} of=${one.attributes} /></dl></dd>`)}</dl>`;
+  return html`<h3>Links</h3><dl class="facts">${found.slice(0, PARTS_SHOWN).map((one) => html`<dt>span <code>${safe(one.span_id)}</code></dt><dd>${one.trace_id ? html`<a href=${placeUrl("trace", [one.trace_id], one.span_id ? { span: one.span_id } : null)}>trace <code>${safe(one.trace_id)}</code></a>` : "without a trace"}<dl class="facts"><${Pairs} of=${one.attributes} /></dl></dd>`)}</dl><${Others} of=${found} what="link" />`;
 }
 
 function Span({ row, show, close }) {
@@ -208,10 +210,12 @@ function Shown({ id, data, query }) {
   const chosen = query.get("span"), row = chosen === null ? null : trace.rows.find((one) => one.key === chosen);
   const at = (span) => { const next = new URLSearchParams(query); if (span) next.set("span", span.key); else next.delete("span"); go("trace", [id], next); };
   const show = (one) => at(one), close = () => at(null), limit = data.spans.length;
-  const longer = new URLSearchParams(query);
+  const asked = Number(query.get("limit") ?? LIMIT), longer = new URLSearchParams(query), later = new URLSearchParams(query);
   longer.set("limit", String(LIMIT_MAX));
+  later.set("from", data.spans.at(-1).ts ?? "");
+  later.delete("span");
   return html`<div class="summary" role="status"><span>${some(limit, "span")}</span><span>${some(trace.services.length, "service")}</span><span><strong>${spanTime(trace.total)}</strong> in total</span><span class=${trace.errors ? "bad" : ""}>${some(trace.errors, "error")}</span><span>${some(trace.deepest, "level")}</span>${trace.first !== null && html`<span><${Time} at=${isoOf(trace.first)} /> to <${Time} at=${isoOf(trace.last)} /></span>`}</div>
-    ${data.more && html`<div class="notice" role="status"><strong>The trace is cut.</strong> The first ${count(limit)} spans are shown; later ones exist.${limit < LIMIT_MAX ? html` <a href=${placeUrl("trace", [id], longer)}>Read up to ${count(LIMIT_MAX)}</a>` : ""}</div>`}
+    ${data.more && html`<div class="notice" role="status"><strong>The trace is cut.</strong> The first ${count(limit)} spans are shown; later ones exist.${limit === asked && asked < LIMIT_MAX ? html` <a href=${placeUrl("trace", [id], longer)}>Read up to ${count(LIMIT_MAX)}</a>` : ""} <a href=${placeUrl("trace", [id], later)}>Read on from the last of them</a></div>`}
     <${Missing} summary=${data.summary} /><${Odd} trace=${trace} /><${Legend} services=${trace.services} />
     <${Waterfall} key=${id} trace=${trace} chosen=${row?.key ?? null} open=${show} />
     ${chosen !== null && !row && html`<div class="notice" role="status">The trace has no span <code>${safe(chosen)}</code>${data.more ? " among those that are shown" : ""}.</div>`}
@@ -223,8 +227,8 @@ function One({ id, query }) {
   useCell(zone);
   const wanted = new URLSearchParams({ limit: query.get("limit") ?? String(LIMIT) });
   for (const name of ["from", "to"]) if (query.get(name)) wanted.set(name, query.get(name));
-  const from = useData(`v1/traces/${encodeURIComponent(id)}?${wanted}`);
-  const text = command("sluice query", "--kind", "spans", "--from", query.get("from") ?? "30d", "--filter", filterText("trace_id", "=", id));
+  const from = useData(`v1/traces/${encodeURIComponent(id)}?${wanted}`, 0, readTrace);
+  const text = command("sluice query", logql([filterText("trace_id", "=", id)]), "--kind", "spans", "--since", query.get("from") ?? "30d");
   if (lacksQuery(from.problem)) return html`<${Head} title="Trace" /><${NoQueryService} />`;
   const unknown = from.problem?.status === 404;
   return html`<p><a href="#trace">← All traces</a></p><${Head} title="Trace" tools=${html`<${Copy} text=${location.href} label="Copy link" /><button type="button" onClick=${from.reload}>Read again</button>`}><code>${short(id)}</code><//>

@@ -4,14 +4,16 @@ The text never contains a value from a request.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from decimal import Decimal
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
 from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.identity import DOOR_AGENT_PREFIX
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import (
@@ -23,6 +25,9 @@ from sluice_query.request import (
     RecordField,
     RecordFilter,
 )
+
+if TYPE_CHECKING:
+    from sluice_query.logql.expressions import LogQuery
 
 SqlValue = str | int | float | list[str] | list[int]
 Promoted = Mapping[RecordField, Column]
@@ -49,6 +54,19 @@ def any_condition(parts: Sequence[SqlStatement]) -> SqlStatement:
     values = tuple(value for part in parts for value in part.values)
     text = " OR ".join(f"({part.text})" for part in parts) or "false"
     return SqlStatement(f"({text})", values)
+
+
+def compose(template: str, *parts: SqlStatement) -> SqlStatement:
+    """Return the statement of a template in which `{0}`, `{1}` and so on are other statements."""
+    values: list[SqlValue] = []
+
+    def put(found: re.Match[str]) -> str:
+        part = parts[int(found[1])]
+        values.extend(part.values)
+        return part.text
+
+    text = re.sub(r"\{(\d)\}", put, template)
+    return SqlStatement(text, tuple(values))
 
 
 IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
@@ -115,12 +133,13 @@ def filter_conditions(
 
 def _condition(one: RecordFilter, promoted: Promoted) -> SqlStatement:
     value = field_sql(one.field, promoted)
+    column = promoted.get(one.field)
     if isinstance(one.value, Decimal):
-        return _order_condition(one.operator, value, one.value)
+        found = _order_condition(one.operator, value, one.value)
+        return found if column is None else _order_by_column(one.operator, column, one.value, found)
     if one.field.column == "value" and not isinstance(one.value, str):
         return _number_condition(one.operator, one.value)
     found = _text_or_level_condition(one, value, one.value)
-    column = promoted.get(one.field)
     return found if column is None else _by_column(one, column, found)
 
 
@@ -144,6 +163,32 @@ def _by_column(one: RecordFilter, column: Column, found: SqlStatement) -> SqlSta
     if value is None:
         return SqlStatement(f"({column.name} IS NULL AND {found.text})", found.values)
     return SqlStatement(f"({column.name} = ? AND {found.text})", (value, *found.values))
+
+
+_LONG_ENDS: Final = (Decimal(-(2**63)), Decimal(2**63 - 1))
+
+
+def _order_by_column(
+    operator: FilterOperator, column: Column, limit: Decimal, found: SqlStatement
+) -> SqlStatement:
+    """Return a condition on a promoted number with the same result as `found`, on its map.
+
+    The first part has no other column, so the engine skips row groups by it. Rows without a value
+    have to pass: their text may be a number that does not convert, such as +5. A value beyond the
+    rounded limit is beyond the limit itself, so the map decides only about values equal to it.
+    """
+    if column.type not in (ColumnType.LONG, ColumnType.DOUBLE):
+        return found
+    greater = operator in (FilterOperator.GREATER, FilterOperator.AT_LEAST)
+    bound: int | float = float(limit)
+    if column.type is ColumnType.LONG:  # a bound of another type would read every row group
+        first, last = _LONG_ENDS
+        bound = (math.floor if greater else math.ceil)(min(max(limit, first), last))
+    name, side = column.name, ">" if greater else "<"
+    return SqlStatement(
+        f"(({name} {side}= ? OR {name} IS NULL) AND ({name} {side} ? OR {found.text}))",
+        (bound, bound, *found.values),
+    )
 
 
 def _text_or_level_condition(
@@ -275,9 +320,20 @@ def returned_columns(kind: Kind) -> list[str]:
     return [name for name in names if name not in _NOT_RETURNED]
 
 
+def result_columns(query: Query) -> list[str]:
+    """Return the columns of a query's records: after stages of LogQL also `labels` and `line`."""
+    columns = returned_columns(query.kind)
+    if query.pipeline is not None:
+        from sluice_query.logql.stages import changes_lines, changes_records  # noqa: PLC0415 - only for LogQL
+
+        columns += ["labels"] * changes_records(query.pipeline)
+        columns += ["line"] * changes_lines(query.pipeline)
+    return columns
+
+
 def records_sql(query: Query, sources: RecordSources) -> SqlStatement:
     """Return the statement for a query's records, in order, at most `limit + 1` of them."""
-    columns = ", ".join(returned_columns(query.kind))
+    columns = ", ".join(result_columns(query))
     # One record over the limit shows whether there are more.
     return ordered_sql(query, columns, sources, limit=query.limit + 1)
 
@@ -290,10 +346,14 @@ def ordered_sql(query: Query, columns: str, sources: RecordSources, *, limit: in
     every = f"{record_time(query.kind)} AS at_ns, {', '.join(returned_columns(query.kind))}"
     inner = select_sql(query, SqlStatement(every), sources)
     order = _REVERSED if query.newest_first else _ORDER
-    return SqlStatement(
-        f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?",  # noqa: S608 - constants
-        (*inner.values, limit),
-    )
+    values = (*inner.values, limit)
+    if query.pipeline is None or "labels" not in result_columns(query):
+        text = f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+        return SqlStatement(text, values)
+    # Every label is computed for the records of the result only.
+    text = f"SELECT * FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
+    staged = _staged(query, query.pipeline, SqlStatement(f"({text})", values), None)
+    return SqlStatement(f"SELECT {columns} FROM {staged.text} ORDER BY {order}", staged.values)  # noqa: S608 - constants
 
 
 def counts_sql(query: Query, sources: RecordSources) -> SqlStatement:
@@ -324,6 +384,10 @@ def condition(
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
     if query.text is not None:
         parts.append(text_condition(query, query.text))
+    if query.pipeline is not None:
+        from sluice_query.logql.stages import own_condition  # noqa: PLC0415 - only for LogQL
+
+        parts.append(own_condition(query.pipeline, query.kind))
     parts += [_not_deleted(record) for record in deletes]
     return all_conditions(parts)
 
@@ -388,11 +452,18 @@ def entered_sql(source: str, agents: list[str]) -> SqlStatement:
 
 
 def select_sql(
-    query: Query, columns: SqlStatement, sources: RecordSources, found: RecordField | None = None
+    query: Query,
+    columns: SqlStatement,
+    sources: RecordSources,
+    found: RecordField | None = None,
+    labels: frozenset[str] | None = frozenset(),
+    *,
+    staged: bool = False,
 ) -> SqlStatement:
     """Return the statement for columns of every record of a query, without an order.
 
-    The value of a field is selected too, as `found`.
+    The value of a field is selected too, as `found`. If `staged`, the columns can be the
+    `line` and the `labels` after the stages of LogQL; `labels` None means all labels.
     """
     selects: list[str] = []
     values: list[SqlValue] = []
@@ -404,9 +475,23 @@ def select_sql(
             value = field_sql(found, promoted)
             text = f"{text}, {value.text} AS found" if text else f"{value.text} AS found"
             shown = (*shown, *value.values)
-        selects.append(f"SELECT {text} FROM {source} WHERE {where.text}")  # noqa: S608 - constants
-        values += (*shown, *where.values)
+        chosen = SqlStatement(f"{source} WHERE {where.text}", where.values)
+        if query.pipeline is not None and (query.pipeline.stages or staged):
+            chosen = _staged(query, query.pipeline, chosen, labels)
+        selects.append(f"SELECT {text} FROM {chosen.text}")  # noqa: S608 - constants
+        values += (*shown, *chosen.values)
     return SqlStatement(" UNION ALL ".join(selects), tuple(values))
+
+
+def _staged(
+    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: frozenset[str] | None
+) -> SqlStatement:
+    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
+
+    _, _, rest = split_conditions(pipeline)
+    inner = SqlStatement(f"SELECT * FROM {chosen.text}", chosen.values)  # noqa: S608 - constants
+    staged = staged_sql(rest, query.kind, inner, labels)
+    return SqlStatement(f"({staged.text})", staged.values)
 
 
 def record_time(kind: Kind) -> str:
@@ -493,3 +578,12 @@ def text_condition(query: Query, text: str) -> SqlStatement:
     if query.ignore_case:
         return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
     return SqlStatement(f"contains({column}, ?)", (text,))
+
+
+SERIES_LABELS: Final = (
+    "list_sort(map_entries(attributes))",
+    "list_sort(map_entries(resource))",
+    # Each combined request of a door has another agent, and none of them names a source.
+    f"CASE WHEN NOT starts_with(agent_id, '{DOOR_AGENT_PREFIX}') THEN agent_id END",
+)
+"""What distinguishes the series of one metric."""

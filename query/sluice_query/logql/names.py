@@ -1,0 +1,97 @@
+"""The names of labels: which field, attribute or key of a resource a label is.
+
+A label is the first of these that has a value:
+
+1. the field of the record that has its name, or another name by `FIELD_LABELS`;
+2. the attribute with its name, or else the first whose key becomes the name by `label_of`;
+3. the same among the attributes of the resource.
+
+A label without a value is the empty text, so `!=` is true for it.
+"""
+
+import re
+from typing import Final
+
+from sluice_protocol.fields import Kind
+from sluice_query.request import COLUMN_FIELDS, MAPS, RecordField
+from sluice_query.statements import SqlStatement, compose, field_sql
+
+FIELD_LABELS: Final = {
+    "service_name": "service",
+    "detected_level": "level",
+    "agent": "agent_id",
+    "boot": "boot_id",
+    "__name__": "name",
+}
+"""Labels that have another name than their field; every other field is a label under its name."""
+_NOT_LABELS: Final = frozenset({"body", "events", "links"})
+"""Fields that are what a record says rather than where it is from."""
+SHOWN_LABELS: Final = (
+    *("service_name", "level", "host", "instance", "name", "span_kind", "status"),
+    *("trace_id", "span_id", "file", "request"),
+)
+"""The labels of fields that a record is shown with, next to those of its attributes."""
+_LABEL: Final = "regexp_replace({0}, '^([0-9])|[^A-Za-z0-9_]', '_\\1', 'g')"
+_IS_LABEL: Final = "regexp_full_match({0}, '[A-Za-z_][A-Za-z0-9_]*')"
+
+
+def sanitized(key: str) -> str:
+    """Return the SQL of the label of a key, as `label_of` computes it."""
+    return _LABEL.replace("{0}", key)
+
+
+def field_of(name: str, kind: Kind) -> RecordField | None:
+    """Return the field that a label is; None if it is an attribute."""
+    column = FIELD_LABELS.get(name, name)
+    if column not in COLUMN_FIELDS[kind] or column in _NOT_LABELS:
+        return None
+    return RecordField(column)
+
+
+def label_sql(name: str, kind: Kind) -> SqlStatement:
+    """Return the expression for the value of a label of a record; NULL without one."""
+    parts = []
+    if (field := field_of(name, kind)) is not None:
+        parts.append(compose("nullif(CAST({0} AS VARCHAR), '')", field_sql(field)))
+    for place in MAPS:
+        parts.append(SqlStatement(f"nullif({place}[?], '')", (name,)))
+        if "_" in name:
+            keys = f"list_filter(map_keys({place}), lambda one: regexp_full_match(one, ?))"
+            parts.append(SqlStatement(f"nullif({place}[{keys}[1]], '')", (_keys_of(name),)))
+    values = tuple(value for part in parts for value in part.values)
+    return SqlStatement(f"coalesce({', '.join(part.text for part in parts)})", values)
+
+
+def _keys_of(name: str) -> str:
+    """Return the pattern of the keys whose label is a name."""
+    # A key that begins with a digit has a label with `_` before it.
+    first = re.match("_(?=[0-9])", name)
+    start = "[^A-Za-z0-9]?" if first else ""
+    return start + name[len(start[:1]) :].replace("_", "[^A-Za-z0-9]")
+
+
+def labels_sql(kind: Kind) -> SqlStatement:
+    """Return the expression for the labels that a record is shown with, the first of a name counts.
+
+    It is a list of names and values, `k` and `v`.
+    """
+    fields = [name for name in SHOWN_LABELS if field_of(name, kind) is not None]
+    named = [*FIELD_LABELS, *COLUMN_FIELDS[kind]]
+    own = ", ".join(f"'{one}'" for one in named if field_of(one, kind) is not None)
+    parts = [
+        compose(f"[struct_pack(k := '{name}', v := {{0}})]", label_sql(name, kind))
+        for name in fields
+    ]
+    for place in MAPS:
+        entries = f"coalesce(map_entries({place}), [])"
+        entry = f"struct_pack(k := {sanitized('one.key')}, v := one.value)"
+        for chosen in ("", "NOT "):
+            is_label = _IS_LABEL.replace("{0}", "one.key")
+            filtered = f"list_filter({entries}, lambda one: {chosen}{is_label})"
+            parts.append(SqlStatement(f"list_transform({filtered}, lambda one: {entry})"))
+    text = " || ".join(part.text for part in parts)
+    return SqlStatement(
+        f"list_filter({text}, lambda one, nr: one.v <> '' AND (nr <= {len(fields)}"
+        f" OR one.k NOT IN ({own})))",
+        tuple(value for part in parts for value in part.values),
+    )

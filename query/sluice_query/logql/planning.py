@@ -1,0 +1,188 @@
+"""A question of LogQL as a query: what narrows the files to read, and what is computed.
+
+Conditions that statistics and index chunks can decide about become parts of the request that the
+search already knows. The pipeline decides about each record of what is left.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from typing import TYPE_CHECKING, Final
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import UnixNs
+from sluice_query.logql.expressions import (
+    Evaluation,
+    LabelFilter,
+    LineFilter,
+    LineOperator,
+    LogQuery,
+    MatchOperator,
+    MetricQuery,
+    RangeAggregation,
+    VectorAggregation,
+)
+from sluice_query.logql.grammar import parse_logql
+from sluice_query.logql.names import field_of
+from sluice_query.logql.stages import line_column, patterns_of, split_conditions
+from sluice_query.request import (
+    END_NS,
+    FILTERS_MAX,
+    FIRST_NS,
+    PATTERN_BYTES_MAX,
+    FilterOperator,
+    ParameterName,
+    Query,
+    RecordFilter,
+    plain_name,
+)
+
+if TYPE_CHECKING:
+    from sluice_query.engine import QueryEngine
+
+STEPS_MAX: Final = 11_000
+"""Times at which a metric query is evaluated."""
+_STEPS_DEFAULT: Final = 250
+_S: Final = 1_000_000_000
+
+
+def plan_query(
+    text: str, query: Query, step_ns: int | None = None, name: ParameterName = plain_name
+) -> Query:
+    """Return a query with a question of LogQL.
+
+    A metric query is evaluated at the start of the query's range and each `step_ns` later; by
+    default, at about 250 times.
+    """
+    question = parse_logql(text)
+    if query.text is not None or query.series is not None:
+        other = "q" if query.text is not None else "metric"
+        raise BadUsage(f"choose one of {name('query')} and {name(other)}")
+    if isinstance(question, LogQuery):
+        if step_ns is not None:
+            raise BadUsage(f"{name('step')} applies to a metric query only: omit it")
+        return narrowed(query, question)
+    if query.stats_only or query.highlight:
+        used = "stats_only" if query.stats_only else "highlight"
+        raise BadUsage(f"{name(used)} applies to records only: omit it, or write a log query")
+    if step_ns is None:
+        whole_s = -(-(query.to_ns - query.from_ns) // (_STEPS_DEFAULT * _S))
+        step_ns = max(1, whole_s) * _S
+    steps = (query.to_ns - query.from_ns) // step_ns + 1
+    if steps > STEPS_MAX:
+        raise BadUsage(
+            f"{name('step')} is too short for the time range: at most {STEPS_MAX} steps,"
+            f" steps=`{steps}`"
+        )
+    evaluation = Evaluation(start_ns=query.from_ns, end_ns=query.to_ns, step_ns=step_ns)
+    return plan_metric(query, question, evaluation)
+
+
+def plan_metric(query: Query, question: MetricQuery, evaluation: Evaluation) -> Query:
+    """Return the query that reads what a metric query needs."""
+    parts = [leaf_query(query, one, evaluation) for one in ranges_of(question)]
+    first = parts[0]
+    # Times are 64-bit numbers, with one range added to the last.
+    longest_ns = max(one.range_ns + abs(one.offset_ns) for one in ranges_of(question))
+    if query.from_ns - longest_ns < FIRST_NS or query.to_ns + longest_ns > END_NS:
+        raise BadUsage("the ranges of the query must be between 1677 and 2262: choose other times")
+    same = all(one.filters == first.filters and one.text == first.text for one in parts)
+    return replace(
+        query,
+        from_ns=UnixNs(min(one.from_ns for one in parts)),
+        to_ns=UnixNs(max(one.to_ns for one in parts)),
+        filters=first.filters if same else query.filters,
+        text=first.text if same else None,
+        agents=first.agents if all(one.agents == first.agents for one in parts) else query.agents,
+        metric=question,
+        evaluation=evaluation,
+    )
+
+
+def ranges_of(question: MetricQuery | Decimal) -> Iterable[RangeAggregation]:
+    """Yield the range aggregations of a metric query."""
+    if isinstance(question, RangeAggregation):
+        yield question
+    elif isinstance(question, VectorAggregation):
+        yield from ranges_of(question.inner)
+    elif not isinstance(question, Decimal):
+        yield from ranges_of(question.left)
+        yield from ranges_of(question.right)
+
+
+def leaf_query(query: Query, one: RangeAggregation, evaluation: Evaluation) -> Query:
+    """Return the query for the records of a range aggregation at all times of an evaluation."""
+    last_ns = last_time(evaluation)
+    records = replace(
+        query,
+        from_ns=UnixNs(evaluation.start_ns - one.offset_ns - one.range_ns + 1),
+        to_ns=UnixNs(last_ns - one.offset_ns + 1),
+        metric=None,
+        evaluation=None,
+    )
+    return narrowed(records, one.query)
+
+
+def last_time(evaluation: Evaluation) -> int:
+    """Return the last time of an evaluation."""
+    length_ns = evaluation.end_ns - evaluation.start_ns
+    return evaluation.start_ns + length_ns // evaluation.step_ns * evaluation.step_ns
+
+
+def narrowed(query: Query, question: LogQuery) -> Query:
+    """Return a query for the records of a log query.
+
+    `=` of a field becomes a filter, and the longest text that a line must contain the text of the
+    query: statistics and index chunks rule out files by them.
+    """
+    kind = query.kind
+    matchers, lines, _ = split_conditions(question)
+    if lines or any(not isinstance(one, LabelFilter | LineFilter) for one in question.stages):
+        line_column(kind)
+    filters, agents = [*query.filters], query.agents
+    known = {one.field for one in query.filters}
+    for one in matchers:
+        field = field_of(one.name, kind)
+        if one.operator is not MatchOperator.EQUAL or not one.value or field is None:
+            continue
+        # Several `=` of one filter are alternatives, so each field has one.
+        if field.is_number or field in known or len(filters) == FILTERS_MAX:
+            continue
+        known.add(field)
+        if field.column == "agent_id":
+            agents = agents or (one.value,)
+        elif _is_only_field(field.column):
+            filters.append(RecordFilter(field, FilterOperator.EQUAL, one.value))
+    texts = [
+        one.values[0]
+        for one in lines
+        if one.operator is LineOperator.CONTAINS and len(one.values) == 1
+    ]
+    fitting = [one for one in texts if 1 <= len(one.encode()) <= PATTERN_BYTES_MAX]
+    return replace(
+        query,
+        text=query.text or max(fitting, key=len, default=None),
+        filters=tuple(filters),
+        agents=agents,
+        pipeline=question,
+    )
+
+
+def _is_only_field(column: str) -> bool:
+    """Return whether a record without the field has no attribute that could be the label."""
+    return column in _DERIVED_FIRST
+
+
+_DERIVED_FIRST: Final = frozenset({"service", "level", "name", "boot_id"})
+
+
+def check_patterns(engine: "QueryEngine", query: Query) -> None:
+    """Check that RE2 accepts the patterns of a question."""
+    pipelines: Sequence[LogQuery] = [query.pipeline] if query.pipeline is not None else []
+    if query.metric is not None:
+        pipelines = [one.query for one in ranges_of(query.metric)]
+    for one in pipelines:
+        for pattern in patterns_of(one):
+            if len(pattern.encode()) > PATTERN_BYTES_MAX:
+                raise BadUsage(f"pattern must be 1 to {PATTERN_BYTES_MAX} bytes")
+            engine.check_pattern(pattern)

@@ -1,0 +1,144 @@
+"""Questions of LogQL over a deployment: pending batches, and the lake after ingestion."""
+
+from pathlib import Path
+
+import pytest
+from support.query_lake import DAY0_NS, bodies, deployment, log_batch, run_query
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.parameters import parse_query
+from sluice_query.request import Query
+from sluice_query.result import QueryResult
+
+LINES = (
+    '{"status":500,"path":"/pay","took":"250ms","http":{"method":"GET"},"size":1.5}',
+    '{"status":200,"path":"/pay","took":"20ms"}',
+    'level=warn status=404 msg="not \\"found\\"" took=1s',
+    "plain text",
+    '10.0.0.1 - "GET /a" 200',
+)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Deployment:
+    found = deployment(tmp_path)
+    found.deliver([log_batch(LINES[:3], attributes={"http.route": "/r", "level": "error"})])
+    ingest_locally(found.url)
+    found.deliver([log_batch(LINES[3:], start=3, from_ns=DAY0_NS + 3 * NS_PER_S)])
+    return found
+
+
+def ask(text: str, **given: str) -> Query:
+    parameters = {"query": (text,), "from": (str(DAY0_NS),), "to": (str(DAY0_NS + 60 * NS_PER_S),)}
+    return parse_query({**parameters, **{k: (v,) for k, v in given.items()}}, UnixNs(2**62))
+
+
+def found(place: Deployment, text: str, **given: str) -> QueryResult:
+    result = run_query(place, ask(text, **given))
+    assert not result.summary.partial, result.summary.reasons
+    return result
+
+
+def places(place: Deployment, text: str) -> list[int]:
+    return [LINES.index(str(one)) for one in bodies(found(place, text))]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("{}", [0, 1, 2, 3, 4]),
+        ('{service_name="web"} |= ""', [0, 1, 2, 3, 4]),
+        ('{service_name="other"}', []),
+        ('{service_name=~"we"}', []),
+        ('{service_name=~"we."} |~ "G.T"', [0, 4]),
+        ('{level="error"}', [0, 1, 2]),
+        ('{level!="error"}', [3, 4]),
+        ('{http_route="/r"} != "pay"', [2]),
+        ('{missing!="x"} |= "text"', [3]),
+        ('{} |= "pay" or "text"', [0, 1, 3]),
+        ('{} |> "plain <_>"', [3]),
+        ('{} !> "<_>:<_>"', [2, 3, 4]),
+        ("{} | json | status >= 500", [0, 2, 3, 4]),
+        ('{} | json | status >= 500 | __error__=""', [0]),
+        ('{} | json | took > 100ms | __error__=""', [0]),
+        ('{} | json | http_method="GET"', [0]),
+        ('{} | json | __error__="JSONParserErr"', [2, 3, 4]),
+        ('{} | json m="http.method" | m="GET"', [0]),
+        ('{} | logfmt | status="404" | msg="not \\"found\\""', [2]),
+        ('{} | logfmt | level_extracted="warn"', [2]),
+        ('{} | json | logfmt | drop __error__, __error_details__ | status=~"404|500"', [0, 2]),
+        ('{} | pattern `<ip> - "<method> <path>" <code>` | code="200" and method="GET"', [4]),
+        ('{} | regexp `(?P<ip>\\d+[.]\\d+[.]\\d+[.]\\d+)` | ip!=""', [4]),
+        ('{} | line_format "{{.level}} x" |= "error"', [0, 1, 2]),
+        ('{} | label_format lvl=level | lvl="error"', [0, 1, 2]),
+    ],
+)
+def test_records(place: Deployment, text: str, wanted: list[int]) -> None:
+    assert places(place, text) == wanted
+
+
+def test_a_record_is_shown_with_its_labels_and_its_line(place: Deployment) -> None:
+    (record,) = found(place, '{} |= "250ms" | json | line_format "{{.path}}"').records
+    assert record["line"] == "/pay"
+    assert record["labels"] == {
+        "service_name": "web",
+        "level": "error",
+        "http_route": "/r",
+        "status": "500",
+        "path": "/pay",
+        "took": "250ms",
+        "http_method": "GET",
+        "size": "1.5",
+    }
+
+
+def test_a_question_that_is_no_logql_is_refused(place: Deployment) -> None:
+    with pytest.raises(BadUsage, match="column="):
+        ask("{level=error}")
+    with pytest.raises(BadUsage, match="regex does not compile"):
+        run_query(place, ask('{} |~ "("'))
+
+
+SUM_BY = [
+    ("sum(count_over_time({}[10s]))", {(): [1.0, 2.0, 3.0, 4.0, 5.0]}),
+    ("sum(count_over_time({}[2s]))", {(): [1.0, 2.0, 2.0, 2.0, 2.0]}),
+    ("sum(count_over_time({}[2s] offset 1s))", {(): [1.0, 2.0, 2.0, 2.0]}),
+    (
+        "sum by (level) (count_over_time({}[10s]))",
+        {(): [1.0, 2.0], (("level", "error"),): [1.0, 2.0, 3.0, 3.0, 3.0]},
+    ),
+    ("sum(rate({}[4s])) * 4", {(): [1.0, 2.0, 3.0, 4.0, 4.0]}),
+    ("sum(bytes_over_time({} |= `plain` [1s]))", {(): [10.0]}),
+    (
+        'max(max_over_time({} | json | unwrap duration(took) | __error__="" [10s]))',
+        {(): [0.25] * 5},
+    ),
+    (
+        'quantile_over_time(0.5, {} | json | unwrap status | __error__="" [10s]) by (path)',
+        {(("path", "/pay"),): [500.0, 350.0, 350.0, 350.0, 350.0]},
+    ),
+    (
+        "sum(count_over_time({} |= `status` [1s])) / sum(count_over_time({} [2s]))",
+        {(): [1.0, 0.5, 0.5]},
+    ),
+    ("topk(1, sum by (level) (count_over_time({}[10s]))) > 2", {(("level", "error"),): [3.0] * 3}),
+]
+
+
+@pytest.mark.parametrize(("text", "wanted"), SUM_BY)
+def test_series(
+    place: Deployment, text: str, wanted: dict[tuple[tuple[str, str], ...], list[float]]
+) -> None:
+    result = found(place, text, step="1s", to=str(DAY0_NS + 4 * NS_PER_S))
+    series = {
+        tuple(one.labels.items()): [value for _, value in one.points] for one in result.series
+    }
+    assert series == wanted
+
+
+def test_an_error_of_a_line_is_an_error_of_a_metric_query(place: Deployment) -> None:
+    with pytest.raises(BadUsage, match="JSONParserErr"):
+        found(place, "sum by (status) (count_over_time({} | json [10s]))")

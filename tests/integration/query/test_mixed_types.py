@@ -1,0 +1,143 @@
+"""One attribute with several types, from a real door to filters, quantiles and the table."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import sluice
+from support.door_fleet import Fleet, fleet
+from support.query_lake import DAY0_NS, QueryClient, talk
+from support.spark_lake import Deployment
+from support.spark_local import ingest_locally
+
+from sluice_protocol.units import NS_PER_S
+
+LARGE = 2**53 + 1
+STATUSES: list[dict[str, Any]] = [
+    {"intValue": "404"},
+    {"intValue": "500"},
+    {"stringValue": "500"},
+    {"stringValue": "5e2"},
+    {"doubleValue": 500.0},
+    {"stringValue": "+500"},
+    {"stringValue": "n/a"},
+    {"boolValue": True},
+    {"intValue": str(LARGE)},
+    {},
+]
+"""The values of the attribute `status` in records with increasing times; the last has none."""
+FOUND: dict[str, list[int]] = {
+    "attributes.status=500": [1, 2],
+    "attributes.status!=500": [0, 3, 4, 5, 6, 7, 8, 9],
+    "attributes.status=500.0": [4],
+    "attributes.status=5e2": [3],
+    "attributes.status=true": [7],
+    "attributes.status>=500": [1, 2, 3, 4, 5, 8],
+    "attributes.status>500": [8],
+    "attributes.status<=500": [0, 1, 2, 3, 4, 5],
+    "attributes.status<500": [0],
+    f"attributes.status>={LARGE}": [8],
+    f"attributes.status>{LARGE - 1}": [8],
+    f"attributes.status>{LARGE}": [],
+    "attributes.status=~^5": [1, 2, 3, 4],
+    "!attributes.status": [9],
+}
+"""The records that each filter finds, by their places."""
+
+
+@contextmanager
+def sent_through_the_door(folder: Path) -> Iterator[tuple[Fleet, Deployment]]:
+    """Send a log record with each status, and a sum with an integer that no double has."""
+    records = [
+        {
+            "timeUnixNano": str(DAY0_NS + n * NS_PER_S),
+            "body": {"stringValue": f"{n}"},
+            "attributes": [{"key": "status", "value": value}] if value else [],
+        }
+        for n, value in enumerate(STATUSES)
+    ]
+    point = {"timeUnixNano": str(DAY0_NS), "asInt": str(LARGE)}
+    total = {"name": "total", "sum": {"dataPoints": [point], "aggregationTemporality": 2}}
+    with fleet(folder, "otlp", count=1) as gateways:
+        for signal, body in (
+            ("logs", {"resourceLogs": [{"scopeLogs": [{"logRecords": records}]}]}),
+            ("metrics", {"resourceMetrics": [{"scopeMetrics": [{"metrics": [total]}]}]}),
+        ):
+            url = f"{gateways.url}/v1/{signal}"
+            request = urllib.request.Request(url, data=json.dumps(body).encode())
+            request.add_header("Content-Type", "application/json")
+            request.add_header("Authorization", f"Bearer {gateways.token}")
+            with urllib.request.urlopen(request, timeout=60) as response:
+                assert response.status == 200
+        yield gateways, Deployment(folder / "store")
+
+
+async def check_answers(client: QueryClient) -> None:
+    for condition, places in FOUND.items():
+        *found, last = await client.lines("/v1/query", filter=condition)
+        assert [int(one["body"]) for one in found] == places, condition
+        assert not last["summary"]["partial"]
+    *found, _ = await client.lines("/v1/query")
+    shown = [one.get("attributes", {}).get("status") for one in found]
+    assert shown == [404, 500, "500", "5e2", 500.0, "+500", "n/a", True, LARGE, None]
+    assert [type(one) for one in shown[:5]] == [int, int, str, str, float]
+    _, values = await client.get("/v1/fields/values", field="attributes.status")
+    assert (values["values"][0]["value"], values["values"][0]["count"]) == ("500", 2)
+    numbers = {"of": "attributes.status", "step": "1h"}
+    for aggregate, value in (
+        ("count", 7), ("min", 404), ("p50", 500), ("max", float(LARGE - 1)),
+    ):  # fmt: skip
+        point, _ = await client.lines("/v1/query", **numbers, agg=aggregate)
+        assert point["value"] == value, aggregate
+    *points, _ = await client.lines("/v1/query", kind="metrics")
+    parts = {one["name"]: one["value"] for one in points if one["name"].startswith("total")}
+    assert int(parts["total"]) + int(parts["total_remainder"]) == LARGE
+
+
+@pytest.mark.parametrize("promoted", ["", "integer", "float", "text", "boolean"])
+def test_a_status_that_is_a_number_and_a_text_has_the_same_answers_everywhere(
+    tmp_path: Path, promoted: str
+) -> None:
+    """Pending and in the table, and whatever type its promoted column has.
+
+    `=` compares texts, so it finds the number 500 and the text 500, but no other spelling. An order
+    and the aggregates count every text that is a number.
+    """
+    with sent_through_the_door(tmp_path) as (gateways, place):
+        gateways.enqueue()
+        talk(place, check_answers)
+        if promoted:
+            words = ("add", "logs", "attributes.status", promoted)
+            done = sluice("columns", *words, "--store", place.url)
+            assert done.returncode == 0, done.stderr
+        ingest_locally(place.url)
+        talk(place, check_answers)
+        rows = sorted(place.rows("logs"), key=lambda row: int(row["body"]))
+        texts = [dict(row["attributes"] or []).get("status") for row in rows]
+        assert texts == [
+            "404",
+            "500",
+            "500",
+            "5e2",
+            "500.0",
+            "+500",
+            "n/a",
+            "true",
+            f"{LARGE}",
+            None,
+        ]
+        column = [row.get("attr_status") for row in rows]
+        assert (
+            column
+            == {
+                "": [None] * 10,
+                "integer": [404, 500, 500, *[None] * 5, LARGE, None],
+                "float": [404.0, 500.0, 500.0, 500.0, 500.0, None, None, None, float(LARGE), None],
+                "text": texts,
+                "boolean": [*[None] * 7, True, None, None],
+            }[promoted]
+        )
