@@ -37,6 +37,8 @@ NS_FROM: Final = _UNITS[-1][0]
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?|[0-9]*\.[0-9]+")
 _NS_DIGITS: Final = 9
 _SECOND_END: Final = len("2026-11-21T02:16:19")
+_AFTER_SECOND: Final = frozenset(".Z+-")
+_OFFSET_CHARACTERS: Final = len("+01:00")
 _HOUR_S: Final = 3600
 _NOON: Final = 12
 _YEARS_BACK: Final = 8
@@ -185,13 +187,18 @@ def read_time(text: str, *, zone: tzinfo | None, received_ns: int | None = None)
     read.
     """
     text = text.strip()
-    if text[-1:] == "Z" and text[_SECOND_END : _SECOND_END + 1] in (".", "Z"):
-        second, digits = _second_ns(text[:_SECOND_END]), text[_SECOND_END + 1 : -1]
-        if second is not None and len(digits) <= _NS_DIGITS and digits.isascii():
-            if digits.isdigit():
-                return second + int(digits.ljust(_NS_DIGITS, "0"))
-            if not digits and text[_SECOND_END] == "Z":
-                return second
+    after = text[_SECOND_END : _SECOND_END + 1]
+    if after in _AFTER_SECOND:
+        size = 1 if text[-1] == "Z" else _OFFSET_CHARACTERS
+        offset_ns = 0 if size == 1 else _offset_ns(text[-size:])
+        second, digits = _second_ns(text[:_SECOND_END]), text[_SECOND_END + 1 : -size]
+        if second is not None and offset_ns is not None and len(digits) <= _NS_DIGITS:
+            if after == "." and digits.isascii() and digits.isdigit():
+                ts_ns = second - offset_ns + int(digits.ljust(_NS_DIGITS, "0"))
+                return ts_ns if 0 <= ts_ns < TS_END else None
+            if after != "." and len(text) == _SECOND_END + size:
+                ts_ns = second - offset_ns
+                return ts_ns if 0 <= ts_ns < TS_END else None
     if _NUMBER.fullmatch(text) is not None:
         # A double loses the nanoseconds of a fraction.
         return read_number(Decimal(text)) if len(text) <= _NUMBER_CHARACTERS_MAX else None
@@ -202,8 +209,21 @@ def read_time(text: str, *, zone: tzinfo | None, received_ns: int | None = None)
 @lru_cache(maxsize=1_024)
 def _second_ns(text: str) -> int | None:
     """Return the Unix ns of a second in UTC; many records of a request share it."""
-    found = scan_time(text, zone=UTC)
+    found = scan_time(text, zone=UTC) if text[-3:-2] == ":" else None
     return found.ts_ns if found is not None and found.end == _SECOND_END == len(text) else None
+
+
+@lru_cache(maxsize=128)
+def _offset_ns(text: str) -> int | None:
+    """Return the ns of an offset like `+01:00`; None for another text."""
+    found = _ZONE.fullmatch(text)
+    if found is None or found[2] is None or text[3] != ":":
+        return None
+    try:
+        zone = _zone_of(found)
+    except ValueError:
+        return None
+    return (_EPOCH - _EPOCH.replace(tzinfo=zone)) // timedelta(seconds=1) * NS_PER_S
 
 
 def scan_time(

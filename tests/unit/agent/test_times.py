@@ -265,3 +265,26 @@ def test_a_column_is_parsed_line_by_line() -> None:
     lines = [b"", b"2026-11-21T02:16:19Z", b"x", b"Nov 21 02:16:19 h", b"", b"2026-11-21T02:16:2"]
     got = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=BERLIN).tolist()
     assert got == [one(line.decode()) for line in lines]
+
+
+AT_OFFSET_NS = 1_784_592_979 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("2026-07-21T02:16:19+02:00", AT_OFFSET_NS),
+        ("2026-07-21T02:16:19.25+02:00", AT_OFFSET_NS + 250_000_000),
+        ("2026-07-20T19:46:19-04:30", AT_OFFSET_NS),
+        ("2026-07-21T00:16:19Z", AT_OFFSET_NS),
+        ("2026-07-21T02:16:19+24:00", None),
+        ("2026-07-21T02:16:19+02:60", None),
+        ("1970-01-01T00:00:00.5+01:00", None),
+        ("2026-07-21T02:16:19Z5Z", None),
+        ("2026-07-21T02:16:19+5+02:00", None),
+        ("2026-07-21 02:16-00Z", None),
+    ],
+)
+def test_offsets_of_a_second(text: str, ns: int | None) -> None:
+    """An offset is subtracted, and nothing else may be between the second and the zone."""
+    assert read_time(text, zone=UTC) == ns
