@@ -46,7 +46,7 @@ from sluice_query.request import (
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import returned_columns
+from sluice_query.statements import returned_columns
 from sluice_query.streaming import stream_search
 from sluice_spark.commits import commit_files
 from sluice_spark.index import group_files, make_chunk

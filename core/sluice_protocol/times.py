@@ -166,7 +166,11 @@ def read_number(value: float | Decimal) -> int | None:
     """
     if not 0 < value < TS_END:
         return None
-    unit_ns = next((unit for end, unit in _UNITS if value < end), 1)
+    unit_ns = 1
+    for end, unit in _UNITS:
+        if value < end:
+            unit_ns = unit
+            break
     # A product of doubles is wrong by up to 256 ns.
     exact = value if isinstance(value, int) else Decimal(str(value))
     found = int(exact * unit_ns)

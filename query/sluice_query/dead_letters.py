@@ -24,7 +24,7 @@ from sluice_query.pending import may_match
 from sluice_query.pruning import select_partitions
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import (
+from sluice_query.statements import (
     dead_letter_hours_sql,
     dead_letter_list_sql,
     dead_letters_condition,

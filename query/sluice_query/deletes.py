@@ -37,7 +37,7 @@ from sluice_query.pruning import select_files, select_partitions
 from sluice_query.request import Query, query_of_delete
 from sluice_query.result import MatchCount, QueryResult
 from sluice_query.search import Searcher
-from sluice_query.sql import matches_sql, rollup_matches_sql
+from sluice_query.statements import matches_sql, rollup_matches_sql
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import plan_delete, read_active_deletes, submit_delete
 

@@ -17,12 +17,15 @@ from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_lake.tables import ColumnType, Table
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement
+from sluice_query.statements import SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"
 _S3: Final = "s3://"
 _PROBE: Final = "probe"
+_IN_FILE: Final = ".parquet"
+_OUT_OF_MEMORY: Final = "Out of Memory"
+_INTERRUPTED: Final = "INTERRUPT"
 _READ_ALL: Final = SqlStatement("SELECT bit_xor(hash(COLUMNS(*))) FROM probe")
 """Reads every column of every row."""
 
@@ -135,6 +138,71 @@ class QueryEngine:
                 return reader.read_next_batch()
             except StopIteration:
                 return None
+
+    def parse(self, text: str) -> list[str]:
+        """Return the kinds of the statements of a text, as the engine names them."""
+        self.define("SET errors_as_json = true")  # with the place of an error
+        with self._sql_errors_translated(text):
+            kinds = [one.type.name for one in self._connection.extract_statements(text)]
+        self.define("SET errors_as_json = false")
+        return kinds
+
+    def close_down(self) -> None:
+        """Let later statements read registered files only, and change no setting."""
+        paths = [
+            location.uri_of(file.path).replace("'", "''")
+            for location, files in self._registered.values()
+            if location.is_local
+            for file in files
+        ]
+        allowed = ", ".join(f"'{path}'" for path in paths)
+        for setting in (
+            f"allowed_paths = [{allowed}]",
+            "enable_external_access = false",
+            "python_enable_replacements = false",
+            "errors_as_json = true",
+            "lock_configuration = true",
+        ):
+            self._connection.execute(f"SET {setting}")
+
+    def define(self, text: str) -> None:
+        """Run a statement that defines a view or a macro, or changes a setting."""
+        with self._errors_translated():
+            self._connection.execute(text)
+
+    def open_sql(self, text: str, rows: int) -> Any:  # noqa: ANN401 - pyarrow is untyped
+        """Run the text of a user, and return an Arrow reader of its rows, `rows` at a time."""
+        with self._sql_errors_translated(text):
+            return self._connection.sql(text).to_arrow_reader(rows)
+
+    def next_sql_rows(self, reader: Any, text: str) -> Any | None:  # noqa: ANN401 - pyarrow is untyped
+        """Return the next record batch of a reader, or None after the last."""
+        with self._sql_errors_translated(text):
+            try:
+                return reader.read_next_batch()
+            except StopIteration:
+                return None
+
+    @contextmanager
+    def _sql_errors_translated(self, text: str) -> Iterator[None]:
+        from sluice_query.select_check import describe_sql_error  # noqa: PLC0415 - for SQL
+
+        with self._errors_translated():
+            try:
+                yield
+            except duckdb.InterruptException:
+                raise
+            except OSError as error:  # of an Arrow reader, which has no other classes
+                if _OUT_OF_MEMORY in str(error):
+                    raise QueryTooLarge(_reason(error)) from error
+                if _INTERRUPTED in str(error) or _IN_FILE in str(error):
+                    raise
+                raise BadUsage(describe_sql_error(str(error), text)) from error
+            except duckdb.Error as error:
+                known = isinstance(error, (duckdb.IOException, duckdb.OutOfMemoryException))
+                if known or _IN_FILE in str(error):
+                    raise
+                raise BadUsage(describe_sql_error(str(error), text)) from error
 
     def find_unreadable(
         self, location: TableLocation, files: Sequence[DataFile]

@@ -36,7 +36,7 @@ from sluice_query.engine import PENDING, open_engine
 from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query
 from sluice_query.result import QueryResult, QuerySummary, Row
 from sluice_query.search import Searcher, add_highlights, applying_deletes
-from sluice_query.sql import RecordSources, records_sql, result_columns
+from sluice_query.statements import RecordSources, records_sql, result_columns
 from sluice_store.stored_deletes import read_active_deletes
 
 INTERVAL_S: Final = 1.0

@@ -26,7 +26,7 @@ from sluice_query.request import (
     RecordField,
     TopValues,
 )
-from sluice_query.sql import Promoted
+from sluice_query.statements import Promoted
 
 RUNS_MAX: Final = 8
 """Sources of one query. Files that alternate more often are searched in their maps."""

@@ -53,7 +53,7 @@ from sluice_query.result import (
     Row,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import (
+from sluice_query.statements import (
     Promoted,
     RecordSources,
     SqlStatement,
@@ -285,7 +285,7 @@ class SourceReader:
         complete = decide_completeness(
             read.coverage, self.query, self.searcher.settings, read.known
         )
-        return _with_completeness(summary, complete)
+        return with_completeness(summary, complete)
 
     async def _read_coverage(self) -> Coverage:
         searcher = self.searcher
@@ -425,7 +425,8 @@ def _with_rollups(summary: QuerySummary, rollups: "ChosenRollups") -> QuerySumma
     )
 
 
-def _with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+def with_completeness(summary: QuerySummary, found: Completeness) -> QuerySummary:
+    """Return a summary with how complete the answer is."""
     reasons = (*summary.reasons, *found.reasons)
     until = time_text(found.accepted_until_ns)
     return replace(

@@ -34,7 +34,7 @@ from sluice_query.rollups import (
     RollupPlan,
     TimeSpan,
 )
-from sluice_query.sql import (
+from sluice_query.statements import (
     IS_NUMBER,
     SERIES_LABELS,
     SqlStatement,

@@ -26,7 +26,7 @@ from sluice_query.pruning import time_bound_ns
 from sluice_query.request import Query
 from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Evaluator, Searcher, SearchRead, SourceReader
-from sluice_query.sql import ordered_sql, result_columns
+from sluice_query.statements import ordered_sql, result_columns
 
 FIRST_WAVE_BYTES: Final = 8 << 20
 WAVE_BYTES_MAX: Final = 256 << 20

@@ -60,7 +60,7 @@ from sluice_query.engine import QueryEngine
 from sluice_query.pending import PendingSnapshot, choose_newest, may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import ledger_sql
+from sluice_query.statements import ledger_sql
 from sluice_store import read_authority
 from sluice_store.port import ListedObject, ObjectStore
 

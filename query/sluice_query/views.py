@@ -26,7 +26,7 @@ from sluice_query.request import (
     bucket_starts,
 )
 from sluice_query.result import ViewResult, number_json, record_json
-from sluice_query.sql import (
+from sluice_query.statements import (
     SERIES_LABELS,
     RecordSources,
     SqlStatement,

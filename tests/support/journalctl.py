@@ -8,7 +8,8 @@ import pytest
 
 PROGRAM = """\
 #!{python}
-import json, sys, time
+import json, os, sys, time
+parent = os.getppid()
 cursor = next((a.split("=", 1)[1] for a in sys.argv if a.startswith("--after-cursor=")), "")
 follow, last = "--follow" in sys.argv, "--lines=1" in sys.argv
 shown = 0
@@ -22,7 +23,7 @@ with open({path!r}, "rb") as file:
         if shown == {fail_after}:
             sys.exit(1)
     sys.stdout.flush()
-    while follow:
+    while follow and os.getppid() == parent:  # a killed agent leaves it without a reader
         line = file.readline()
         sys.stdout.buffer.write(line)
         sys.stdout.flush()

@@ -326,7 +326,7 @@ def _parse_logfmt(stage: LogfmtParser, line: str, labels: dict[str, str], own: L
 
 
 def _by_pattern(pattern: str, line: str) -> Labels:
-    """Return what the captures of a pattern are; the one before a literal that is missing is the last."""
+    """Return what the captures of a pattern are, up to the first that no literal ends."""
     parts = re.split(r"<([A-Za-z_]\w*)>", pattern)
     if not line.startswith(parts[0]):
         return {}

@@ -17,7 +17,7 @@ from sluice_query.engine import QueryEngine, open_engine
 from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import RecordSources, records_sql, returned_columns
+from sluice_query.statements import RecordSources, records_sql, returned_columns
 
 SPAN_NS: Final = 4_000_000_000
 SOURCES: Final = RecordSources(names=("lake", "pending"))

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     "query": ("sluice_cli.query:app", "Search records by time, text and agent."),
     "fields": ("sluice_cli.fields:fields", "List the fields of records, or the values of one."),
     "metrics": ("sluice_cli.metrics:metrics", "List metrics, or plot one."),
+    "sql": ("sluice_cli.sql:sql", "Run a SELECT over all tables."),
     "console": ("sluice_cli.console:console", "Serve the web console."),
     "batches": ("sluice_cli.batches:batches", "List accepted batches."),
     "gaps": ("sluice_cli.gaps:gaps", "List missing sequence numbers by agent."),

@@ -101,7 +101,7 @@ def run_command(tokens: list[str]) -> int:
 def _require_address_space(tokens: list[str]) -> None:
     """Refuse a query in a process whose address space is too small."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    is_query = tokens[0] == "query" and _HELP_FLAGS.isdisjoint(tokens)
+    is_query = tokens[0] in {"query", "sql"} and _HELP_FLAGS.isdisjoint(tokens)
     if is_query and limit != resource.RLIM_INFINITY and limit < QUERY_ADDRESS_BYTES:
         raise BadUsage(
             "a query needs more address space than this process may use: raise `ulimit -v` or"

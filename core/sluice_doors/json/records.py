@@ -12,7 +12,7 @@ the gateway, so only objects with an error do.
 events of Splunk, and the JSON inside records of Firehose.
 """
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from datetime import UTC
@@ -210,29 +210,37 @@ def flat_fields(found: Mapping[str, Any], message: str) -> Mapping[str, Any]:
     """
     if dict not in set(map(type, found.values())):
         return found
-    flat: dict[str, object] = {}
-    after: dict[str, int] = {}
-    for key, value in _leaves(found, message):
-        flat[free_name(key, flat, after)] = value
+    flat: dict[str, Any] = {}
+    _flatten(found, message, "", 0, flat, {})
     return flat
 
 
 def names_size(found: Mapping[str, object]) -> int:
     """Return the characters of the dotted keys of an object."""
-    return sum(len(name) for name, _ in _leaves(found, ""))
+    return sum(map(len, flat_fields(found, "")))
 
 
-def _leaves(
-    found: Mapping[str, object], message: str, prefix: str = "", depth: int = 0
-) -> Iterator[tuple[str, object]]:
-    """Yield the values of an object by their dotted key; the message as a whole."""
+def _flatten(
+    found: Mapping[str, Any],
+    message: str,
+    prefix: str,
+    depth: int,
+    flat: dict[str, Any],
+    after: dict[str, int],
+) -> None:
+    """Add the values of an object under their dotted keys; the message as a whole."""
     for key, value in found.items():
         name = prefix + key
-        may_divide = depth < DEPTH_MAX and len(name) <= DIVIDED_NAME_MAX and name != message
-        if type(value) is dict and value and may_divide:
-            yield from _leaves(value, message, f"{name}.", depth + 1)
+        if (
+            type(value) is dict
+            and value
+            and depth < DEPTH_MAX
+            and len(name) <= DIVIDED_NAME_MAX
+            and name != message
+        ):
+            _flatten(value, message, f"{name}.", depth + 1, flat, after)
         else:
-            yield name, value
+            flat[free_name(name, flat, after) if name in flat else name] = value
 
 
 _FEW_OBJECTS: Final = 64
@@ -254,12 +262,13 @@ class _Shape:
         when: The key of the time; a key that no object has if there is none.
         body: Likewise of the body.
         is_unsure: Whether only the values show if `when` is the time.
+        settled_ns: From which time on `when` is the time nevertheless.
         others: Further keys that may have the time.
         names: The keys of the attributes, sorted.
         values: Gets the values of these from an object.
     """
 
-    __slots__ = ("_timed", "body", "is_unsure", "names", "others", "values", "when")
+    __slots__ = ("_timed", "body", "is_unsure", "names", "others", "settled_ns", "values", "when")
 
     def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
         times = [key for key in fields.time if key in keys and fields.may_be_time(key, keys)]
@@ -268,6 +277,8 @@ class _Shape:
         self.body = bodies[0] if bodies else _NO_KEY
         named = len(fields.time) == 1 or self.when in _NAMED_TIMES
         self.is_unsure = len(times) > 1 or (bool(times) and not named)
+        is_whole = self.when != _SECONDS  # the rest of its second may be elsewhere
+        self.settled_ns = 0 if named and is_whole else _TIME_MIN_NS if is_whole else TS_END
         self.others = times[1:]
         self._timed: _Shape | None = None
         self.set_names(set(keys) - {self.when, self.body})
@@ -353,6 +364,7 @@ class _Built:
             self._odd.update(at for at, (one, shape) in enumerate(rows) if shape.is_odd(one))
         stated = [one.get(shape.when) for one, shape in rows]
         received_ns = self._fields.received_ns or None
+        self._are_of_when = known_times is None
         self._times: list[int | None] = (
             [None if one is None else parse_time(one, received_ns) for one in stated]
             if known_times is None
@@ -386,8 +398,9 @@ class _Built:
     def _check_time(self, place: int, found: _Object) -> None:
         """Note an object whose time is elsewhere or cannot be read, or is an attribute too."""
         shape = self._shapes[place]
-        key = shape.when
-        if shape.is_unsure:
+        key, ts_ns = shape.when, self._times[place]
+        is_settled = self._are_of_when and ts_ns is not None and ts_ns >= shape.settled_ns
+        if shape.is_unsure and not is_settled:
             key, self._times[place] = self._fields.time_of(found, self._fields.received_ns or None)
         has_null = None in map(found.get, shape.others)  # null is no time, and no attribute
         if self._times[place] is None or key != shape.when or has_null:
@@ -447,13 +460,25 @@ def _typed_texts(values: list[Any]) -> tuple[list[str], U8 | None]:
         return values, None
     others = [place for place, one in enumerate(classes) if one is not str]
     kinds: list[int] = []
+    floats: list[int] = []
     for place in others:
-        if classes[place] is int:
+        kind = classes[place]
+        if kind is int:
             kinds.append(ValueType.INTEGER)
             values[place] = str(values[place])
+        elif kind is float:
+            kinds.append(ValueType.FLOAT)
+            floats.append(place)
+        elif kind is bool:
+            kinds.append(ValueType.BOOLEAN)
+            values[place] = "true" if values[place] else "false"
         else:
             text = values[place] = typed_text(values[place])
             kinds.append(text.type if isinstance(text, TypedText) else ValueType.TEXT)
+    if floats:  # one call for all of them: no text of a number contains a comma
+        texts = json_text([values[place] for place in floats])[1:-1].split(",")
+        for place, text in zip(floats, texts, strict=True):
+            values[place] = text
     types = np.zeros(len(values), np.uint8)
     types[others] = kinds
     return values, some_types(types)

@@ -26,7 +26,7 @@ from sluice_query.request import Query, plain_name
 from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.sql import ordered_sql, returned_columns
+from sluice_query.statements import ordered_sql, returned_columns
 from sluice_web.endpoints import Endpoint
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 

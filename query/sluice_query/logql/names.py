@@ -14,7 +14,7 @@ from typing import Final
 
 from sluice_protocol.fields import Kind
 from sluice_query.request import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.sql import SqlStatement, compose, field_sql
+from sluice_query.statements import SqlStatement, compose, field_sql
 
 FIELD_LABELS: Final = {
     "service_name": "service",

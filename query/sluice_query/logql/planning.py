@@ -26,7 +26,9 @@ from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.names import field_of
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
+    END_NS,
     FILTERS_MAX,
+    FIRST_NS,
     PATTERN_BYTES_MAX,
     FilterOperator,
     ParameterName,
@@ -80,6 +82,10 @@ def plan_metric(query: Query, question: MetricQuery, evaluation: Evaluation) -> 
     """Return the query that reads what a metric query needs."""
     parts = [leaf_query(query, one, evaluation) for one in ranges_of(question)]
     first = parts[0]
+    # Times are 64-bit numbers, with one range added to the last.
+    longest_ns = max(one.range_ns + abs(one.offset_ns) for one in ranges_of(question))
+    if query.from_ns - longest_ns < FIRST_NS or query.to_ns + longest_ns > END_NS:
+        raise BadUsage("the ranges of the query must be between 1677 and 2262: choose other times")
     same = all(one.filters == first.filters and one.text == first.text for one in parts)
     return replace(
         query,

@@ -32,7 +32,7 @@ from sluice_query.logql.stages import (
     with_filter,
 )
 from sluice_query.request import Query
-from sluice_query.sql import RecordSources, SqlStatement, record_time, select_sql
+from sluice_query.statements import RecordSources, SqlStatement, record_time, select_sql
 
 if TYPE_CHECKING:
     from sluice_query.engine import QueryEngine
@@ -186,8 +186,9 @@ def values_sql(one: RangeAggregation, evaluation: Evaluation) -> SqlStatement:
     columns = [name for name in ("a", "b") if figures and f"AS {name}" in figures.reduced] or ["a"]
     names, nulls = ", ".join(columns), ", ".join("NULL" for _ in columns)
     return SqlStatement(
-        f"SELECT id, step, value FROM (SELECT id, step, {combined} AS value, count(a) OVER w AS rows"  # noqa: S608 - constants
-        f" FROM (SELECT id, NULL AS step, last_ns, {names} FROM {_BUCKETS} JOIN {_SERIES} USING (key)"
+        f"SELECT id, step, value FROM (SELECT id, step, {combined} AS value,"  # noqa: S608 - constants
+        f" count(a) OVER w AS rows FROM (SELECT id, NULL AS step, last_ns, {names}"
+        f" FROM {_BUCKETS} JOIN {_SERIES} USING (key)"
         f" UNION ALL SELECT id, step, {start_ns} + step * {step_ns}, {nulls} FROM {_SERIES},"
         f" range({steps}) AS steps(step)) WINDOW w AS (PARTITION BY id ORDER BY last_ns"
         f" RANGE BETWEEN {one.range_ns - 1} PRECEDING AND CURRENT ROW))"

@@ -36,6 +36,7 @@ from sluice_query.logql.expressions import (
     Matcher,
     MatchOperator,
     PatternParser,
+    Placeholder,
     RegexpParser,
     Stage,
     Template,
@@ -44,7 +45,7 @@ from sluice_query.logql.expressions import (
 from sluice_query.logql.names import label_sql, labels_sql, sanitized
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN
-from sluice_query.sql import (
+from sluice_query.statements import (
     SqlStatement,
     SqlValue,
     all_conditions,
@@ -68,8 +69,8 @@ def with_filter(stage: LabelFilter, inner: SqlStatement) -> SqlStatement:
     """Return the select of the records that pass a filter of labels."""
     found = inner
     for one in _divided(stage):
-        assert isinstance(one, LabelFilter)
-        found = _filtered(one.condition, found)
+        if isinstance(one, LabelFilter):
+            found = _filtered(one.condition, found)
     return found
 
 
@@ -242,15 +243,15 @@ def _comparisons(condition: LabelCondition) -> Iterable[Comparison]:
 def condition_names(condition: LabelCondition) -> frozenset[str]:
     """Return the labels that a condition is about."""
     compared = list(_comparisons(condition))
-    names = {one.name for one in [*compared, *_matchers(condition)]}
+    names = {one.name for one in compared} | {one.name for one in _matchers(condition)}
     return frozenset(names | {ERROR} if compared else names)
 
 
 def _template_names(template: Template) -> set[str]:
-    return {one.name for one in template if not isinstance(one, Literal)}
+    return {one.name for one in template if isinstance(one, Placeholder)}
 
 
-def _needed(stage: Stage, after: Wanted) -> Wanted:
+def _needed(stage: Stage, after: Wanted) -> Wanted:  # noqa: C901, PLR0911 - a case for each form
     """Return the labels that a stage needs so that later ones have theirs."""
     if after is None:
         return None
@@ -323,17 +324,11 @@ def _distinct_map() -> str:
 
 
 def _map_of(pairs: Sequence[tuple[str, SqlStatement]]) -> SqlStatement:
-    """Return the map of labels; those whose value is NULL are not in it."""
-    if not pairs:
-        return SqlStatement("MAP {}::MAP(VARCHAR, VARCHAR)")
-    entries = [
-        compose("struct_pack(k := {0}, v := {1})", _text(name), value) for name, value in pairs
-    ]
-    return SqlStatement(
-        f"map_from_entries(list_filter([{', '.join(one.text for one in entries)}],"
-        " lambda one: one.v IS NOT NULL))",
-        tuple(value for one in entries for value in one.values),
-    )
+    """Return the map of labels; a label without a value is NULL."""
+    names = [name for name, _ in pairs]
+    text = ", ".join(value.text for _, value in pairs)
+    values = tuple(one for _, value in pairs for one in value.values)
+    return SqlStatement(f"MAP(?::VARCHAR[], [{text}]::VARCHAR[])", (names, *values))
 
 
 def _text(value: str) -> SqlStatement:
@@ -345,7 +340,9 @@ def _value(name: str) -> SqlStatement:
     return SqlStatement("coalesce(labels[?], '')", (name,))
 
 
-def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) -> SqlStatement:
+def _stage_sql(  # noqa: PLR0911 - a case for each form
+    stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind
+) -> SqlStatement:
     match stage:
         case LineFilter():
             return over("*", inner, where=line_condition(stage, "line"))
@@ -362,26 +359,34 @@ def _stage_sql(stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind) ->
             line = _filled(stage.template, kind)
             return over(f"* REPLACE ({line.text} AS line)", inner, values=line.values)
         case LabelFormat():
-            found = inner
-            for change in stage.changes:
-                if isinstance(change, LabelRename):
-                    changed = compose(
-                        "CASE WHEN labels[{0}] IS NULL THEN labels ELSE map_concat(map_from_entries("
-                        "list_filter(map_entries(labels), lambda one: one.key <> {0})),"
-                        " MAP {{1}: labels[{0}]}) END".replace("{{1}", "{ {1}"),
-                        _text(change.source),
-                        _text(change.target),
-                    )
-                else:
-                    changed = compose(
-                        "map_concat(labels, MAP { {0}: {1}})",
-                        _text(change.target),
-                        _filled(change.template, kind),
-                    )
-                found = over(f"* REPLACE ({changed.text} AS labels)", found, values=changed.values)
-            return found
+            return _formatted(stage, inner, kind)
         case _:
             assert_never(stage)
+
+
+def _formatted(stage: LabelFormat, inner: SqlStatement, kind: Kind) -> SqlStatement:
+    """Return the select in which labels change, one after the other."""
+    found = inner
+    for change in stage.changes:
+        if isinstance(change, LabelRename):
+            source, target = _text(change.source), _text(change.target)
+            others = (
+                "map_from_entries(list_filter(map_entries(labels), lambda one: one.key <> {0}))"
+            )
+            changed = compose(
+                f"CASE WHEN labels[{{0}}] IS NULL THEN labels ELSE map_concat({others},"
+                " map_from_entries([struct_pack(k := {1}, v := labels[{0}])])) END",
+                source,
+                target,
+            )
+        else:
+            changed = compose(
+                "map_concat(labels, map_from_entries([struct_pack(k := {0}, v := {1})]))",
+                _text(change.target),
+                _filled(change.template, kind),
+            )
+        found = over(f"* REPLACE ({changed.text} AS labels)", found, values=changed.values)
+    return found
 
 
 def _filled(template: Template, kind: Kind) -> SqlStatement:
@@ -417,7 +422,11 @@ def _reduced(stage: Drop | Keep, inner: SqlStatement, *, keeps: bool) -> SqlStat
     return over(f"* REPLACE (map_from_entries({text}) AS labels)", inner, values=chosen.values)
 
 
-_IS_DURATION: Final = "regexp_full_match({0}, '[+-]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|[+-]?0')"
+_IS_NUMBER: Final = f"regexp_full_match({{0}}, '{NUMBER_PATTERN}')"
+_IS_DURATION: Final = (
+    "regexp_full_match({0}, '[+-]?(?:(?:[0-9]+[.]?[0-9]*|[.][0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+"
+    "|[+-]?0')"
+)
 _DURATION_NS: Final = (
     "CASE WHEN starts_with({0}, '-') THEN -1 ELSE 1 END * coalesce(list_sum(list_transform("
     "regexp_extract_all({0}, '[0-9.]+[a-zµμ]+'), lambda one:"
@@ -437,8 +446,11 @@ _SIZE: Final = (
 def number_of(text: str, unit: Unit) -> str:
     """Return the number that a text is, in ns for a duration; NULL for another text."""
     if unit is Unit.NUMBER:
-        return f"CASE WHEN regexp_full_match({text}, '{NUMBER_PATTERN}') THEN TRY_CAST({text} AS DOUBLE) END"
-    is_one, number = (_IS_DURATION, _DURATION_NS) if unit is Unit.DURATION else (_IS_SIZE, _SIZE)
+        is_one, number = _IS_NUMBER, "TRY_CAST({0} AS DOUBLE)"
+    elif unit is Unit.DURATION:
+        is_one, number = _IS_DURATION, _DURATION_NS
+    else:
+        is_one, number = _IS_SIZE, _SIZE
     return f"CASE WHEN {is_one} THEN {number} END".replace("{0}", text)
 
 
@@ -530,22 +542,24 @@ def _parsed(
     wanted: Wanted,
 ) -> SqlStatement:
     """Return the select in which the labels of a parser are added."""
-    names = None
+    names: list[str] | None = None
+    error: tuple[str, str] | None = None
     if wanted is not None:
+        if isinstance(stage, JsonParser) and not stage.extractions:
+            return _json_members(inner, sorted(wanted - ERRORS))
         names = sorted((wanted | {one.removesuffix(_SUFFIX) for one in wanted}) - ERRORS)
     match stage:
         case JsonParser():
-            listed = _json_entries(stage, inner, names)
-            error = ("parsed IS NULL", "JSONParserErr", "the line is not a JSON object")
+            listed = _json_entries(stage, inner)
+            error = _JSON_ERROR
         case LogfmtParser():
             listed = _logfmt_entries(stage, inner)
-            error = ("parsed IS NULL", "LogfmtParserErr", "the line is not logfmt")
+            error = _LOGFMT_ERROR
         case PatternParser() | RegexpParser():
             listed = _captured_entries(stage, inner)
-            error = None
         case _:
             assert_never(stage)
-    if names is not None and not isinstance(stage, JsonParser):
+    if names is not None:
         kept = "list_filter(entries, lambda one: list_contains(?::VARCHAR[], one.k))"
         listed = over(f"* REPLACE ({kept} AS entries)", listed, values=[list(names)])
     renamed = (
@@ -555,22 +569,23 @@ def _parsed(
     keyed = _with_keys(over(f"* REPLACE ({renamed} AS entries)", listed))
     labels = f"map_concat(labels, {_distinct_map()})"
     if error is not None:
-        is_wrong, name, details = error
-        labels = (
-            f"CASE WHEN {is_wrong} THEN map_concat(labels, MAP {{'{ERROR}': '{name}',"
-            f" '{DETAILS}': '{details}'}}) ELSE {labels} END"
-        )
+        labels = _or_error("parsed IS NULL", error, labels)
     return over(f"* EXCLUDE (entries, keys, parsed) REPLACE ({labels} AS labels)", keyed)
 
 
+_JSON_ERROR: Final = ("JSONParserErr", "the line is not a JSON object")
+_LOGFMT_ERROR: Final = ("LogfmtParserErr", "the line is not logfmt")
+_PARSED: Final = (
+    "CASE WHEN starts_with(ltrim(line, E' \\t\\n\\r'), '{') AND json_valid(line) THEN line END"
+)
+"""The line if it is a JSON object; other values do not begin with a brace."""
 _POINTER: Final = "'/' || replace(replace({0}, '~', '~0'), '/', '~1')"
 _SCALAR: Final = "json_type({0}) NOT IN ('OBJECT', 'ARRAY', 'NULL')"
 
 
-def _json_entries(stage: JsonParser, inner: SqlStatement, names: list[str] | None) -> SqlStatement:
+def _json_entries(stage: JsonParser, inner: SqlStatement) -> SqlStatement:
     """Return the select with the members of the line, in `entries`; `parsed` is NULL for others."""
-    is_object = "CASE WHEN json_valid(line) THEN json_type(line) = 'OBJECT' ELSE false END"
-    parsed = over(f"*, CASE WHEN {is_object} THEN line END AS parsed", inner)
+    parsed = over(f"*, {_PARSED} AS parsed", inner)
     if stage.extractions:
         pointers = [_pointer_of(one.path) for one in stage.extractions]
         found = over("*, json_extract_string(parsed, ?) AS found", parsed, values=[pointers])
@@ -579,55 +594,71 @@ def _json_entries(stage: JsonParser, inner: SqlStatement, names: list[str] | Non
             for at, one in enumerate(stage.extractions, 1)
         ]
         return _listed(pairs, found)
-    if names is None:
-        flat = _flattened("parsed")
-        found = over(f"*, {flat} AS flat", parsed)
-        entries = (
-            "list_filter(flat, lambda one: one.own) || list_filter(flat, lambda one: NOT one.own)"
-        )
-        return over(f"* EXCLUDE (flat), {entries} AS entries", found)
-    return _json_members(parsed, names)
+    found = over(f"*, {_flattened('parsed')} AS flat", parsed)
+    entries = "list_filter(flat, lambda one: one.own) || list_filter(flat, lambda one: NOT one.own)"
+    return over(f"* EXCLUDE (flat), {entries} AS entries", found)
 
 
-def _json_members(parsed: SqlStatement, names: list[str]) -> SqlStatement:
-    """Return the select with some members only.
+def _json_members(inner: SqlStatement, wanted: list[str]) -> SqlStatement:
+    """Return the select in which some members of the line are labels.
 
     A label without `_` is the member of that name. Another one may be inside of other members, or
     have a key with other characters; then every member is read, if the line contains its parts.
     """
-    if not names:
-        return over("*, []::STRUCT(k VARCHAR, v VARCHAR)[] AS entries", parsed)
+    parsed = over(f"*, {_PARSED} AS parsed", inner)
+    names = sorted({*wanted, *(one.removesuffix(_SUFFIX) for one in wanted)})
     paths = [f'$."{one}"' for one in names]
     found = over("*, json_extract_string(parsed, ?) AS found", parsed, values=[paths])
-    needs: list[SqlStatement] = []
-    for at, name in enumerate(names, 1):
-        pieces = [one for one in name.split("_") if one]
-        if "_" in name:
-            parts = [SqlStatement("contains(parsed, ?)", (one,)) for one in pieces]
-            has_parts = all_conditions(parts) if parts else SqlStatement("true")
-            escaped = r"contains(parsed, '\u')"
-            needs.append(
-                compose(
-                    f"((found[{at}] IS NULL OR found[{at}][1] = '{{'"
-                    f" OR found[{at}][1] = '[') AND (({{0}}) OR {escaped}))",
-                    has_parts,
-                )
-            )
+    needs = [_may_be_deeper(name, at) for at, name in enumerate(names, 1) if "_" in name]
     need = any_condition(needs)
-    flat = f"CASE WHEN {need.text} THEN {_flattened('parsed')} END"
-    listed = over(f"*, {flat} AS flat", found, values=need.values)
-    pairs = []
+    flat = f"CASE WHEN {need.text} THEN {_flattened('parsed')} END" if needs else "NULL"
+    found = over(f"*, {flat} AS flat", found, values=need.values)
+    members: dict[str, SqlStatement] = {}
     for at, (name, path) in enumerate(zip(names, paths, strict=True), 1):
         own = (
             f"CASE WHEN found[{at}][1] IN ('{{', '[') AND json_type(parsed, ?) <> 'VARCHAR'"
             f" THEN NULL ELSE found[{at}] END"
         )
-        value = SqlStatement(own, (path,))
+        members[name] = SqlStatement(own, (path,))
         if "_" in name:
             other = SqlStatement("list_filter(flat, lambda one: one.k = ?)[1].v", (name,))
-            value = compose("coalesce({0}, {1})", value, other)
-        pairs.append(compose("struct_pack(k := {0}, v := {1})", _text(name), value))
-    return _listed(pairs, listed, without=("found", "flat"))
+            members[name] = compose("coalesce({0}, {1})", members[name], other)
+    pairs = []
+    for name in wanted:
+        given = _text(name)
+        value = compose("CASE WHEN own_labels[{0}] IS NULL THEN {1} END", given, members[name])
+        if name.endswith(_SUFFIX):
+            base = name.removesuffix(_SUFFIX)
+            value = compose(
+                "CASE WHEN own_labels[{0}] IS NOT NULL THEN {1} ELSE {2} END",
+                _text(base),
+                members[base],
+                value,
+            )
+        pairs.append((name, compose("coalesce(nullif({0}, ''), labels[{1}])", value, given)))
+    added = _map_of(pairs)
+    labels = _or_error("parsed IS NULL", _JSON_ERROR, f"map_concat(labels, {added.text})")
+    return over(
+        f"* EXCLUDE (parsed, found, flat) REPLACE ({labels} AS labels)", found, values=added.values
+    )
+
+
+def _may_be_deeper(name: str, at: int) -> SqlStatement:
+    """Return the condition that a label may be another member than the one of its name."""
+    parts = [SqlStatement("contains(parsed, ?)", (one,)) for one in name.split("_") if one]
+    has_parts = all_conditions(parts) if parts else SqlStatement("true")
+    escaped = r"contains(parsed, '\u')"
+    return compose(
+        f"((found[{at}] IS NULL OR found[{at}][1] IN ('{{', '[')) AND (({{0}}) OR {escaped}))",
+        has_parts,
+    )
+
+
+def _or_error(is_wrong: str, error: tuple[str, str], labels: str) -> str:
+    """Return the labels after a parser, or those before with an error."""
+    name, details = error
+    failed = f"map_concat(labels, MAP {{'{ERROR}': '{name}', '{DETAILS}': '{details}'}})"
+    return f"CASE WHEN {is_wrong} THEN {failed} ELSE {labels} END"
 
 
 def _listed(
@@ -639,7 +670,7 @@ def _listed(
     return over(
         f"*{excluded}, list_filter([{text}], lambda one: one.v <> '') AS entries",
         inner,
-        values=[value for one in pairs for value in one.values],  # type: ignore[misc]
+        values=[value for one in pairs for value in one.values],
     )
 
 
@@ -753,7 +784,8 @@ def _capturing(text: str) -> tuple[str, list[str]]:
     A capture ends at the first occurrence of the text after it; if there is none, it is the rest of
     the line, and the captures after it are not set.
     """
-    pattern, names, closed = "^", [], ""
+    pattern, closed = "^", ""
+    names: list[str] = []
     for part in parse_line_pattern(text):
         if isinstance(part, str):
             pattern += _quoted(part) if not names else f"(?:{_quoted(part)}"

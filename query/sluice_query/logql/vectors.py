@@ -28,7 +28,7 @@ from sluice_query.result import LabelledSeries
 
 if TYPE_CHECKING:
     from sluice_query.search import Evaluator
-    from sluice_query.sql import RecordSources
+    from sluice_query.statements import RecordSources
 
 SERIES_MAX: Final = 500
 """Series of a result."""
@@ -94,30 +94,20 @@ class _Evaluation:
 
     def _combined(self, question: BinaryOperation) -> Vectors:
         left, right = question.left, question.right
-        if isinstance(left, Decimal):
-            number = float(left)
-            assert not isinstance(right, Decimal)
-            pairs = {
-                key: {step: (number, value) for step, value in values.items()}
-                for key, values in self.vectors(right).items()
-            }
-        elif isinstance(right, Decimal):
-            number = float(right)
-            pairs = {
-                key: {step: (value, number) for step, value in values.items()}
-                for key, values in self.vectors(left).items()
-            }
-        else:
+        pairs: dict[SeriesKey, dict[int, tuple[float, float]]] = {}
+        if not isinstance(left, Decimal) and not isinstance(right, Decimal):
             ours, theirs = self.vectors(left), self.vectors(right)
-            pairs = {
-                key: {
-                    step: (ours[key][step], theirs[key][step])
-                    for step in values
-                    if step in theirs[key]
-                }
-                for key, values in ours.items()
-                if key in theirs
-            }
+            for key in ours.keys() & theirs.keys():
+                steps = ours[key].keys() & theirs[key].keys()
+                pairs[key] = {step: (ours[key][step], theirs[key][step]) for step in steps}
+        elif not isinstance(right, Decimal):
+            number = float(str(left))
+            for key, values in self.vectors(right).items():
+                pairs[key] = {step: (number, value) for step, value in values.items()}
+        elif not isinstance(left, Decimal):
+            number = float(right)
+            for key, values in self.vectors(left).items():
+                pairs[key] = {step: (value, number) for step, value in values.items()}
         if question.operator in _COMPARED:
             compare = _COMPARED[question.operator]
             kept = 1 if isinstance(left, Decimal) else 0

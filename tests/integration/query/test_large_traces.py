@@ -124,7 +124,7 @@ def test_100_000_spans_are_read_back_pending_and_from_the_table(tmp_path: Path) 
             assert [one["attributes"]["n"] for one in events] == [LARGE + n for n in range(EVENTS)]
             assert trace(url, limit=SPANS - 1)["more"]
         assert peak_kb(pid) < QUERY_KB_MAX
-    its = ("query", "--store", store_url, "--kind", "spans", *SPAN, "--filter", f"trace_id={TRACE}")
+    its = ("query", f'{{trace_id="{TRACE}"}}', "--store", store_url, "--kind", "spans", *SPAN)
     its = (*its, "--time-s-max", "120")
     done = sluice(*its, "--limit", str(SPANS))
     assert (done.returncode, done.stdout.count("\n")) == (0, SPANS)

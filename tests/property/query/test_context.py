@@ -9,7 +9,7 @@ from support.query_views import opened, random_record
 
 from sluice_protocol.units import UnixNs
 from sluice_query.request import END_NS, FIRST_NS, Neighbourhood, Query
-from sluice_query.sql import RecordSources, returned_columns
+from sluice_query.statements import RecordSources, returned_columns
 from sluice_query.views import SequenceWindow, WindowSources, find_neighbours
 
 SEQ = returned_columns("logs").index("seq")

@@ -21,7 +21,7 @@ from sluice_query.logql.lexer import label_of
 from sluice_query.logql.planning import narrowed, plan_metric
 from sluice_query.logql.vectors import compute_metric
 from sluice_query.request import Query
-from sluice_query.sql import records_sql, result_columns
+from sluice_query.statements import records_sql, result_columns
 
 LINES = (
     '{"status":500,"path":"/pay","took":"250ms","http":{"method":"GET","code":7}}',

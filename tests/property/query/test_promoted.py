@@ -34,7 +34,7 @@ from sluice_query.request import (
     TopValues,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import RecordSources, SqlStatement, counts_sql, records_sql
+from sluice_query.statements import RecordSources, SqlStatement, counts_sql, records_sql
 from sluice_query.views import histogram_sql, values_sql
 from sluice_spark.commits import commit_files
 from sluice_spark.compaction.rewrite import write_ordered

@@ -14,7 +14,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_query import engine as engine_module
 from sluice_query.engine import PENDING, QueryEngine, open_engine
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement
+from sluice_query.statements import SqlStatement
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from sluice_query.request import (
     parse_filter,
 )
 from sluice_query.settings import QuerySettings
-from sluice_query.sql import SqlStatement, filter_conditions
+from sluice_query.statements import SqlStatement, filter_conditions
 
 EXISTS: Final = FilterOperator.EXISTS
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from decimal import Decimal
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
 from sluice_protocol.fields import KINDS, Kind
@@ -25,6 +25,9 @@ from sluice_query.request import (
     RecordField,
     RecordFilter,
 )
+
+if TYPE_CHECKING:
+    from sluice_query.logql.expressions import LogQuery
 
 SqlValue = str | int | float | list[str] | list[int]
 Promoted = Mapping[RecordField, Column]
@@ -344,12 +347,12 @@ def ordered_sql(query: Query, columns: str, sources: RecordSources, *, limit: in
     inner = select_sql(query, SqlStatement(every), sources)
     order = _REVERSED if query.newest_first else _ORDER
     values = (*inner.values, limit)
-    if "labels" not in result_columns(query):
+    if query.pipeline is None or "labels" not in result_columns(query):
         text = f"SELECT {columns} FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
         return SqlStatement(text, values)
     # Every label is computed for the records of the result only.
     text = f"SELECT * FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
-    staged = _staged(query, SqlStatement(f"({text})", values), None)
+    staged = _staged(query, query.pipeline, SqlStatement(f"({text})", values), None)
     return SqlStatement(f"SELECT {columns} FROM {staged.text} ORDER BY {order}", staged.values)  # noqa: S608 - constants
 
 
@@ -474,17 +477,18 @@ def select_sql(
             shown = (*shown, *value.values)
         chosen = SqlStatement(f"{source} WHERE {where.text}", where.values)
         if query.pipeline is not None and (query.pipeline.stages or staged):
-            chosen = _staged(query, chosen, labels)
+            chosen = _staged(query, query.pipeline, chosen, labels)
         selects.append(f"SELECT {text} FROM {chosen.text}")  # noqa: S608 - constants
         values += (*shown, *chosen.values)
     return SqlStatement(" UNION ALL ".join(selects), tuple(values))
 
 
-def _staged(query: Query, chosen: SqlStatement, labels: frozenset[str] | None) -> SqlStatement:
-    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - only for LogQL
+def _staged(
+    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: frozenset[str] | None
+) -> SqlStatement:
+    from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
 
-    assert query.pipeline is not None
-    _, _, rest = split_conditions(query.pipeline)
+    _, _, rest = split_conditions(pipeline)
     inner = SqlStatement(f"SELECT * FROM {chosen.text}", chosen.values)  # noqa: S608 - constants
     staged = staged_sql(rest, query.kind, inner, labels)
     return SqlStatement(f"({staged.text})", staged.values)

@@ -18,7 +18,7 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.series import SampleSource, SeriesSources, points_of, series_sql
-from sluice_query.sql import (
+from sluice_query.statements import (
     RecordSources,
     SqlStatement,
     condition,

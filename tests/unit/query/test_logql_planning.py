@@ -1,0 +1,104 @@
+"""What of a LogQL question narrows the files to read, and what is refused."""
+
+import pytest
+
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.logql.expressions import LogQuery
+from sluice_query.logql.grammar import parse_logql
+from sluice_query.logql.planning import narrowed
+from sluice_query.parameters import parse_query
+from sluice_query.request import Query, RecordFilter, parse_filter
+
+FROM_NS = 1_790_000_000 * NS_PER_S
+NOW_NS = UnixNs(FROM_NS + 3600 * NS_PER_S)
+
+
+def query_of(text: str, **given: str) -> Query:
+    known = {"query": (text,), "from": (str(FROM_NS),), "to": (str(NOW_NS),)}
+    return parse_query({**known, **{name: (value,) for name, value in given.items()}}, NOW_NS)
+
+
+def filters_of(*texts: str) -> tuple[RecordFilter, ...]:
+    return tuple(parse_filter(text, "logs") for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "filters"),
+    [
+        ('{service_name="web", level="error"}', ("service=web", "level=error")),
+        ('{service="web"} | detected_level="warn"', ("service=web", "level=warn")),
+        ('{service_name=~"web"}', ()),
+        ('{level=""}', ()),
+        ('{level!="error"}', ()),
+        ('{level="a", level="b"}', ("level=a",)),
+        ('{} | json | level="error"', ()),
+        ('{app="x"}', ()),
+    ],
+)
+def test_equal_fields_become_filters(text: str, filters: tuple[str, ...]) -> None:
+    assert query_of(text).filters == filters_of(*filters)
+
+
+def test_the_label_agent_selects_the_agents() -> None:
+    assert query_of('{agent="host-1"}').agents == ("host-1",)
+
+
+@pytest.mark.parametrize(
+    ("text", "searched"),
+    [
+        ('{} |= "a" |= "longer" != "the longest"', "longer"),
+        ('{} | json |= "after"', "after"),
+        ('{} |= "a" or "b"', None),
+        ('{} |= ""', None),
+        ('{} | line_format "x" |= "after"', None),
+        ('{} |~ "a"', None),
+    ],
+)
+def test_the_longest_text_is_searched_in_the_index(text: str, searched: str | None) -> None:
+    assert query_of(text).text == searched
+
+
+def test_the_range_of_a_metric_query_reaches_back_by_its_window_and_offset() -> None:
+    query = query_of("rate({} [5m] offset 1h) / sum(rate({} [1m]))", step="60s")
+    assert query.from_ns == FROM_NS - 3600 * NS_PER_S - 300 * NS_PER_S + 1
+    assert query.to_ns == NOW_NS + 1
+
+
+def test_parts_of_a_ratio_narrow_the_files_only_if_they_agree() -> None:
+    both = 'sum(rate({level="error"} [1m])) / sum(rate({level="error"} |= "x" [1m]))'
+    assert query_of(both).filters == ()
+    assert query_of(both).text is None
+    same = 'sum(rate({level="error"} [1m])) / sum(bytes_rate({level="error"} [1m]))'
+    assert query_of(same).filters == filters_of("level=error")
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "message"),
+    [
+        ("{", {}, "column="),
+        ('{} |= "x"', {"q": "y"}, "choose one of query and q"),
+        ("{}", {"step": "1m"}, "step applies to a metric query only"),
+        ("rate({}[1m])", {"step": "1ms"}, "at most 11000 steps"),
+        ("rate({}[1m])", {"stats_only": "true"}, "stats_only applies to records only"),
+        ('{} |= "x"', {"kind": "entries"}, "entries are opaque bytes"),
+        ("{} | json", {"kind": "entries"}, "entries are opaque bytes"),
+        ("rate({}[1m])", {"from": "-9223372036854775808"}, "time"),
+        (
+            "rate({}[400w])",
+            {"from": "-9223372036854775808", "to": "0", "step": "999999999s"},
+            "2262",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, given: dict[str, str], message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        query_of(text, **given)
+
+
+def test_kinds_with_fields_are_selected_by_them() -> None:
+    question = parse_logql('{service_name="web", name="GET /"} |= "GET"')
+    assert isinstance(question, LogQuery)
+    query = narrowed(Query(from_ns=UnixNs(0), to_ns=NOW_NS, kind="spans"), question)
+    assert query.text == "GET"
+    assert [one.field.name for one in query.filters] == ["service", "name"]
