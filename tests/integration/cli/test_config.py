@@ -147,7 +147,6 @@ def test_the_page_that_errors_name_exists() -> None:
             "another server is s3://bucket/prefix?endpoint=http://minio:9000, url=",
         ),
         (("status", "--store", "gs://bucket"), "use file:///path or s3://bucket/prefix, url="),
-        (("query", "hello"), "missing selector, column=`1`, word=`hello`: write `-q hello`"),
         (("query", "{}", "x"), "quote LogQL as one word, as in `sluice query '{level="),
         (("query", "-q"), "missing value: write it after the option, option=`-q`"),
         (("query", "--from", "-1h"), "as in `--from=-1h`, option=`--from`"),
