@@ -54,7 +54,8 @@ _NUMBER: Final = (
 _INCREASE: Final = (
     # A counter that is less than before has started again at zero.
     "increase(samples) AS CASE WHEN len(samples) < 2 THEN NULL ELSE list_sum(list_transform("
-    "list_zip(samples[1:-2]::DOUBLE[], samples[2:]::DOUBLE[]), lambda pair: CASE WHEN pair[2] >= pair[1]"
+    "list_zip(samples[1:-2]::DOUBLE[], samples[2:]::DOUBLE[]),"
+    " lambda pair: CASE WHEN pair[2] >= pair[1]"
     " THEN pair[2] - pair[1] ELSE pair[2] END)) END"
 )
 _RATE: Final = "rate(samples, seconds) AS increase(samples) / seconds"
