@@ -173,7 +173,11 @@ class QueryEngine:
     def open_sql(self, text: str, rows: int) -> Any:  # noqa: ANN401 - pyarrow is untyped
         """Run the text of a user, and return an Arrow reader of its rows, `rows` at a time."""
         with self._sql_errors_translated(text):
-            return self._connection.sql(text).to_arrow_reader(rows)
+            try:
+                return self._connection.sql(text).to_arrow_reader(rows)
+            except (duckdb.BinderException, duckdb.CatalogException):
+                self._connection.execute(text)  # fails alike, and states the place
+                raise
 
     def next_sql_rows(self, reader: Any, text: str) -> Any | None:  # noqa: ANN401 - pyarrow is untyped
         """Return the next record batch of a reader, or None after the last."""

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
+import msgspec
+
 from sluice_protocol.errors import BadUsage
 
 TABLES: Final = {
@@ -149,16 +151,16 @@ def describe_sql_error(message: str, text: str) -> str:
 
     The engine states the place as an offset in JSON, or as a caret under a line of the text.
     """
-    start = message.find("{")
+    start = max(message.find("{"), 0)
     place = ""
     try:
-        found = json.loads(message[start:])
+        found = msgspec.json.decode(message[start:], type=dict[str, Any])
         reason = str(found.get("exception_message"))
         if str(found.get("position", "")).isdigit():
             before = text.encode()[: int(found["position"])].decode(errors="replace")
             column = len(before) - before.rfind("\n")
             place = f", line=`{before.count(chr(10)) + 1}`, column=`{column}`"
-    except ValueError:
+    except msgspec.MsgspecError:
         reason, _, rest = message.partition("\n\nLINE ")
         reason = reason.split("Error: ", 1)[-1]
         caret = _PLACE.search(f"LINE {rest}")

@@ -6,8 +6,8 @@ pushes conditions on plain columns, such as `ts` and `service`, into the Parquet
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -29,7 +29,7 @@ from sluice_query.coverage import decide_completeness, read_coverage
 from sluice_query.engine import QueryEngine, QueryTooLarge, open_engine
 from sluice_query.parameters import parse_instant
 from sluice_query.pending import read_pending
-from sluice_query.request import NUMBER_PATTERN, Query, RecordField, check_query
+from sluice_query.request import NUMBER_PATTERN, Query, RecordField, check_encodable, check_query
 from sluice_query.result import QuerySummary
 from sluice_query.search import Searcher, SearchRead, SourceReader, with_completeness
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
@@ -47,25 +47,39 @@ _PENDING: Final = "pending_"
 _LAKE: Final = "lake_"
 _VALUE: Final = "CASE WHEN isnan(nextafter(value, 0)) THEN 'NaN'::DOUBLE ELSE value END"
 """The statistics of a Parquet file omit NaN, and DuckDB would decide `isnan(value)` by them."""
-_MACROS: Final = (
+_NUMBER: Final = (
     f"number(text) AS CASE WHEN regexp_full_match(text::VARCHAR, '{NUMBER_PATTERN}')"
-    " THEN TRY_CAST(text AS DOUBLE) END",
+    " THEN TRY_CAST(text AS DOUBLE) END"
+)
+_INCREASE: Final = (
     # A counter that is less than before has started again at zero.
     "increase(samples) AS CASE WHEN len(samples) < 2 THEN NULL ELSE list_sum(list_transform("
-    "list_zip(samples[1:-2], samples[2:]), lambda pair: CASE WHEN pair[2] >= pair[1]"
-    " THEN pair[2] - pair[1] ELSE pair[2] END)) END",
-    "rate(samples, seconds) AS increase(samples) / seconds",
-    *(
-        # The memory limit of the engine does not count the text of one value.
+    "list_zip(samples[1:-2]::DOUBLE[], samples[2:]::DOUBLE[]),"
+    " lambda pair: CASE WHEN pair[2] >= pair[1]"
+    " THEN pair[2] - pair[1] ELSE pair[2] END)) END"
+)
+_RATE: Final = "rate(samples, seconds) AS increase(samples) / seconds"
+
+
+def _bounded(name: str, more: str, length: str) -> str:
+    """Return a macro that hides a function whose result may be long.
+
+    The memory limit of the engine does not count the text of one value.
+    """
+    return (
         f"{name}(text, size{more}) AS system.main.{name}(text, CASE WHEN {length} >"
         f" {_TEXT_CHARS_MAX} THEN error('the result of {name} would have more than"
         f" {_TEXT_CHARS_MAX} characters') ELSE size END{more})"
-        for name, more, length in (
-            ("repeat", "", "length(text) * size::HUGEINT"),
-            ("lpad", ", filling", "size"),
-            ("rpad", ", filling", "size"),
-        )
-    ),
+    )
+
+
+_MACROS: Final = (
+    _NUMBER,
+    _INCREASE,
+    _RATE,
+    _bounded("repeat", "", "length(text) * size::HUGEINT"),
+    _bounded("lpad", ", filling", "size"),
+    _bounded("rpad", ", filling", "size"),
 )
 
 
@@ -145,6 +159,7 @@ async def answer_sql(
 
 def check_sql(engine: QueryEngine, text: str) -> CheckedSelect:
     """Check that a text is one statement that only reads the tables."""
+    check_encodable(text)
     select = check_kinds(engine.parse(text), text)
     kinds = engine.parse(select)
     if kinds != ["SELECT"]:
@@ -391,17 +406,18 @@ def _run_in_thread(run: Callable[[], Coroutine[None, None, pa.Table]]) -> pa.Tab
 
     An interrupt of the caller, such as Ctrl-C in a notebook, stops the statement.
     """
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(run())
-    thread = threading.Thread(target=loop.run_until_complete, args=(asyncio.wait([task]),))
-    thread.start()
-    try:
-        thread.join()
-    except BaseException:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    finally:
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
-    return task.result()
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[pa.Table]]] = Future()
+
+    async def work() -> pa.Table:
+        task = asyncio.ensure_future(run())
+        started.set_result((asyncio.get_running_loop(), task))
+        return await task
+
+    with ThreadPoolExecutor(1, "sluice-sql") as thread:
+        found = thread.submit(asyncio.run, work())
+        try:
+            return found.result()
+        except KeyboardInterrupt:
+            loop, task = started.result()
+            loop.call_soon_threadsafe(task.cancel)
+            raise
