@@ -162,8 +162,11 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
 
     The records and their order are those of the same query with `newest_first`.
     """
-    if query.series is not None or query.stats_only or query.view is not None:
-        raise BadUsage("only records can be streamed: omit metric and stats_only")
+    is_computed = query.series is not None or query.metric is not None or query.view is not None
+    if is_computed or query.stats_only:
+        raise BadUsage(
+            "only records can be streamed: omit metric and stats_only, and write a log query"
+        )
     query = replace(query, newest_first=True)
     async with searcher.reading(query) as reader:
         read = await reader.select()

@@ -3,7 +3,15 @@
 from pathlib import Path
 
 import pytest
-from support.query_lake import DAY0_NS, bodies, deployment, log_batch, run_query
+from support.query_lake import (
+    DAY0_NS,
+    QueryClient,
+    bodies,
+    deployment,
+    log_batch,
+    run_query,
+    talk,
+)
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
@@ -142,3 +150,24 @@ def test_series(
 def test_an_error_of_a_line_is_an_error_of_a_metric_query(place: Deployment) -> None:
     with pytest.raises(BadUsage, match="JSONParserErr"):
         found(place, "sum by (status) (count_over_time({} | json [10s]))")
+
+
+def test_questions_over_http(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        around = {"from": DAY0_NS, "to": DAY0_NS + 4 * NS_PER_S}
+        shown = {"query": '{} |= "250ms" | json | keep path'}
+        for path in ("/v1/query", "/v1/query/stream"):
+            lines = await client.lines(path, **shown, **around)
+            assert lines[0]["labels"] == {"path": "/pay"}
+        series, last = await client.lines(
+            "/v1/query", query="sum(count_over_time({}[2s]))", step="2s", **around
+        )
+        assert series["labels"] == {}
+        assert [one["value"] for one in series["points"]] == [1.0, 2.0, 2.0]
+        assert last["summary"]["results"] == 1
+        status, problem = await client.get("/v1/query", query="{level=error}", **around)
+        assert (status, "column=" in str(problem)) == (400, True)
+        status, _ = await client.get("/v1/query/stream", query="rate({}[1s])", **around)
+        assert status == 400
+
+    talk(place, story)
