@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -138,7 +139,7 @@ async def answer_sql(
                 searcher=searcher, engine=engine, query=query, started_ns=started_ns
             )
             read = await reader.read()
-            await reader.bounded(lambda read=read: _define_records(engine, read))
+            await reader.bounded(partial(_define_records, engine, read))
             summaries.append(reader.summarize(QuerySummary(), read))
         for name in TABLES:  # so that SHOW TABLES lists them
             if name not in checked.tables:
@@ -254,7 +255,8 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
     store, settings = searcher.store, searcher.settings
     everything = Query(from_ns=UnixNs(0), to_ns=ALL_TO_NS)
     waiting: dict[object, AcceptedManifest] = {}
-    coverages, problems = [], []
+    coverages = []
+    problems: list[str] = []
     for kind in KINDS:
         wanted = replace(everything, kind=kind)
         with_spool = searcher.spool is not None
