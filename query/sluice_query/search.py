@@ -132,9 +132,9 @@ class Searcher:
             for pattern in query.patterns:
                 engine.check_pattern(pattern)
             if query.pipeline is not None or query.metric is not None:
-                from sluice_query.logql.planning import check_patterns  # noqa: PLC0415 - only for LogQL
+                from sluice_query.logql.planning import check_pipelines  # noqa: PLC0415 - only for LogQL
 
-                check_patterns(engine, query)
+                check_pipelines(engine, query)
             yield SourceReader(searcher=self, engine=engine, query=query, started_ns=started_ns)
 
     def evaluator(self, reader: "SourceReader", read: "SearchRead") -> "Evaluator":

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 
 TABLES: Final = {
     "logs": "log records, one a row",
@@ -160,7 +160,7 @@ def describe_sql_error(message: str, text: str) -> str:
             before = text.encode()[: int(found["position"])].decode(errors="replace")
             column = len(before) - before.rfind("\n")
             place = f", line=`{before.count(chr(10)) + 1}`, column=`{column}`"
-    except msgspec.MsgspecError:
+    except UNREADABLE_JSON:
         reason, _, rest = message.partition("\n\nLINE ")
         reason = reason.split("Error: ", 1)[-1]
         caret = _PLACE.search(f"LINE {rest}")

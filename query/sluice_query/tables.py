@@ -366,7 +366,7 @@ def sql(
 ) -> pa.Table:
     """Return the rows of one SELECT over the tables of a store, with the summary as metadata.
 
-    It works in a notebook: the statement runs in a thread with an event loop of its own. The key
+    It works in a notebook: the statement runs in another thread. The key
     `sluice.summary` of the schema's metadata has the summary as JSON.
 
     Args:
@@ -404,7 +404,7 @@ def sql(
 
 
 def _run_in_thread(run: Callable[[], Coroutine[None, None, pa.Table]]) -> pa.Table:
-    """Run a coroutine in a thread of its own: the caller may be inside a running event loop.
+    """Run a coroutine in a new thread: the caller may be inside a running event loop.
 
     An interrupt of the caller, such as Ctrl-C in a notebook, stops the statement.
     """

@@ -25,7 +25,7 @@ FIELD_LABELS: Final = {
 }
 """Labels that have another name than their field; every other field is a label under its name."""
 _NOT_LABELS: Final = frozenset({"body", "events", "links"})
-"""Fields that are what a record says rather than where it is from."""
+"""Fields with what a record contains rather than where it is from."""
 SHOWN_LABELS: Final = (
     *("service_name", "level", "host", "instance", "name", "span_kind", "status"),
     *("trace_id", "span_id", "file", "request"),

@@ -176,7 +176,7 @@ def _is_only_field(column: str) -> bool:
 _DERIVED_FIRST: Final = frozenset({"service", "level", "name", "boot_id"})
 
 
-def check_patterns(engine: "QueryEngine", query: Query) -> None:
+def check_pipelines(engine: "QueryEngine", query: Query) -> None:
     """Check that RE2 accepts the patterns of a question."""
     pipelines: Sequence[LogQuery] = [query.pipeline] if query.pipeline is not None else []
     if query.metric is not None:

@@ -114,7 +114,7 @@ def range_vectors(
             f" them by fewer labels, add filters, or choose a longer step, series=`{len(keys)}`"
         )
     found: Vectors = {key: {} for key in keys.values()}
-    for number, step, value in engine.rows(values_sql(one, evaluation)):
+    for number, step, value in engine.rows(step_values_sql(one, evaluation)):
         found[keys[number]][step] = value
     return found
 
@@ -173,7 +173,7 @@ def buckets_sql(
     )
 
 
-def values_sql(one: RangeAggregation, evaluation: Evaluation) -> SqlStatement:
+def step_values_sql(one: RangeAggregation, evaluation: Evaluation) -> SqlStatement:
     """Return the statement for the values: number of a series, of a step, and the value."""
     figures = _FIGURES.get(one.operator)
     combined, values = "quantile_cont(a, ?) OVER w", [float(one.parameter or 0)]
