@@ -6,6 +6,10 @@ A label is the first of these that has a value:
 2. the attribute with its name, or else the first whose key becomes the name by `label_of`;
 3. the same among the attributes of the resource.
 
+The fields of `ONLY_FIELDS` are read from every attribute that states them when a record is stored,
+so such a label is its field alone: `=`, which reads only files that may have the field, then finds
+the same records as `=~`.
+
 A label without a value is the empty text, so `!=` is true for it.
 """
 
@@ -24,6 +28,8 @@ FIELD_LABELS: Final = {
     "__name__": "name",
 }
 """Labels that have another name than their field; every other field is a label under its name."""
+ONLY_FIELDS: Final = frozenset({"service", "level", "name", "boot_id"})
+"""Fields whose label is no attribute, also in a record without the field."""
 _NOT_LABELS: Final = frozenset({"body", "events", "links"})
 """Fields with what a record contains rather than where it is from."""
 SHOWN_LABELS: Final = (
@@ -53,6 +59,8 @@ def label_sql(name: str, kind: Kind) -> SqlStatement:
     parts = []
     if (field := field_of(name, kind)) is not None:
         parts.append(compose("nullif(CAST({0} AS VARCHAR), '')", field_sql(field)))
+        if field.column in ONLY_FIELDS:
+            return parts[0]
     for place in MAPS:
         parts.append(SqlStatement(f"nullif({place}[?], '')", (name,)))
         if "_" in name:

@@ -23,7 +23,7 @@ from sluice_query.logql.expressions import (
     VectorAggregation,
 )
 from sluice_query.logql.grammar import parse_logql
-from sluice_query.logql.names import field_of
+from sluice_query.logql.names import ONLY_FIELDS, field_of
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
     END_NS,
@@ -151,7 +151,7 @@ def narrowed(query: Query, question: LogQuery) -> Query:
         known.add(field)
         if field.column == "agent_id":
             agents = agents or (one.value,)
-        elif _is_only_field(field.column):
+        elif field.column in ONLY_FIELDS:
             filters.append(RecordFilter(field, FilterOperator.EQUAL, one.value))
     texts = [
         one.values[0]
@@ -166,14 +166,6 @@ def narrowed(query: Query, question: LogQuery) -> Query:
         agents=agents,
         pipeline=question,
     )
-
-
-def _is_only_field(column: str) -> bool:
-    """Return whether a record without the field has no attribute that could be the label."""
-    return column in _DERIVED_FIRST
-
-
-_DERIVED_FIRST: Final = frozenset({"service", "level", "name", "boot_id"})
 
 
 def check_pipelines(engine: "QueryEngine", query: Query) -> None:

@@ -103,6 +103,16 @@ def test_a_record_is_shown_with_its_labels_and_its_line(place: Deployment) -> No
     }
 
 
+def test_a_label_of_a_field_is_found_by_its_text_and_by_a_pattern_alike(tmp_path: Path) -> None:
+    place = deployment(tmp_path)
+    place.deliver([log_batch(LINES[:1], attributes={"detected-level": "odd"})])
+    by_text, by_pattern = (
+        bodies(found(place, f'{{detected_level{one}"odd"}}')) for one in ("=", "=~")
+    )
+    assert by_text == by_pattern == []
+    assert bodies(found(place, '{detected_level!="odd"}')) == [LINES[0]]
+
+
 def test_a_question_that_is_no_logql_is_refused(place: Deployment) -> None:
     with pytest.raises(BadUsage, match="column="):
         ask("{level=error}")
