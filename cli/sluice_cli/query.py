@@ -295,6 +295,17 @@ async def _compute(
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
         return
+    _print_series(logql, lines, options, span, is_over_time=is_over_time)
+
+
+def _print_series(
+    logql: str,
+    lines: Sequence[bytes],
+    options: QueryOptions,
+    span: RangeOptions,
+    *,
+    is_over_time: bool,
+) -> None:
     from sluice_query.plot import (  # noqa: PLC0415 - not for programs
         draw_labelled,
         table_of_series,
