@@ -75,7 +75,8 @@ class QueryOptions:
         output: Form of the records; JSON has all fields, and the summary as its last line.
         columns: Fields to print, separated by commas, such as `time,service,attributes.path`.
         plot: Print the number of records over time as bars.
-        step: Width of a bar, such as `1m`.
+        step: Width of a bar, such as `1m`; a metric query is computed over time with it, once at
+            the end of the range without it and `--plot`.
         color: Color the levels; `auto` on a terminal, unless NO_COLOR is set.
         time_s_max: Longest time for the query, seconds.
         tail_bytes_max: Most bytes of pending batches to read, the newest first.
@@ -277,27 +278,51 @@ def _is_metric(logql: str) -> bool:
 async def _compute(
     ask: Ask, logql: str, wanted: Given, options: QueryOptions, span: RangeOptions
 ) -> None:
-    """Print the series of a metric query: a plot on a terminal, else a line for each point."""
+    """Print a metric query: a table of its values at the end of the range, or its series."""
     if options.output in {"csv", "parquet"} or options.columns:
         raise BadUsage("a metric query has series: print them as lines or JSON")
     if options.before or options.after or options.context:
         raise BadUsage("a metric query has no lines: omit those around hits")
-    step = {} if options.step is None else {"step": [options.step]}
-    lines = await ask("query", {**wanted, **step})
+    is_over_time = options.step is not None or options.plot
+    if options.step is not None:
+        wanted = {**wanted, "step": [options.step]}
+    elif not is_over_time:
+        at = wanted.get("to", [str(SystemClock().now_ns())])
+        wanted = {**wanted, "from": at, "to": at}
+    lines = await ask("query", wanted)
     if options.output == "json":
         for line in lines:
             sys.stdout.buffer.write(line)
         sys.stdout.flush()
         return
-    from sluice_query.plot import draw_labelled  # noqa: PLC0415 - not for programs
+    _print_series(logql, lines, options, span, is_over_time=is_over_time)
+
+
+def _print_series(
+    logql: str,
+    lines: Sequence[bytes],
+    options: QueryOptions,
+    span: RangeOptions,
+    *,
+    is_over_time: bool,
+) -> None:
+    from sluice_query.plot import (  # noqa: PLC0415 - not for programs
+        draw_labelled,
+        table_of_series,
+    )
     from sluice_query.result import QuerySummary  # noqa: PLC0415 - the same
 
     series, last = decode_lines(lines)
-    width = shutil.get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
-    summary = msgspec.convert(last["summary"], QuerySummary)
-    sys.stdout.write(draw_labelled(logql, series, width, summary, span.shown_zone))
+    if is_over_time:
+        width = shutil.get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
+        summary = msgspec.convert(last["summary"], QuerySummary)
+        sys.stdout.write(draw_labelled(logql, series, width, summary, span.shown_zone))
+    else:
+        sys.stdout.write(table_of_series(series))
     sys.stdout.flush()
     print_summary(last["summary"], f"{len(series)} series")
+    if not is_over_time and span.since != _RANGE.since:
+        sys.stderr.write("computed at the end of the range; --step computes it over --since\n")
 
 
 def _print(lines: Sequence[bytes], options: QueryOptions, span: RangeOptions) -> None:

@@ -14,6 +14,7 @@ from sluice_query.views import HistogramBucket, HistogramResult, TopValuesResult
 
 _HEIGHT: Final = 20
 _LINES_MAX: Final = 20
+_EXACT_END: Final = 2**53
 
 
 def draw_series(
@@ -33,7 +34,9 @@ def draw_series(
     name = _namer(points) if series.each else _group
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
-        return "".join(f"{format_rfc3339(one.step_ns)} {name(one)} {one.value}\n" for one in points)
+        return "".join(
+            f"{format_rfc3339(one.step_ns)} {name(one)} {_number(one.value)}\n" for one in points
+        )
     import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
 
     figure = plotext.figure
@@ -79,6 +82,30 @@ def draw_labelled(
     points.sort(key=lambda one: one.step_ns)
     labelled = Series(step_ns=1, each=True)
     return draw_series(labelled, points, width, summary, zone, title)
+
+
+def table_of_series(series: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last values of a metric query, the greatest first, with their labels."""
+    points = [
+        SeriesPoint(step_ns=0, by=dict(one["labels"]), value=float(one["points"][-1]["value"]))
+        for one in series
+    ]
+    name = _namer(points) if len(points) > 1 else lambda one: _name(one.by, list(one.by))
+    # NaN is not ordered, so it comes last.
+    points.sort(key=lambda one: -math.inf if math.isnan(one.value) else one.value, reverse=True)
+    numbers = [_number(one.value) for one in points]
+    size = max(map(len, numbers), default=0)
+    rows = zip(numbers, points, strict=True)
+    return "".join(f"{number:>{size}}  {name(one)}\n" for number, one in rows)
+
+
+def _number(value: float | None) -> str:
+    """Return a number for people: whole numbers are exact, others have six digits."""
+    if value is None or not math.isfinite(value):
+        return str(value)
+    if value.is_integer() and abs(value) < _EXACT_END:
+        return str(int(value))
+    return f"{value:.6g}"
 
 
 def _namer(points: Sequence[SeriesPoint]) -> Callable[[SeriesPoint], str]:

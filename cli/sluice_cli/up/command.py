@@ -76,6 +76,8 @@ def first_steps(
             f" --syslog udp://{SYSLOG} --syslog tcp://{SYSLOG}"
         ),
     }
+    if "query" in addresses:
+        steps["search over HTTP"] = f"curl 'http://{addresses['query']}/v1/query?q=hello'"
     for service in services:
         if service.page:
             steps[service.page] = f"http://{addresses[next(iter(service.ports))]}/"

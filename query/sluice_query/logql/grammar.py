@@ -508,9 +508,10 @@ class _Parser:
                 self._comma_of_selector()
             name = self._label()
             if self._is(">", ">=", "<", "<="):
-                advice = (
-                    f"write it after the selector, `{{…}} | {shortened(name)} {self._token.text} 5`"
-                )
+                word = word_at(self._text, self._following())
+                number = word if word.lstrip("-")[:1].isdigit() else "5"
+                comparison = f"{shortened(name)} {self._token.text} {shortened(number)}"
+                advice = f"write it after the selector, `{{…}} | {comparison}`"
                 raise self._wrong("comparison in a selector", advice)
             matchers.append(self._matcher(name))
         self._advance()

@@ -173,10 +173,14 @@ def test_records_over_time_are_those_of_the_service(service: str, place: Deploym
 def test_a_metric_query_has_series(place: Deployment) -> None:
     done = _query(place, *SPAN, 'sum by (k) (count_over_time({} |= "ir" [1h]))', "--step", "1h")
     found = sorted(line.split()[1:] for line in done.stdout.splitlines())
-    assert found == [["-", "1.0"], ["k=v", "1.0"]]
+    assert found == [["-", "1"], ["k=v", "1"]]
     assert done.stderr.startswith("2 series; read 1 segments")
     drawn = _query(place, *SPAN, "rate({}[1h])", "--step", "1h", "--plot").stdout
     assert "rate({}[1h])" in drawn
+    # SPAN ends after its records: without a step the query is computed once, at that time.
+    once = _query(place, *SPAN, 'sum by (k) (count_over_time({} |= "ir" [400d]))')
+    assert sorted(line.split() for line in once.stdout.splitlines()) == [["1", "-"], ["1", "k=v"]]
+    assert "--step computes it over --since" in once.stderr
 
 
 def test_a_running_service_is_asked_instead_of_the_store(

@@ -72,7 +72,7 @@ def test_of_many_groups_the_first_are_drawn() -> None:
     assert "19" in drawn
     assert "\x1b[2J" not in drawn
     (line, *_) = draw_series(BY_AGENT, points[:1], None, SUMMARY).splitlines()
-    assert line == "2026-09-21T14:13:20.000000000Z 00\ufffd\ufffd[2J 1.0"
+    assert line == "2026-09-21T14:13:20.000000000Z 00\ufffd\ufffd[2J 1"
 
 
 TS = "2026-09-21T14:13:20.000000000Z"
