@@ -36,7 +36,7 @@ test: setup  ## run the test suite; needs no network after setup. Tests of struc
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m pytest $(PARALLEL) --ignore=tests/architecture --ignore=tests/deploy -m "not s3 and not long and not clients and not browser and not console and not package"
 
-test-long: setup  ## run the long tests, with more examples of each property: races, soak, fuzzing; some need the real S3 server
+test-long: setup  ## run the long tests, with more examples of most properties: races, soak, fuzzing; some need the real S3 server
 	@deploy/versitygw.sh
 	$(BIN)/python -m pytest $(LONG_PARALLEL) --hypothesis-profile=long -m "long or hypothesis"
 

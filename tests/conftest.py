@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from support.store_versitygw import Server
 
 # A slow machine fails no test: speed is measured in benchmarks.
-# `make test-long` runs five times as many examples of each property as every other run.
+# `make test-long` runs five times as many examples of each property that sets no `max_examples`.
 settings.register_profile("sluice", deadline=None, max_examples=40)
 settings.register_profile("long", deadline=None, max_examples=times(200))
 settings.load_profile("sluice")

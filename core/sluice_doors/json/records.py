@@ -271,17 +271,18 @@ class _Shape:
     __slots__ = ("_timed", "body", "is_unsure", "names", "others", "settled_ns", "values", "when")
 
     def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
-        times = [key for key in fields.time if key in keys and fields.may_be_time(key, keys)]
         bodies = [key for key in fields.message if key in keys]
-        self.when = times[0] if times else _NO_KEY
         self.body = bodies[0] if bodies else _NO_KEY
+        rest = set(keys) - {self.body}  # the body is no time, and no companion of one
+        times = [key for key in fields.time if key in rest and fields.may_be_time(key, rest)]
+        self.when = times[0] if times else _NO_KEY
         named = len(fields.time) == 1 or self.when in _NAMED_TIMES
         self.is_unsure = len(times) > 1 or (bool(times) and not named)
         is_whole = self.when != _SECONDS  # the rest of its second may be elsewhere
         self.settled_ns = 0 if named and is_whole else _TIME_MIN_NS if is_whole else TS_END
         self.others = times[1:]
         self._timed: _Shape | None = None
-        self.set_names(set(keys) - {self.when, self.body})
+        self.set_names(rest - {self.when})
 
     def set_names(self, names: Iterable[str]) -> None:
         """Choose the attributes."""
@@ -298,7 +299,7 @@ class _Shape:
     def is_odd(self, found: _Object) -> bool:
         """Return whether the body of an object is elsewhere, or is not a text."""
         body = found.get(self.body, "-")
-        return type(body) is not str or not body or self.body == self.when != _NO_KEY
+        return type(body) is not str or not body
 
 
 def _getter(names: Sequence[str]) -> Callable[[_Object], tuple[object, ...]]:

@@ -33,6 +33,9 @@ VALUES = st.recursive(LEAVES, lambda one: st.dictionaries(KEYS, one, max_size=3)
 REGULAR = st.fixed_dictionaries({"time": TIMES, "message": st.text(max_size=5), "a": LEAVES})
 OBJECTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | REGULAR, min_size=1, max_size=6)
 USUAL = RecordFields(received_ns=NOW)
+BODY_AT_TIME = RecordFields(message=("time",), received_ns=NOW)
+TIME_AT_BODY = RecordFields(time=("log",), received_ns=NOW)
+BODY_AT_FLAGS = RecordFields(message=("response_flags",), received_ns=NOW)
 FIELDS = st.sampled_from(
     [
         USUAL,
@@ -56,6 +59,10 @@ def by_records(objects: list[dict[str, Any]], fields: RecordFields) -> DecodedRe
 @example(objects=[{"a": {"b": 1}, "a.b": 2}], named=USUAL)
 @example(objects=[{"ts": 5, "t": "2025-11-22T00:00:00+01:00", "log": "", "msg": "x"}], named=USUAL)
 @example(objects=[{"time": None, "message": {"a": 1}, "event": {"b": 2}, "body": ""}], named=USUAL)
+@example(objects=[{"time": "2025-11-22T00:00:00Z"}], named=BODY_AT_TIME)
+@example(objects=[{"time": "2025-11-22T00:00:00Z", "ts": 1_763_000_000}], named=BODY_AT_TIME)
+@example(objects=[{"log": "1763000000", "a": 1}], named=TIME_AT_BODY)
+@example(objects=[{"start_time": 1_763_000_000, "response_flags": "UF"}], named=BODY_AT_FLAGS)
 def test_columns_are_those_of_records(objects: list[dict[str, Any]], named: RecordFields) -> None:
     body = "\n".join(map(json.dumps, objects)).encode()
     (found,) = decode_json(body, named)

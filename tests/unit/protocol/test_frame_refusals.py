@@ -279,6 +279,14 @@ def test_wrong_entries_of_the_directory_are_rejected(place: int, value: object, 
     assert _refused(assembled(encoded(envelope(), items), body)).field == field
 
 
+@pytest.mark.parametrize("checksum", [b"", b"\0\0\0", b"\0" * 5])
+def test_a_checksum_of_another_length_is_refused_before_its_column_is_read(checksum: bytes) -> None:
+    items, body = directory(logs())
+    items[5] = checksum
+    error = _refused(assembled(encoded(envelope(), items), body))
+    assert (error.field, error.reason) == ("ts", "must have a checksum of four bytes")
+
+
 def test_the_directory_lists_each_column_once_in_order() -> None:
     items, body = directory(logs())
     one, two = items[:7], items[7:14]
