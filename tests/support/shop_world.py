@@ -47,9 +47,13 @@ class Request:
 
 
 def make_events(count: int, *, start_ns: int, end_ns: int, seed: int) -> list[Event]:
-    """Return events in order of time, evenly spread over a range."""
+    """Return events in order of time, evenly spread over a range.
+
+    A payment has the trace of the latest event of `web`. The last tenth has a message that is new.
+    """
     rng = random.Random(seed)
-    events = []
+    events: list[Event] = []
+    latest_trace = ""
     for place in range(count):
         at_ns = start_ns + (end_ns - start_ns) * place // count
         service = rng.choice((*FORMS, "web"))
@@ -57,6 +61,10 @@ def make_events(count: int, *, start_ns: int, end_ns: int, seed: int) -> list[Ev
         status = rng.choices((200, 302, 404, 500, 503), (80, 8, 7, 3, 2))[0]
         level = "error" if status >= 500 else "warn" if status == 404 else rng.choice(LEVELS[:2])
         words = {200: "done", 302: "redirected", 404: "not found", 500: "failed: connection reset"}
+        lost = "timed out" if place < count * 9 // 10 else "found no free connection"
+        trace = f"{rng.getrandbits(128) | 1:032x}"
+        if service == "web":
+            latest_trace = trace
         events.append(
             Event(
                 at_ns=at_ns // 1_000_000 * 1_000_000,
@@ -67,8 +75,8 @@ def make_events(count: int, *, start_ns: int, end_ns: int, seed: int) -> list[Ev
                 status=status,
                 latency_ms=int(rng.lognormvariate(3, 1)) + (900 if status == 503 else 1),
                 request=f"{rng.getrandbits(64):016x}",
-                trace=f"{rng.getrandbits(128) | 1:032x}",
-                message=f"GET {path} {words.get(status, 'timed out')}",
+                trace=latest_trace if service == "payments" and latest_trace else trace,
+                message=f"GET {path} {words.get(status, lost)}",
             )
         )
     return events
@@ -217,3 +225,52 @@ def requests_of(events: Iterable[Event], size: int = 5_000) -> Iterator[Request]
     for service, found in waiting.items():
         if found:
             yield FORMS[service](found)
+
+
+def _resource(service: str) -> dict[str, object]:
+    return {"attributes": [{"key": "service.name", "value": {"stringValue": service}}]}
+
+
+def counter_request(name: str, samples: Mapping[str, Sequence[tuple[int, int]]]) -> Request:
+    """Return a request with a cumulative counter of `web`: (time, value) by path."""
+    points = [
+        {
+            "timeUnixNano": str(at_ns),
+            "asInt": str(value),
+            "attributes": [{"key": "path", "value": {"stringValue": path}}],
+        }
+        for path, found in samples.items()
+        for at_ns, value in found
+    ]
+    total = {"aggregationTemporality": 2, "isMonotonic": True, "dataPoints": points}
+    scopes = [{"metrics": [{"name": name, "unit": "1", "sum": total}]}]
+    body = {"resourceMetrics": [{"resource": _resource("web"), "scopeMetrics": scopes}]}
+    return Request(
+        path="/v1/metrics", content_type="application/json", body=json.dumps(body).encode()
+    )
+
+
+def spans_request(events: Sequence[Event]) -> Request:
+    """Return a request with one span for each event, as long as the event's latency."""
+    resources = [
+        {
+            "resource": _resource(one.service),
+            "scopeSpans": [
+                {
+                    "spans": [
+                        {
+                            "traceId": one.trace,
+                            "spanId": one.request,
+                            "name": one.path,
+                            "kind": 2,
+                            "startTimeUnixNano": str(one.at_ns),
+                            "endTimeUnixNano": str(one.at_ns + one.latency_ms * 1_000_000),
+                        }
+                    ]
+                }
+            ],
+        }
+        for one in events
+    ]
+    body = json.dumps({"resourceSpans": resources}).encode()
+    return Request(path="/v1/traces", content_type="application/json", body=body)
