@@ -143,7 +143,9 @@ def test_the_commands_of_the_quick_start_run_in_order(deployment: LocalDeploymen
 def repeated(deployment: LocalDeployment, commands: str, text: str) -> str:
     """Run a block, and repeat its query until it shows a text, as the page describes."""
     shown = deployment.shell(commands)
-    (query,) = (one for one in commands.splitlines() if one.startswith("sluice query"))
+    (query,) = (
+        one for one in commands.splitlines() if one.startswith(("sluice query", "sluice metrics"))
+    )
     end_s = time.monotonic() + SEARCHABLE_S
     while text not in shown:
         assert time.monotonic() < end_s, shown

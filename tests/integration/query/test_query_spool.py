@@ -432,7 +432,7 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
     """A missing directory is refused and not created."""
     here.accept([log_batch(["hello"])])
     for url, code, message in (
-        (here.spool.url, 0, "2026-09-21T14:13:20.000000000Z host-1 hello"),
+        (here.spool.url, 0, "14:13:20.000 - web hello"),
         (
             f"file://{tmp_path}/gone",
             2,
