@@ -255,6 +255,10 @@ async def select_lines(
     with open_engine(searcher.settings) as engine:
         for pattern in query.patterns:
             engine.check_pattern(pattern)
+        if query.pipeline is not None:
+            from sluice_query.logql.planning import check_pipelines  # noqa: PLC0415 - only for LogQL
+
+            check_pipelines(engine, query)
         # Lines with a time and lines without one cannot be columns of one frame.
         groups = [[line for line in lines if ("ts" in line) is timed] for timed in (True, False)]
         tables = [live_table(query.kind, group) for group in groups if group]

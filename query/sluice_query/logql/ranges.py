@@ -103,16 +103,18 @@ def range_vectors(
             f" FROM (SELECT DISTINCT key FROM {_BUCKETS})"
         )
     )
+    # The labels of too many series would not fit into memory, so they are counted first.
+    ((count,),) = engine.rows(SqlStatement(f"SELECT count(*) FROM {_SERIES}"))  # noqa: S608 - constants
+    steps = (evaluation.end_ns - evaluation.start_ns) // evaluation.step_ns + 1
+    if count * steps > POINTS_MAX:
+        raise BadUsage(
+            f"a range has too many series: at most {POINTS_MAX // steps} at {steps} times; group"
+            f" them by fewer labels, add filters, or choose a longer step, series=`{count}`"
+        )
     keys: dict[int, SeriesKey] = {
         number: tuple((str(pair["key"]), str(pair["value"])) for pair in key)
         for number, key in engine.rows(SqlStatement(f"SELECT id, key FROM {_SERIES}"))  # noqa: S608 - constants
     }
-    steps = (evaluation.end_ns - evaluation.start_ns) // evaluation.step_ns + 1
-    if len(keys) * steps > POINTS_MAX:
-        raise BadUsage(
-            f"a range has too many series: at most {POINTS_MAX // steps} at {steps} times; group"
-            f" them by fewer labels, add filters, or choose a longer step, series=`{len(keys)}`"
-        )
     found: Vectors = {key: {} for key in keys.values()}
     for number, step, value in engine.rows(step_values_sql(one, evaluation)):
         found[keys[number]][step] = value

@@ -1,5 +1,6 @@
 """Questions of LogQL over a deployment: pending batches, and the lake after ingestion."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,16 @@ from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.following import select_lines
+from sluice_query.logql import ranges
 from sluice_query.parameters import parse_query
 from sluice_query.request import Query
 from sluice_query.result import QueryResult
+from sluice_query.search import Searcher
+from sluice_query.settings import QuerySettings
+from sluice_store import open_store
 
 LINES = (
     '{"status":500,"path":"/pay","took":"250ms","http":{"method":"GET"},"size":1.5}',
@@ -155,6 +162,28 @@ def test_series(
         tuple(one.labels.items()): [value for _, value in one.points] for one in result.series
     }
     assert series == wanted
+
+
+def test_too_many_series_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = deployment(tmp_path)
+    place.deliver([log_batch([f'{{"n":"{one}"}}' for one in range(3)])])
+    monkeypatch.setattr(ranges, "POINTS_MAX", 2)
+    with pytest.raises(BadUsage, match=r"too many series.*series=`3`"):
+        found(place, "count_over_time({} | json [10s])", step="10s")
+
+
+def test_lines_of_a_reconciler_are_not_compared_with_a_wrong_pattern(tmp_path: Path) -> None:
+    line = {"kind": "logs", "agent_id": "a", "boot_id": "b", "seq": 1, "body": "x"}
+    line["accepted_at_unix_ns"] = DAY0_NS
+
+    async def select(url: str) -> None:
+        async with open_store(url) as store:
+            clock = SystemClock()
+            searcher = Searcher(store=store, store_url=url, settings=QuerySettings(), clock=clock)
+            await select_lines(searcher, ask('{} |~ "("'), [line])
+
+    with pytest.raises(BadUsage, match="regex does not compile"):
+        asyncio.run(select(deployment(tmp_path).url))
 
 
 def test_an_error_of_a_line_is_an_error_of_a_metric_query(place: Deployment) -> None:
