@@ -92,11 +92,15 @@ def table_of_series(series: Sequence[Mapping[str, Any]]) -> str:
     ]
     name = _namer(points) if len(points) > 1 else lambda one: _name(one.by, list(one.by))
     # NaN is not ordered, so it comes last.
-    points.sort(key=lambda one: -math.inf if math.isnan(one.value) else one.value, reverse=True)
+    points.sort(key=lambda one: _rank(one.value), reverse=True)
     numbers = [_number(one.value) for one in points]
     size = max(map(len, numbers), default=0)
     rows = zip(numbers, points, strict=True)
     return "".join(f"{number:>{size}}  {name(one)}\n" for number, one in rows)
+
+
+def _rank(value: float | None) -> float:
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 def _number(value: float | None) -> str:
