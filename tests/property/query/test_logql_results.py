@@ -88,7 +88,8 @@ def stage(random: Random) -> str:
             f"{random.choice(('|~', '!~'))} {quoted(pattern)}",
             f"{random.choice(('|>', '!>'))} {quoted(of_line)}",
             f"| drop {names[0]}, {matcher(random)}",
-            "| drop __error__, __error_details__",
+            # Without a matcher at the end, a filter of lines with `!=` after it would be one.
+            "| drop __error__, __error_details__=~`.*`",
             f"| keep {names[0]}, {names[1]}, {matcher(random)}",
             f"| label_format {names[0]}={names[1]}",
             f"| label_format {names[0]}=`{{{{.{names[1]} | upper}}}}-{{{{.{names[2]}}}}}`",
