@@ -331,8 +331,8 @@ def test_the_rate_of_a_counter_that_restarts(shop: Shop) -> None:
     expected = {}
     for path, samples in shop.counters.items():
         for minute in range(1, len(samples)):
-            before, value = samples[minute - 1][1], samples[minute][1]
-            expected[f"path={path}", minute] = (value - before if value >= before else value) / 60
+            before, after = samples[minute - 1][1], samples[minute][1]
+            expected[f"path={path}", minute] = (after - before if after >= before else after) / 60
     assert found == pytest.approx(expected)
 
 
