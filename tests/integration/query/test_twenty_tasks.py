@@ -331,8 +331,8 @@ def test_the_rate_of_a_counter_that_restarts(shop: Shop) -> None:
     expected = {}
     for path, samples in shop.counters.items():
         for minute in range(1, len(samples)):
-            before, value = samples[minute - 1][1], samples[minute][1]
-            expected[f"path={path}", minute] = (value - before if value >= before else value) / 60
+            before, after = samples[minute - 1][1], samples[minute][1]
+            expected[f"path={path}", minute] = (after - before if after >= before else after) / 60
     assert found == pytest.approx(expected)
 
 
@@ -349,6 +349,22 @@ def test_two_services_are_joined_by_their_trace(shop: Shop) -> None:
     ]
     assert expected
     assert sorted(map(tuple, found)) == sorted(expected)
+
+
+def test_the_gap_of_an_agent(shop: Shop) -> None:
+    gateway = shop.deployment.state["addresses"]["gateway"]
+    shop.deployment.shell(
+        f"""echo '{{"ts":{time.time_ns()},"body":"late"}}' |"""
+        " sluice frame encode --agent local-agent --boot b1 --seq-start 7 --kind logs"
+        " > lossy.lmbatch\n"
+        "sluice upload --frame lossy.lmbatch --key .sluice-up/agent.pem"
+        f" --gateway http://{gateway}"
+    )
+    done = run_sluice(shop.deployment.folder, "gaps")
+    assert done.returncode == 1  # there is a gap
+    lines = done.stdout.splitlines()
+    assert lines[-1].endswith(" boots, 1 gaps")
+    assert lines[lines.index("local-agent boot b1: 1 batches, 7-7") + 1].startswith("  missing 0-6")
 
 
 def test_the_messages_that_are_new(shop: Shop) -> None:
