@@ -149,12 +149,12 @@ def _apply(stage: Stage, record: PlainRecord, line: str, labels: dict[str, str])
             )
         case Drop():
             for name in _named(stage, labels):
-                del labels[name]
+                labels.pop(name, None)
         case Keep():
             kept = set(_named(stage, labels))
             for name in [*labels]:
                 if name not in kept:
-                    del labels[name]
+                    labels.pop(name, None)
         case LabelFormat():
             for change in stage.changes:
                 if isinstance(change, LabelRename):
@@ -270,11 +270,14 @@ def _parse_json(stage: JsonParser, line: str, labels: dict[str, str], own: Label
     if not stage.extractions:
         _extract(labels, dict(_flattened(found, "")), own)
         return
-    pairs = {}
-    for one in stage.extractions:
-        value = _at_path(found, one.path)
-        pairs[one.label] = "" if value is None else _text_of(value)
-    _extract(labels, pairs, own)
+    named = {one.label: _at_path(found, one.path) for one in stage.extractions}
+    texts = {label: _text_of(value) for label, value in named.items() if value is not None}
+    _extract(labels, _with_missing(texts, named, labels), own)
+
+
+def _with_missing(texts: Labels, named: Iterable[str], labels: Labels) -> Labels:
+    """Return the found texts, and an empty one for each name that no label has yet."""
+    return {**{name: "" for name in named if name not in labels}, **texts}
 
 
 class _Text(str):
@@ -319,7 +322,9 @@ def _parse_logfmt(stage: LogfmtParser, line: str, labels: dict[str, str], own: L
         text = found[3] if found[2] is None else str(json.loads(f'"{found[2]}"'))
         pairs[found[1]] = text
     if stage.extractions:
-        _extract(labels, {one.label: pairs.get(one.path, "") for one in stage.extractions}, own)
+        named = {one.label: pairs.get(one.path) for one in stage.extractions}
+        texts = {label: text for label, text in named.items() if text is not None}
+        _extract(labels, _with_missing(texts, named, labels), own)
     else:
         kept = {_label(key): text for key, text in pairs.items() if text or stage.keeps_empty}
         _extract(labels, kept, own)
