@@ -281,6 +281,15 @@ def _format_time(at_ns: int, zone: str | None) -> str:
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{at_ns % 10**9:09d}{moment.isoformat()[-6:]}"
 
 
+def _interval_text(value: pa.MonthDayNano) -> str:
+    """Return an interval such as `1 months 2 days 3.5 s`, without its parts that are 0."""
+    sign, rest_ns = "-" if value.nanoseconds < 0 else "", abs(value.nanoseconds)
+    seconds = f"{sign}{rest_ns // 10**9}.{rest_ns % 10**9:09d}".rstrip("0").rstrip(".")
+    parts = [f"{value.months} months"] if value.months else []
+    parts += [f"{value.days} days"] if value.days else []
+    return " ".join([*parts, f"{seconds} s"] if rest_ns or not parts else parts)
+
+
 def _json_value(value: object) -> object:  # noqa: C901 - one case for each type
     """Return a value of Python for JSON."""
     found = value
@@ -294,7 +303,7 @@ def _json_value(value: object) -> object:  # noqa: C901 - one case for each type
         case datetime() | date() | time():
             found = value.isoformat()
         case pa.MonthDayNano():
-            found = f"{value.months} months {value.days} days {value.nanoseconds} ns"
+            found = _interval_text(value)
         case Mapping():
             found = {str(key): _json_value(one) for key, one in value.items()}
         case list():
