@@ -82,6 +82,8 @@ def test_several_series_are_drawn_by_name_agent_and_attribute(
     page.get_by_label("One line for each agent").check()
     expect(legend).to_have_count(3, timeout=20_000)
     expect(legend.filter(has_text="disk.reads db-2")).to_have_count(1)
+    shown = page.locator(".command code").first.inner_text()
+    check_command(shlex.split(shown)[1:])
     page.get_by_role("textbox", name="Attribute").fill("device=sdb")
     page.get_by_role("button", name="Add").click()
     expect(legend).to_have_count(1, timeout=20_000)
@@ -91,10 +93,8 @@ def test_several_series_are_drawn_by_name_agent_and_attribute(
     page.get_by_role("textbox", name="Step").fill("10m")
     page.keyboard.press("Tab")
     expect(legend).to_have_text(["disk.reads db-2: 1 point"], timeout=20_000)
-    shown = page.locator(".command code").first.inner_text()
-    assert "--attribute device=sdb" in shown
-    assert "--step 10m --agg max" in shown
-    check_command(shlex.split(shown)[1:])
+    # No command has this result: `sluice metrics` does not filter by attributes.
+    expect(page.locator(".command code")).to_have_count(0)
     shared = page.context.new_page()
     shared.goto(page.url)
     expect(shared.locator(".legend li")).to_have_count(1, timeout=20_000)

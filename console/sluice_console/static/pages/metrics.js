@@ -106,5 +106,5 @@ export function Metrics({ place }) {
     ? html`<${Chart} data=${found.data.points} names=${found.data.shown.map((one) => safe(one.title))} utc=${clock === "utc"} label=${`${choice.agg} of ${choice.metric.map(safe).join(", ")}`} />
         <ul class="legend">${found.data.shown.map((one) => html`<li>${safe(one.title)}: ${count(one.points.size)} ${one.points.size === 1 ? "point" : "points"}</li>`)}${found.data.more > 0 && html`<li>${count(found.data.more)} more lines are not drawn</li>`}</ul>`
     : html`<${Empty} title="No points in this time">Choose a longer time.<//>`) : !found.problem && html`<${Loading} />`}
-      ${choice.metric.map((name) => html`<${Command} text=${command("sluice metrics", name, "--since", choice.from, "--step", choice.step, "--agg", choice.agg, ...choice.by.flatMap((one) => ["--by", one]))} />`)}</div></div>`;
+      ${choice.attribute.length === 0 && choice.metric.map((name) => html`<${Command} text=${command("sluice metrics", name, "--since", choice.from, "--step", choice.step, "--agg", choice.agg, ...choice.by.flatMap((one) => ["--by", one]))} />`)}</div></div>`;
 }
