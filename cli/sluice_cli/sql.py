@@ -13,6 +13,7 @@ from sluice_cli.shell.asking import RangeOptions, SpoolUrl, open_searcher
 from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl
 from sluice_cli.shell.output import print_summary
 from sluice_protocol.errors import BadUsage
+from sluice_query.request import END_NS, FIRST_NS
 from sluice_query.settings import QuerySettings
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class SqlRange(RangeOptions):
         zone: Time zone of texts that are compared with times, and of times in the result.
     """
 
-    since: Annotated[str, Parameter(name=("--since", "--from"))] = "0"
-    until: Annotated[str, Parameter(name="--to")] = "2262-04-11T00:00:00Z"
+    since: Annotated[str, Parameter(name=("--since", "--from"), show_default=False)] = str(FIRST_NS)
+    until: Annotated[str, Parameter(name="--to", show_default=False)] = str(END_NS)
 
 
 _RANGE = SqlRange()

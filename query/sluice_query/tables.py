@@ -30,7 +30,15 @@ from sluice_query.coverage import decide_completeness, read_coverage
 from sluice_query.engine import QueryEngine, QueryTooLarge, open_engine
 from sluice_query.parameters import parse_instant
 from sluice_query.pending import read_pending
-from sluice_query.request import NUMBER_PATTERN, Query, RecordField, check_encodable, check_query
+from sluice_query.request import (
+    END_NS,
+    FIRST_NS,
+    NUMBER_PATTERN,
+    Query,
+    RecordField,
+    check_encodable,
+    check_query,
+)
 from sluice_query.result import QuerySummary
 from sluice_query.search import Searcher, SearchRead, SourceReader, with_completeness
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
@@ -39,8 +47,6 @@ from sluice_query.statements import SqlStatement, condition, field_sql
 from sluice_query.unqueued import UnqueuedBatches, confirm_named, read_spooled
 from sluice_store import StoreMode, open_store
 
-ALL_TO_NS: Final = UnixNs(2**63 - 1)
-"""The end of the default range, which is everything."""
 ROWS_EACH: Final = 2_048
 """Rows that are in memory together: the vector size of DuckDB."""
 _TEXT_CHARS_MAX: Final = 1 << 20
@@ -111,7 +117,7 @@ class SqlAnswer:
 
 @asynccontextmanager
 async def answer_sql(
-    searcher: Searcher, text: str, *, from_ns: int = 0, to_ns: int = ALL_TO_NS, zone: str = ""
+    searcher: Searcher, text: str, *, from_ns: int = FIRST_NS, to_ns: int = END_NS, zone: str = ""
 ) -> AsyncIterator[SqlAnswer]:
     """Run one statement over the tables of a store.
 
@@ -184,9 +190,10 @@ def _kind(table: str) -> Kind:
 
 def _literal(value: object) -> str:
     """Return a value as text of a statement."""
-    if isinstance(value, str):
-        return "'" + value.replace("\0", "").replace("'", "''") + "'"
-    return str(value)
+    if not isinstance(value, str):
+        return str(value)
+    quoted = value.replace("'", "''").replace("\0", "' || chr(0) || '")  # no text contains NUL
+    return f"('{quoted}')"
 
 
 def _inlined(statement: SqlStatement) -> str:
@@ -253,7 +260,7 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
     The ledger is read last, so a batch that is ingested meanwhile is found in it, once.
     """
     store, settings = searcher.store, searcher.settings
-    everything = Query(from_ns=UnixNs(0), to_ns=ALL_TO_NS)
+    everything = Query(from_ns=FIRST_NS, to_ns=END_NS)
     waiting: dict[object, AcceptedManifest] = {}
     coverages = []
     problems: list[str] = []
@@ -384,8 +391,8 @@ def sql(
     """
     limits, clock = settings or QuerySettings(), SystemClock()
     now_ns = clock.now_ns()
-    from_ns = 0 if since is None else parse_instant(since, now_ns)
-    to_ns = ALL_TO_NS if until is None else parse_instant(until, now_ns)
+    from_ns = FIRST_NS if since is None else parse_instant(since, now_ns)
+    to_ns = END_NS if until is None else parse_instant(until, now_ns)
 
     async def run() -> pa.Table:
         async with open_store(store_url, StoreMode.READ) as store:

@@ -285,3 +285,28 @@ def test_the_command_writes_json_and_refuses_with_one_line(place: Deployment) ->
     refused = _command(place, "DROP VIEW logs")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert len(refused.stderr.splitlines()) == 1
+
+
+def test_without_a_range_all_records_are_read(tmp_path: Path) -> None:
+    """Also those before 1970, in the lake and pending, for the command and for Python."""
+    place = deployment(tmp_path)
+    place.deliver([log_batch(["before"], from_ns=-NS_PER_S)])
+    ingest_locally(place.url)
+    place.deliver([log_batch(["long before"], start=1, from_ns=-(10**9) * NS_PER_S)])
+    text = "SELECT body FROM logs ORDER BY ts"
+    assert _rows(place, text) == [("long before",), ("before",)]
+    assert _rows(place, "SELECT record_count FROM batches") == [(1,), (1,)]
+    done = _command(place, text, "--output", "csv")
+    assert done.stdout.splitlines() == ["body", "long before", "before"]
+
+
+def test_a_deleted_text_with_nul_hides_no_other_text(tmp_path: Path) -> None:
+    place = deployment(tmp_path)
+    place.deliver([log_batch(["ab", "a\0b", "it's"])])
+    put_delete(
+        place,
+        DeleteRecord(
+            delete_id="0" * 26, kind="logs", accepted_until_unix_ns=DAY0_NS, contains="a\0b"
+        ),
+    )
+    assert _rows(place, "SELECT body FROM logs ORDER BY ts") == [("ab",), ("it's",)]
