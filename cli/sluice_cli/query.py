@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sluice_query.dead_letters import DeadLetterList
+    from sluice_query.logql.expressions import Expression
     from sluice_query.search import Searcher
 
 app = App(name="query", help="Find records by labels, text and time.")
@@ -159,8 +160,19 @@ def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
         raise BadUsage(f"at most {CONTEXT_HITS_MAX} hits with lines around them: lower `--limit`")
 
 
+def _parse(logql: str | None) -> "Expression | None":
+    if logql is None:
+        return None
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - only with LogQL
+
+    return parse_logql(logql)
+
+
 def _parameters(
-    logql: str | None, options: QueryOptions, given: dict[str, list[str]]
+    logql: str | None,
+    tree: "Expression | None",
+    options: QueryOptions,
+    given: dict[str, list[str]],
 ) -> dict[str, list[str]]:
     """Return the parameters of the query."""
     wanted: dict[str, list[str]] = {**given, "kind": [options.kind]}
@@ -174,9 +186,7 @@ def _parameters(
         LogQuery,
     )
     from sluice_query.logql.formatting import format_logql  # noqa: PLC0415 - the same
-    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
-    tree = parse_logql(logql)
     if not isinstance(tree, LogQuery):
         raise BadUsage("`-q` belongs to records: write `|=` after the selector instead")
     # Before the stages, because the text is that of the line as it was sent.
@@ -186,20 +196,21 @@ def _parameters(
 
 async def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions) -> None:
     given = span.parameters()
-    wanted = _parameters(logql, options, given)
-    if logql is not None and _is_metric(logql):
+    tree = _parse(logql)
+    wanted = _parameters(logql, tree, options, given)
+    if logql is not None and _is_metric(tree):
         await _compute(ask, logql, wanted, options, span)
     elif options.plot:
         await _plot(ask, wanted, options)
     elif options.step is not None:
         raise BadUsage("`--step` is the width of a bar or of a metric query: add `--plot`")
     else:
-        await _search(ask, logql, wanted, options, span)
+        await _search(ask, tree, wanted, options, span)
 
 
 async def _search(
     ask: Ask,
-    logql: str | None,
+    tree: "Expression | None",
     wanted: dict[str, list[str]],
     options: QueryOptions,
     span: RangeOptions,
@@ -223,7 +234,7 @@ async def _search(
     print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
     if not summary["results"] and not summary["partial"]:
         span_given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
-        for hint in await _explain_empty(ask, logql, options.kind, span_given):
+        for hint in await _explain_empty(ask, tree, options.kind, span_given):
             sys.stderr.write(printable_text(hint) + "\n")
 
 
@@ -246,18 +257,18 @@ async def _ask_until_visible(ask: Ask, wanted: Given, options: QueryOptions) -> 
         await clock.sleep(_POLL_S)
 
 
-async def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) -> tuple[str, ...]:
+async def _explain_empty(
+    ask: Ask, tree: "Expression | None", kind: Kind, given: Given
+) -> tuple[str, ...]:
     """Return why a query has no results, as far as the other records of its range show it."""
     lines = await ask("query", {**given, "kind": [kind], "limit": ["1"]})
     if len(lines) == 1:
         return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
     hints = []
-    if logql is not None:
+    if tree is not None:
         from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
         from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - the same
-        from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
-        tree = parse_logql(logql)
         for one in tree.matchers if isinstance(tree, LogQuery) else ():
             try:
                 await find_field(ask, one.name, kind, given)
@@ -268,11 +279,12 @@ async def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) 
     )
 
 
-def _is_metric(logql: str) -> bool:
+def _is_metric(tree: "Expression | None") -> bool:
+    if tree is None:
+        return False
     from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - only with LogQL
-    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
-    return not isinstance(parse_logql(logql), LogQuery)
+    return not isinstance(tree, LogQuery)
 
 
 async def _compute(
@@ -508,9 +520,10 @@ async def _follow(
 
     since = span if span.since != _RANGE.since else replace(span, since="1m")
 
-    wanted = _parameters(logql, options, since.parameters())
+    tree = _parse(logql)
+    wanted = _parameters(logql, tree, options, since.parameters())
     wanted["limit"] = [str(options.limit)]
-    if logql is not None and _is_metric(logql):
+    if _is_metric(tree):
         raise BadUsage("`--follow` prints records: write a log query")
     question = parse_query(wanted, SystemClock().now_ns(), flag_of)
     writer = _writer(options, span)

@@ -158,7 +158,7 @@ _FILTER: Final = re.compile(
     re.DOTALL,
 )
 _LONG: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
-_UNITS_NS: Final = {
+UNITS_NS: Final = {
     "ms": NS_PER_S // 1000,
     "s": NS_PER_S,
     "m": 60 * NS_PER_S,
@@ -231,7 +231,7 @@ def parse_duration(text: str) -> int:
     found = DURATION.fullmatch(text)
     if found is None:
         raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
-    return int(found[1]) * _UNITS_NS[found[2]]
+    return int(found[1]) * UNITS_NS[found[2]]
 
 
 def _parse_number(field: RecordField, text: str) -> float | Decimal:

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from sluice_cli.shell.times import format_moment
-from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import DOOR_AGENT_PREFIX
 from sluice_protocol.timestamps import parse_rfc3339
@@ -156,10 +155,9 @@ def write_csv(kind: Kind, records: Sequence[Record], columns: Sequence[str]) -> 
 
 def write_parquet(kind: Kind, records: Sequence[Record], columns: Sequence[str]) -> None:
     """Write records as one Parquet file to standard output; numbers keep their types."""
-    if sys.stdout.isatty():
-        raise BadUsage("Parquet is not text: redirect it to a file, as in `> records.parquet`")
     import pyarrow as pa  # noqa: PLC0415 - only for this output
-    import pyarrow.parquet as pq  # noqa: PLC0415 - the same
+
+    from sluice_cli.shell.records_output import open_writer  # noqa: PLC0415 - the same
 
     names = columns or _table_columns(kind)
     values = list(zip(*_rows(kind, records, columns), strict=True)) or [()] * len(names)
@@ -174,8 +172,10 @@ def write_parquet(kind: Kind, records: Sequence[Record], columns: Sequence[str])
             arrays.append(
                 pa.array([None if one is None else _text(one) for one in column], pa.string())
             )
-    pq.write_table(pa.table(dict(zip(names, arrays, strict=True))), sys.stdout.buffer)
-    sys.stdout.flush()
+    rows = pa.record_batch(dict(zip(names, arrays, strict=True)))
+    writer = open_writer("parquet", rows.schema, sys.stdout.buffer)
+    writer.write(rows)
+    writer.finish()
 
 
 def _table_columns(kind: Kind) -> tuple[str, ...]:

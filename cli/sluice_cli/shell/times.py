@@ -6,17 +6,11 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.request import UNITS_NS
 
 _DURATION: Final = re.compile(r"-?((?:[0-9]{1,9}(?:ms|s|m|h|d|w))+)", re.ASCII)
 _PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)", re.ASCII)
-_UNITS_NS: Final = {
-    "ms": NS_PER_S // 1000,
-    "s": NS_PER_S,
-    "m": 60 * NS_PER_S,
-    "h": 3600 * NS_PER_S,
-    "d": 86_400 * NS_PER_S,
-    "w": 7 * 86_400 * NS_PER_S,
-}
+_UNITS_NS: Final = {**UNITS_NS, "w": 7 * UNITS_NS["d"]}
 _DAY_AND_TIME: Final = re.compile(
     r"(?:(?P<day>\d{4}-\d\d-\d\d|today|yesterday)(?:[T ]|$))?"
     r"(?:(?P<minute>\d\d?:\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?)?",

@@ -45,7 +45,7 @@ const order = (one, other) => {
   return a < b ? -1 : 1;
 };
 
-// Gives each node its parent. A parent that is not in the trace becomes a separate node.
+// Link each node to its parent. A parent that is not in the trace becomes a separate node.
 function linkParents(nodes, byId) {
   const missing = new Map();
   for (const node of nodes) {

@@ -102,7 +102,7 @@ def changes_lines(pipeline: LogQuery) -> bool:
 
 def _is_plain(stage: Stage) -> bool:
     """Return whether a stage only selects records by labels, and sets no error."""
-    return isinstance(stage, LabelFilter) and not list(_comparisons(stage.condition))
+    return isinstance(stage, LabelFilter) and not _comparisons(stage.condition)
 
 
 def split_conditions(
@@ -142,7 +142,8 @@ def patterns_of(pipeline: LogQuery) -> Iterable[str]:
             case RegexpParser():
                 yield stage.pattern
             case LabelFilter():
-                matchers += _matchers(stage.condition)
+                leaves = _leaves(stage.condition)
+                matchers += [one for one in leaves if isinstance(one, Matcher)]
             case Drop() | Keep():
                 matchers += stage.matchers
             case _:
@@ -224,27 +225,22 @@ def _divided(stage: Stage) -> list[Stage]:
     return [stage]
 
 
-def _matchers(condition: LabelCondition) -> Iterable[Matcher]:
+def _leaves(condition: LabelCondition) -> Iterable[Matcher | Comparison]:
     if isinstance(condition, Both | Either):
-        yield from _matchers(condition.left)
-        yield from _matchers(condition.right)
-    elif isinstance(condition, Matcher):
+        yield from _leaves(condition.left)
+        yield from _leaves(condition.right)
+    else:
         yield condition
 
 
-def _comparisons(condition: LabelCondition) -> Iterable[Comparison]:
-    if isinstance(condition, Both | Either):
-        yield from _comparisons(condition.left)
-        yield from _comparisons(condition.right)
-    elif isinstance(condition, Comparison):
-        yield condition
+def _comparisons(condition: LabelCondition) -> list[Comparison]:
+    return [one for one in _leaves(condition) if isinstance(one, Comparison)]
 
 
 def condition_names(condition: LabelCondition) -> frozenset[str]:
     """Return the labels that a condition is about."""
-    compared = list(_comparisons(condition))
-    names = {one.name for one in compared} | {one.name for one in _matchers(condition)}
-    return frozenset(names | {ERROR} if compared else names)
+    names = {one.name for one in _leaves(condition)}
+    return frozenset(names | {ERROR} if _comparisons(condition) else names)
 
 
 def _template_names(template: Template) -> set[str]:
@@ -468,7 +464,7 @@ def _filtered(condition: LabelCondition, inner: SqlStatement) -> SqlStatement:
     A text that is not the number to compare sets an error and passes, as everything passes a
     comparison after an error.
     """
-    compared = list(_comparisons(condition))
+    compared = _comparisons(condition)
     if not compared:
         return over("*", inner, where=_plain_condition(condition))
     values = ", ".join(f"coalesce(labels[?], '') AS value_{at}" for at, _ in enumerate(compared))
