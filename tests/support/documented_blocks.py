@@ -29,6 +29,8 @@ ROOT = Path(__file__).parents[2]
 READY_S = 60.0
 ARRIVED_S = 60.0
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+# A quotation may go over several lines. A description behind a command follows at least two spaces.
+_COMMAND = re.compile(r"""^sluice(?: ?(?:"[^"]*"|'[^']*'|[^"'\s]))+""", re.MULTILINE)
 _INDENTED = re.compile(r"(?<=\n\n)(?: {4}\S[^\n]*\n)+(?=\n|\Z)")
 _TOKEN = re.compile(r"slt_[\w-]{43}")
 _OWN_PATH = re.compile(r"(?<![\w.:/~-])/(?=(?:etc|opt|run|var)/)")
@@ -75,12 +77,11 @@ def blocks_of(page: str) -> list[Block]:
 def commands_of(page: str) -> list[list[str]]:
     """Return the words of each command line of sluice in a page: in its blocks and in its text."""
     text = (ROOT / page).read_text(encoding="utf-8")
-    found = re.findall(r"`(sluice [^`\n]+)`", text)
+    found = [_words(one) for one in re.findall(r"`(sluice [^`\n]+)`", text)]
     for block in blocks_of(page):
         joined = re.sub(r"\s*\\\n\s*", " ", block.text)
-        found += re.findall(r"^(sluice [^\n]+)$", joined, re.MULTILINE)
-    # A description behind a command follows at least two spaces.
-    return [_words(re.split(r"\s{2,}", one)[0]) for one in found]
+        found += [_words(one) for one in _COMMAND.findall(joined)]
+    return found
 
 
 def _words(line: str) -> list[str]:
