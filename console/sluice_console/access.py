@@ -24,7 +24,7 @@ from sluice_web.conflicts import ConflictAccess
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.problems import HttpRefusal
-from sluice_web.tokens import CHALLENGE, GUARDED_PREFIX, Operator, name_of_token, parse_operators
+from sluice_web.tokens import CHALLENGE, GUARDED_PREFIXES, Operator, name_of_token, parse_operators
 
 COOKIE: Final = "sluice_console"
 CSRF_FIELD: Final = "X-CSRF-Token"
@@ -131,7 +131,7 @@ class ConsoleAccess:
         async def authenticate(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            if request.path.startswith(GUARDED_PREFIX):
+            if request.path.startswith(GUARDED_PREFIXES):
                 visitor = self._visitor_of(request)
                 if visitor is not None:
                     request[VISITOR] = visitor

@@ -125,7 +125,12 @@ def make_application(
     """
     open_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.open_host)
     linked_paths = frozenset(endpoint.path for endpoint in endpoints if endpoint.linked)
-    gate = gate_middleware(allowed_hosts, open_paths=open_paths, linked_paths=linked_paths)
+    gate = gate_middleware(
+        allowed_hosts,
+        open_paths=open_paths,
+        linked_paths=linked_paths,
+        reading_paths=frozenset(endpoint.path for endpoint in endpoints if endpoint.reads),
+    )
     app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
     if title:

@@ -25,6 +25,7 @@ class Endpoint:
             is authenticated by something that a browser cannot send, or learns nothing.
         linked: Whether links on pages of other origins may open this path in a window: the request
             changes nothing that its user did not begin.
+        reads: Whether no method of this path writes, so a form may be its body.
     """
 
     method: Literal["GET", "HEAD", "POST", "PUT"]
@@ -42,4 +43,5 @@ class Endpoint:
     sends_continue: bool = False
     open_host: bool = False
     linked: bool = False
+    reads: bool = False
     described: bool = True

@@ -8,7 +8,7 @@ gate therefore checks three things before any handler runs:
    configured name. After rebinding it is still the name of the page.
 2. `Origin` and `Sec-Fetch-Site`, where a browser sends them, name the same origin.
 3. A method that writes has a field that a page cannot send across origins without a preflight. The
-   service grants no preflight.
+   service grants no preflight. A `POST` that only reads needs none: a page cannot read the answer.
 
 Source: Fetch standard, "CORS protocol" and "CORS-safelisted request-header"; W3C Fetch Metadata.
 """
@@ -62,6 +62,7 @@ class RequestHead:
     headers: MultiMapping[str]
     open_host: bool = False
     linked: bool = False
+    reads: bool = False
 
 
 def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
@@ -72,7 +73,7 @@ def refusal_of(head: RequestHead, allowed_hosts: Collection[str]) -> str:
     return (
         _host_refusal(head, allowed_hosts)
         or _origin_refusal(head)
-        or ("" if head.open_host else _write_refusal(head))
+        or ("" if head.open_host or head.reads else _write_refusal(head))
     )
 
 
@@ -81,11 +82,12 @@ def gate_middleware(
     *,
     open_paths: Collection[str] = (),
     linked_paths: Collection[str] = (),
+    reading_paths: Collection[str] = (),
 ) -> Middleware:
     """Return the middleware that refuses what `refusal_of` refuses.
 
     `open_paths` accept any `Host` and any media type. Links on pages of other origins may open
-    `linked_paths`.
+    `linked_paths`. No method of `reading_paths` writes.
     """
 
     @web.middleware
@@ -105,6 +107,7 @@ def gate_middleware(
             headers=request.headers,
             open_host=open_host,
             linked=path in linked_paths,
+            reads=path in reading_paths,
         )
         reason = refusal_of(head, allowed_hosts)
         if reason:

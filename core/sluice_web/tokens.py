@@ -23,7 +23,7 @@ from sluice_web.problems import Handler
 
 CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""
-GUARDED_PREFIX: Final = "/v1/"
+GUARDED_PREFIXES: Final = ("/v1/", "/loki/")
 """Paths that need the token; health checks and metrics do not."""
 _OPERATOR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@-]{0,63})=([0-9a-f]{64})", re.ASCII)
 _SHOWN_CHARS_MAX: Final = 40
@@ -95,13 +95,13 @@ def name_of_token(token: str, known: Sequence[Operator]) -> str | None:
 
 
 def token_middleware(token: str, operators: Sequence[Operator] = ()) -> Middleware:
-    """Return the middleware that refuses requests below `/v1/` without a known token."""
+    """Return the middleware that refuses requests for guarded paths without a known token."""
 
     @web.middleware
     async def require_token(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorization = request.headers.get("Authorization", "")
         known = has_token(authorization, token) or operator_of(authorization, operators)
-        if request.path.startswith(GUARDED_PREFIX) and not known:
+        if request.path.startswith(GUARDED_PREFIXES) and not known:
             raise Unauthenticated("the request does not contain the token")
         return await handler(request)
 

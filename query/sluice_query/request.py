@@ -306,7 +306,15 @@ class MetricList:
     limit: int = 1_000
 
 
-View = Histogram | FieldList | TopValues | Neighbourhood | Operations | MetricList
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinePatterns:
+    """The forms of lines: lines that differ only in words with a digit have the same form."""
+
+    step_ns: int
+    limit: int = 300
+
+
+View = Histogram | FieldList | TopValues | Neighbourhood | Operations | MetricList | LinePatterns
 
 
 BUCKETS_DEFAULT: Final = 60

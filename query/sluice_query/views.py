@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from sluice_protocol.fields import KINDS
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_query.engine import QueryEngine
 from sluice_query.pruning import newest_files
@@ -16,6 +17,7 @@ from sluice_query.request import (
     NS_PER_MS,
     FieldList,
     Histogram,
+    LinePatterns,
     MetricList,
     Neighbourhood,
     Operations,
@@ -480,6 +482,76 @@ def make_metrics(
     )
 
 
+class LinePattern(msgspec.Struct, frozen=True, kw_only=True):
+    """Lines of one form.
+
+    Attributes:
+        pattern: Their text with `<_>` for each word that has a digit, as the line filter `|>` reads
+            it.
+        counts: The starts of steps that have such lines, Unix ns, and their numbers.
+    """
+
+    pattern: str
+    counts: tuple[tuple[int, int], ...]
+
+
+class LinePatternsResult(ViewResult, frozen=True, kw_only=True):
+    """The forms of lines.
+
+    Attributes:
+        patterns: The most frequent first.
+        records: The number of records that were counted.
+        sampled: Whether more records match than were counted.
+    """
+
+    patterns: tuple[LinePattern, ...] = ()
+    records: int = 0
+    sampled: bool = False
+
+
+_PATTERN_CHARS_MAX: Final = 500
+_VARYING: Final = r"[^\s=:,;()\[\]{}<>|\"\'/?&]*[0-9][^\s=,;()\[\]{}<>|\"\'/?&]*"
+"""A word, or a part of a path or of a pair, that has a digit."""
+
+
+def patterns_sql(
+    query: Query, view: LinePatterns, sources: RecordSources, *, records_max: int
+) -> SqlStatement:
+    """Return the statement for the forms of lines.
+
+    Its rows are a form, the start of a step, the number of lines of both, and of all records.
+    """
+    at, step = record_time(query.kind), int(view.step_ns)
+    line = KINDS[query.kind].searched
+    inner = select_sql(query, SqlStatement(f"{line} AS line, {at} AS at_ns"), sources)
+    form = f"regexp_replace(left(line, {2 * _PATTERN_CHARS_MAX}), ?, '<_>', 'g')"
+    start = f"at_ns - (at_ns % {step} + {step}) % {step}"
+    return SqlStatement(
+        f"WITH found AS MATERIALIZED (SELECT left({form}, {_PATTERN_CHARS_MAX}) AS form,"  # noqa: S608 - constants
+        f" {start} AS start, count(*) AS n FROM ({inner.text} LIMIT ?) GROUP BY form, start),"
+        " ranked AS (SELECT form, sum(n) AS total FROM found GROUP BY form"
+        " ORDER BY total DESC, form LIMIT ?)"
+        " SELECT form, start, n, (SELECT sum(n) FROM found)::BIGINT"
+        " FROM found JOIN ranked USING (form) ORDER BY total DESC, form, start",
+        (_VARYING, *inner.values, records_max + 1, view.limit),
+    )
+
+
+def make_patterns(rows: Sequence[tuple[Any, ...]], *, records_max: int) -> LinePatternsResult:
+    """Return the result of the rows of `patterns_sql`."""
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for form, start_ns, count, _ in rows:
+        counts.setdefault(form, []).append((start_ns, count))
+    records = rows[0][-1] if rows else 0
+    return LinePatternsResult(
+        patterns=tuple(
+            LinePattern(pattern=form, counts=tuple(found)) for form, found in counts.items()
+        ),
+        records=records,
+        sampled=records > records_max,
+    )
+
+
 _WINDOW_FIRST: Final = 1_000
 _WINDOW_GROWTH: Final = 32
 _SEQ_MAX: Final = (1 << 63) - 1
@@ -596,7 +668,9 @@ def _read(
     return FoundNeighbours(before=rows[: around.before + 1][::-1], record=record, after=list(after))
 
 
-def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
+def compute_view(  # noqa: C901, PLR0911 - a case for each view
+    evaluator: "Evaluator", view: View
+) -> tuple[ViewResult, int]:
     """Return a view, without a summary, and how many records it has."""
     query, most = evaluator.query, evaluator.records_max
     if isinstance(view, Neighbourhood):
@@ -626,6 +700,10 @@ def compute_view(evaluator: "Evaluator", view: View) -> tuple[ViewResult, int]:
                 view, rows(metrics_sql(query, sources, records_max=most)), records_max=most
             )
             return metrics, len(metrics.metrics)
+        case LinePatterns():
+            found = rows(patterns_sql(query, view, sources, records_max=most))
+            patterns = make_patterns(found, records_max=most)
+            return patterns, patterns.records
 
 
 def _neighbours(evaluator: "Evaluator", around: Neighbourhood) -> tuple[ViewResult, int]:

@@ -12,6 +12,7 @@ from sluice_query.http.read_api import ReadApi
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
 from sluice_query.http.traces_api import TracesApi
+from sluice_query.loki.api import LokiApi
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
@@ -33,12 +34,14 @@ def make_query_app(searcher: Searcher, settings: ServeSettings) -> web.Applicati
         clock=searcher.clock,
         ids=SystemIds(),
     )
+    tail = TailApi(runner, settings)
     return make_application(
         [
             *ReadApi(runner).endpoints(),
             *TracesApi(runner).endpoints(),
             *DownloadApi(runner, settings).endpoints(),
-            *TailApi(runner, settings).endpoints(),
+            *tail.endpoints(),
+            *LokiApi(runner, tail, settings.tail_s_max).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),
             ready_endpoint(),

@@ -102,14 +102,21 @@ class TailApi:
         given.setdefault("from", (_FROM_DEFAULT,))
         searcher = self._runner.searcher
         query = parse_query(given, searcher.clock.now_ns(), known=TAILED)
+        prefix = _LIVE if self._settings.reconciler else _POLLED
+        async with self.following(query, position) as groups:
+            return await _send_groups(request, query, groups, prefix, self._settings.tail_s_max)
+
+    @asynccontextmanager
+    async def following(
+        self, query: Query, position: str = ""
+    ) -> AsyncIterator[AsyncGenerator[QueryResult]]:
+        """Follow a query, by polling or from a reconciler; refuse it if too many others do."""
         if self._open >= TAILS_MAX:
             raise TooManyClients("clients follow", TAILS_MAX)
         self._open += 1
         try:
-            prefix = _LIVE if self._settings.reconciler else _POLLED
             async with self._groups(query, position) as groups:
-                limit_s = self._settings.tail_s_max
-                return await _send_groups(request, query, groups, prefix, limit_s)
+                yield groups
         finally:
             self._open -= 1
 
