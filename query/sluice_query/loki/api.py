@@ -240,7 +240,9 @@ class LokiApi:
         """Return the records, or the bytes of their lines, of the whole range by labels."""
         from_ns, to_ns = given.range()
         text = _summed(selected, names, operator, max(to_ns - from_ns, 1))
-        instant = LokiParameters(given={"time": (_exact(to_ns),)}, now_ns=given.now_ns)
+        # A range contains its end and not its start, a request its start and not its end.
+        last = _exact(UnixNs(to_ns - 1))
+        instant = LokiParameters(given={"time": (last,)}, now_ns=given.now_ns)
         return await self._runner.search(instant.instant(text))
 
     async def _stats(self, given: LokiParameters, request: web.Request) -> dict[str, object]:
