@@ -37,9 +37,9 @@ LINES = (
 )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Deployment:
-    found = deployment(tmp_path)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    found = deployment(tmp_path_factory.mktemp("place"))
     found.deliver([log_batch(LINES[:3], attributes={"http.route": "/r", "level": "error"})])
     ingest_locally(found.url)
     found.deliver([log_batch(LINES[3:], start=3, from_ns=DAY0_NS + 3 * NS_PER_S)])
