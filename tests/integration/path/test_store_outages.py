@@ -22,7 +22,6 @@ from support.repetitions import times
 
 from sluice_reconciler.loop_health import RECOVERY_S
 
-
 SPARK_STARTS_S = 300
 """Time for the first ingestion: three tasks start Spark together, on a busy machine in minutes."""
 
