@@ -91,16 +91,17 @@ def table_of_series(series: Sequence[Mapping[str, Any]]) -> str:
         for one in series
     ]
     name = _namer(points) if len(points) > 1 else lambda one: _name(one.by, list(one.by))
-    # NaN is not ordered, so it comes last.
-    points.sort(key=lambda one: _rank(one.value), reverse=True)
+    # NaN is not ordered, so it comes last, after -Inf.
+    points.sort(key=_rank, reverse=True)
     numbers = [_number(one.value) for one in points]
     size = max(map(len, numbers), default=0)
     rows = zip(numbers, points, strict=True)
     return "".join(f"{number:>{size}}  {name(one)}\n" for number, one in rows)
 
 
-def _rank(value: float | None) -> float:
-    return -math.inf if value is None or math.isnan(value) else value
+def _rank(point: SeriesPoint) -> tuple[bool, float]:
+    value = point.value
+    return (False, 0.0) if value is None or math.isnan(value) else (True, value)
 
 
 def _number(value: float | None) -> str:

@@ -5,7 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from sluice_query.plot import bar_of, draw_histogram, draw_series, draw_values
+from sluice_query.plot import (
+    bar_of,
+    draw_histogram,
+    draw_series,
+    draw_values,
+    table_of_series,
+)
 from sluice_query.request import (
     BUCKETS_MIN,
     END_NS,
@@ -62,6 +68,13 @@ def test_elsewhere_a_series_is_one_line_a_step() -> None:
     assert lines == ["2026-09-21T14:13:20.000000000Z - 1.5", "2026-09-21T14:14:20.000000000Z - nan"]
     assert draw_series(SERIES, points[1:], 80, SUMMARY).splitlines() == lines[1:]
     assert draw_series(SERIES, [], 80, SUMMARY) == ""
+
+
+def test_values_of_a_table_are_sorted_and_nan_is_last() -> None:
+    values = ["NaN", "-Inf", "1", "+Inf"]
+    series = [{"labels": {"n": one}, "points": [{"ts": TS, "value": one}]} for one in values]
+    names = [line.split()[1] for line in table_of_series(series).splitlines()]
+    assert names == ["n=+Inf", "n=1", "n=-Inf", "n=NaN"]
 
 
 def test_of_many_groups_the_first_are_drawn() -> None:
