@@ -35,7 +35,7 @@ def draw_series(
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
         return "".join(
-            f"{format_rfc3339(one.step_ns)} {name(one)} {_number(one.value)}\n" for one in points
+            f"{_moment(one.step_ns, zone)} {name(one)} {_number(one.value)}\n" for one in points
         )
     import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
 
@@ -62,6 +62,15 @@ def draw_series(
     more = max(len(groups) - _LINES_MAX, 0)
     left = f"{more} more lines are not drawn, --json has them; " if more else ""
     return f"{plot}\n{left}{state}, {summary.until_text}\n"
+
+
+def _moment(at_ns: int, zone: tzinfo | None) -> str:
+    """Return a time as RFC 3339 with the offset of a zone."""
+    seconds, rest_ns = divmod(at_ns, NS_PER_S)
+    moment = datetime.fromtimestamp(seconds, UTC).astimezone(zone)
+    if not moment.utcoffset():
+        return format_rfc3339(at_ns)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}{moment.isoformat()[19:]}"
 
 
 def draw_labelled(

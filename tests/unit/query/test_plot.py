@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta, timezone
 
 import pytest
 
@@ -67,6 +68,9 @@ def test_elsewhere_a_series_is_one_line_a_step() -> None:
     lines = draw_series(SERIES, points, None, SUMMARY).splitlines()
     assert lines == ["2026-09-21T14:13:20.000000000Z - 1.5", "2026-09-21T14:14:20.000000000Z - nan"]
     assert draw_series(SERIES, points[1:], 80, SUMMARY).splitlines() == lines[1:]
+    zone = timezone(timedelta(hours=5, minutes=30))
+    (line, _) = draw_series(SERIES, points, None, SUMMARY, zone).splitlines()
+    assert line == "2026-09-21T19:43:20.000000000+05:30 - 1.5"
     assert draw_series(SERIES, [], 80, SUMMARY) == ""
 
 
