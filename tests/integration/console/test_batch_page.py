@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.builders import make_identity
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import VIEWER, ConsoleWorld, served_console
+from support.console_world import VIEWER, ConsoleWorld, in_thread, served_console
 from support.query_lake import deployment, log_batch, metric_batch
 from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment, Sent
@@ -70,7 +70,7 @@ async def enqueue(url: str) -> None:
 def deliver(place: Deployment, *batches: Sent) -> None:
     """Accept batches, and enqueue them as the reconciler does."""
     place.accept(batches)
-    asyncio.run(enqueue(place.url))
+    in_thread(lambda: asyncio.run(enqueue(place.url)))
 
 
 def fill(place: Deployment) -> tuple[Sent, Sent, Sent, Sent]:
