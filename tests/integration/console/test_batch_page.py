@@ -70,7 +70,7 @@ async def enqueue(url: str) -> None:
 def deliver(place: Deployment, *batches: Sent) -> None:
     """Accept batches, and enqueue them as the reconciler does."""
     place.accept(batches)
-    in_thread(lambda: asyncio.run(enqueue(place.url)))
+    asyncio.run(enqueue(place.url))
 
 
 def fill(place: Deployment) -> tuple[Sent, Sent, Sent, Sent]:
@@ -88,10 +88,14 @@ def fill(place: Deployment) -> tuple[Sent, Sent, Sent, Sent]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeWorld]:
     folder = tmp_path_factory.mktemp("lake")
-    made = deployment(folder, lanes=Authority(authority_id="A").lanes)
-    filled = fill(made)
-    waiting = log_batch(["waits"], agent="host-3")
-    made.accept([waiting])
+
+    def prepare() -> tuple[tuple[Sent, Sent, Sent, Sent], Sent]:
+        made = deployment(folder, lanes=Authority(authority_id="A").lanes)
+        filled, waiting = fill(made), log_batch(["waits"], agent="host-3")
+        made.accept([waiting])
+        return filled, waiting
+
+    filled, waiting = in_thread(prepare)
     with served_console(folder, trouble=False) as console:
         yield LakeWorld(console, *filled, waiting)
 
