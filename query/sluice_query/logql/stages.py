@@ -153,6 +153,18 @@ def patterns_of(pipeline: LogQuery) -> Iterable[str]:
             yield one.value
 
 
+def matched_pattern(pipeline: LogQuery) -> str | None:
+    """Return the RE2 pattern of what the filters of lines found; None without such a filter."""
+    _, lines, _ = split_conditions(pipeline)
+    parts = []
+    for one in lines:
+        if one.operator is LineOperator.CONTAINS:
+            parts += [_quoted(text) for text in one.values if text]
+        elif one.operator is LineOperator.MATCHES:
+            parts += [f"(?:{pattern})" for pattern in one.values]
+    return "|".join(parts) or None
+
+
 def own_condition(pipeline: LogQuery, kind: Kind) -> SqlStatement:
     """Return the condition of matchers and filters of lines on a record as it is stored."""
     matchers, lines, _ = split_conditions(pipeline)
