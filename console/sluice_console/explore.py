@@ -17,10 +17,12 @@ from sluice_web.problems import HttpRefusal
 PATHS: Final = (
     "query",
     "query/stream",
+    "logql",
     "histogram",
     "fields",
     "fields/values",
     "context",
+    "metrics",
     "traces/{id}",
     "operations",
     "dead-letters",

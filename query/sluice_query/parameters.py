@@ -97,7 +97,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
-ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
+ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _NEWEST_FIRST)
 """The parameters that select records and their order."""
 STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _LIMIT, _HIGHLIGHT)
 """Every parameter of a query whose records are returned while it runs."""
@@ -339,7 +339,7 @@ HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _BUCKETS, _BUCKE
 FIELDS: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL)
 VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _FIELD, _VALUES_LIMIT)
 _POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
-CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
+CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, *_POSITION, _HIGHLIGHT)
 
 _SPANS_LIMIT: Final = IntegerParameter(name="limit", default=SPANS_DEFAULT, maximum=LIMIT_MAX)
 _OPERATIONS_LIMIT: Final = IntegerParameter(
@@ -347,12 +347,12 @@ _OPERATIONS_LIMIT: Final = IntegerParameter(
 )
 TRACE: Final[tuple[Parameter, ...]] = (_FROM, _TO, _SPANS_LIMIT)
 OPERATIONS: Final[tuple[Parameter, ...]] = (
-    *(one for one in CONDITIONS if one is not _KIND),
+    *(one for one in (*CONDITIONS, _LOGQL) if one is not _KIND),
     _OPERATIONS_LIMIT,
 )
 _METRICS_LIMIT: Final = IntegerParameter(name="limit", default=METRICS_DEFAULT, maximum=METRICS_MAX)
 METRICS: Final[tuple[Parameter, ...]] = (
-    *(one for one in CONDITIONS if one is not _KIND),
+    *(one for one in (*CONDITIONS, _LOGQL) if one is not _KIND),
     _METRICS_LIMIT,
 )
 

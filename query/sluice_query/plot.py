@@ -35,7 +35,7 @@ def draw_series(
     drawn = [one for one in points if one.value is not None and math.isfinite(one.value)]
     if width is None or not drawn:
         return "".join(
-            f"{format_rfc3339(one.step_ns)} {name(one)} {_number(one.value)}\n" for one in points
+            f"{_moment(one.step_ns, zone)} {name(one)} {_number(one.value)}\n" for one in points
         )
     import plotext  # noqa: PLC0415 - takes 0.6 s to import; few queries draw
 
@@ -62,6 +62,15 @@ def draw_series(
     more = max(len(groups) - _LINES_MAX, 0)
     left = f"{more} more lines are not drawn, --json has them; " if more else ""
     return f"{plot}\n{left}{state}, {summary.until_text}\n"
+
+
+def _moment(at_ns: int, zone: tzinfo | None) -> str:
+    """Return a time as RFC 3339 with the offset of a zone."""
+    seconds, rest_ns = divmod(at_ns, NS_PER_S)
+    moment = datetime.fromtimestamp(seconds, UTC).astimezone(zone)
+    if not moment.utcoffset():
+        return format_rfc3339(at_ns)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{rest_ns:09d}{moment.isoformat()[19:]}"
 
 
 def draw_labelled(
@@ -91,16 +100,17 @@ def table_of_series(series: Sequence[Mapping[str, Any]]) -> str:
         for one in series
     ]
     name = _namer(points) if len(points) > 1 else lambda one: _name(one.by, list(one.by))
-    # NaN is not ordered, so it comes last.
-    points.sort(key=lambda one: _rank(one.value), reverse=True)
+    # NaN is not ordered, so it comes last, after -Inf.
+    points.sort(key=_rank, reverse=True)
     numbers = [_number(one.value) for one in points]
     size = max(map(len, numbers), default=0)
     rows = zip(numbers, points, strict=True)
     return "".join(f"{number:>{size}}  {name(one)}\n" for number, one in rows)
 
 
-def _rank(value: float | None) -> float:
-    return -math.inf if value is None or math.isnan(value) else value
+def _rank(point: SeriesPoint) -> tuple[bool, float]:
+    value = point.value
+    return (False, 0.0) if value is None or math.isnan(value) else (True, value)
 
 
 def _number(value: float | None) -> str:

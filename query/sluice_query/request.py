@@ -513,8 +513,6 @@ def check_query(query: Query, name: ParameterName = plain_name) -> Query:
         raise BadUsage(
             f"at most {FILTERS_MAX} times: {name('filter')}, times=`{len(query.filters)}`"
         )
-    if query.highlight and query.text is None:
-        raise BadUsage(f"{name('highlight')} needs a text: add {name('q')}")
     if query.series is not None:
         _check_series(query, query.series, name)
     return query

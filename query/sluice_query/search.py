@@ -470,22 +470,24 @@ _ABOVE_BMP: Final = 0xFFFF
 def add_highlights(engine: QueryEngine, query: Query, records: Sequence[Row]) -> None:
     """Add the matching ranges to records, under the name `highlights`."""
     column = KINDS[query.kind].searched
-    if query.text is None or column is None or not records:
+    pattern, options = query.text, "" if query.regex else "l"
+    if query.pipeline is not None:
+        from sluice_query.logql.stages import matched_pattern  # noqa: PLC0415 - only for LogQL
+
+        pattern, options = matched_pattern(query.pipeline), ""
+    if pattern is None or column is None or not records:
         return
+    options += "g" + ("i" if query.ignore_case else "")
     texts = [str(row[column]) for row in records]
-    marked = [str(found) for (found,) in engine.rows(_marking_sql(query, query.text, texts))]
+    marking = SqlStatement(
+        f"SELECT regexp_replace(found, ?, '{_START}\\0{_END}', '{options}')"  # noqa: S608 - constants
+        " FROM (SELECT unnest(?) AS found)",
+        (pattern, texts),
+    )
+    marked = [str(found) for (found,) in engine.rows(marking)]
     for row, text, with_marks in zip(records, texts, marked, strict=True):
         hidden = _START in text or _END in text
         row[HIGHLIGHTS] = [] if hidden else marked_ranges(with_marks)
-
-
-def _marking_sql(query: Query, text: str, texts: list[str]) -> SqlStatement:
-    options = "g" + ("" if query.regex else "l") + ("i" if query.ignore_case else "")
-    return SqlStatement(
-        f"SELECT regexp_replace(found, ?, '{_START}\\0{_END}', '{options}')"  # noqa: S608 - constants
-        " FROM (SELECT unnest(?) AS found)",
-        (text, texts),
-    )
 
 
 def marked_ranges(marked: str) -> list[tuple[int, int]]:

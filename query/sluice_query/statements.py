@@ -321,9 +321,12 @@ def returned_columns(kind: Kind) -> list[str]:
 
 
 def result_columns(query: Query) -> list[str]:
-    """Return the columns of a query's records: after stages of LogQL also `labels` and `line`."""
+    """Return the columns of a query's records: after stages of LogQL also `labels` and `line`.
+
+    The records of a view have them as they are stored.
+    """
     columns = returned_columns(query.kind)
-    if query.pipeline is not None:
+    if query.pipeline is not None and query.view is None:
         from sluice_query.logql.stages import changes_lines, changes_records  # noqa: PLC0415 - only for LogQL
 
         columns += ["labels"] * changes_records(query.pipeline)

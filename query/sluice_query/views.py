@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_query.engine import QueryEngine
 from sluice_query.pruning import newest_files
@@ -160,12 +160,14 @@ class FieldCount(msgspec.Struct, frozen=True, kw_only=True):
     """One field.
 
     Attributes:
-        field: Its name, as filters use it.
+        field: Its name.
+        label: The label of LogQL that reads it; null if none does, or if another field precedes it.
         count: The number of records that have it.
         distinct: An estimate of the number of its values; null for the body, which is not read.
     """
 
     field: str
+    label: str | None
     count: int
     distinct: int | None
 
@@ -361,26 +363,43 @@ def make_fields(
     found = {(column, key): (count, distinct) for column, key, count, distinct in rows}
     found[_UNREAD, None] = (records, None)
     columns = [
-        _field_count(RecordField(name), *found[name, None])
+        (RecordField(name), *found[name, None])
         for name in COLUMN_FIELDS[query.kind]
         if found.get((name, None), (0, 0))[0]
     ]
     keys = [
-        _field_count(RecordField(column, key), count, distinct)
+        (RecordField(column, key), count, distinct)
         for column, key, count, distinct in rows
         if key is not None
     ]
-    keys.sort(key=lambda one: (-one.count, one.field))
+    keys.sort(key=lambda one: (-one[1], one[0].name))
+    listed = (*columns, *keys[: wanted.keys_max])
+    labels = _labels_of([field for field, _, _ in listed], query.kind)
     return FieldListResult(
-        fields=(*columns, *keys[: wanted.keys_max]),
+        fields=tuple(
+            FieldCount(field=field.name, label=labels.get(field), count=count, distinct=distinct)
+            for field, count, distinct in listed
+        ),
         records=records,
         sampled=records > records_max,
         more=len(keys) > wanted.keys_max,
     )
 
 
-def _field_count(field: RecordField, count: int, distinct: int | None) -> FieldCount:
-    return FieldCount(field=field.name, count=count, distinct=distinct)
+def _labels_of(fields: Sequence[RecordField], kind: Kind) -> dict[RecordField, str]:
+    """Return the label of each field that precedes the others with this label."""
+    from sluice_query.logql.names import label_of_field  # noqa: PLC0415 - only for a list of fields
+
+    def precedence(field: RecordField) -> tuple[int, bool]:
+        place = -1 if field.key is None else MAPS.index(field.column)
+        return place, label_of_field(field, kind) != field.key
+
+    labels: dict[str, RecordField] = {}
+    for field in sorted(fields, key=precedence):
+        label = label_of_field(field, kind)
+        if label is not None:
+            labels.setdefault(label, field)
+    return {field: label for label, field in labels.items()}
 
 
 class ListedMetric(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from playwright.sync_api import BrowserContext, Page, Route, expect
 from support.builders import make_identity
@@ -72,6 +73,11 @@ def open_place(page: Page, world: ConsoleWorld, place: str) -> None:
     expect(page.locator("main h1")).to_be_visible(timeout=20_000)
     expect(page.locator("main .loading, main [aria-busy]")).to_have_count(0, timeout=20_000)
     expect(page.locator(".summary", has_text="searching")).to_have_count(0, timeout=20_000)
+
+
+def explored(query: str, **more: str) -> str:
+    """Return the place of a query in Explore."""
+    return f"explore?{urlencode({'query': query, 'from': '1h', **more})}"
 
 
 def accessibility(page: Page) -> list[str]:

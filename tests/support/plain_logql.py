@@ -457,19 +457,23 @@ def _aggregated(query: VectorAggregation, values: Values) -> Values:
         return {
             key: value
             for found in groups.values()
-            for key, value in sorted(found.items(), key=lambda one: (sign * one[1], one[0]))[
-                : query.parameter
-            ]
+            for key, value in sorted(
+                found.items(), key=lambda one: (math.isnan(one[1]), sign * one[1], one[0])
+            )[: query.parameter]
         }
     functions: dict[VectorOperator, Callable[[list[float]], float]] = {
         VectorOperator.SUM: math.fsum,
         VectorOperator.AVG: lambda found: math.fsum(found) / len(found),
-        VectorOperator.MIN: min,
-        VectorOperator.MAX: max,
+        VectorOperator.MIN: lambda found: min(_numbers(found), default=math.nan),
+        VectorOperator.MAX: lambda found: max(_numbers(found), default=math.nan),
         VectorOperator.COUNT: lambda found: float(len(found)),
     }
     compute = functions[query.operator]
     return {key: compute([*found.values()]) for key, found in groups.items()}
+
+
+def _numbers(found: list[float]) -> list[float]:
+    return [one for one in found if not math.isnan(one)]
 
 
 def _combined(query: BinaryOperation, records: list[PlainRecord], at_ns: int) -> Values:

@@ -8,6 +8,13 @@ export function Time({ ns, at, ms = true }) {
   return html`<time datetime=${date.toISOString()} title=${ago(date)}>${timeText(date, ms)}</time>`;
 }
 
+// Through which time the answer of a search is complete.
+export function Complete({ summary }) {
+  if (!summary) return null;
+  if (summary.complete_now) return html`<span>complete up to now</span>`;
+  return summary.accepted_until && html`<span>complete for what was accepted before <${Time} at=${summary.accepted_until} ms=${false} /></span>`;
+}
+
 export function ago(date) {
   const seconds = (Date.now() - date.getTime()) / 1000;
   return seconds < 0 ? `in ${duration(-seconds)}` : `${duration(seconds)} ago`;

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.fields import Kind
 from sluice_query.http.read_api import NDJSON
 from sluice_query.http.responses import LateResponse, given_parameters, problem_line, read_endpoint
@@ -26,13 +26,13 @@ from sluice_query.request import Query, plain_name
 from sluice_query.result import QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
-from sluice_query.statements import ordered_sql, returned_columns
+from sluice_query.statements import ordered_sql, result_columns, returned_columns
 from sluice_web.endpoints import Endpoint
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 
 ROWS_PER_PART: Final = 20_000
 SUMMARY_KEY: Final = "sluice.summary"
-_MAPS: Final = ("attributes", "attribute_types", "resource")
+_MAPS: Final = ("attributes", "attribute_types", "resource", "labels")
 
 ExportFormat = Literal["ndjson", "parquet"]
 
@@ -70,9 +70,10 @@ async def export_records(searcher: Searcher, export: Export) -> AsyncGenerator[E
         writer: _ParquetWriter | _NdjsonWriter = make(query.kind)
         rows_found = 0
         if sources.names:
-            columns = ", ".join(returned_columns(query.kind))
+            is_table = export.format == "parquet"
+            columns = returned_columns(query.kind) if is_table else result_columns(query)
             # One record over the limit shows whether there are more.
-            statement = ordered_sql(query, columns, sources, limit=export.limit + 1)
+            statement = ordered_sql(query, ", ".join(columns), sources, limit=export.limit + 1)
             engine = reader.engine
             rows = await reader.bounded(partial(engine.open_reader, statement, ROWS_PER_PART))
             while (found := await reader.bounded(partial(engine.next_rows, rows))) is not None:
@@ -147,7 +148,7 @@ class _ParquetWriter:
 
 
 def _plain(row: dict[str, Any]) -> Row:
-    return row | {name: dict(row[name]) for name in _MAPS if row[name] is not None}
+    return row | {name: dict(row[name]) for name in _MAPS if row.get(name) is not None}
 
 
 DOWNLOADS_MAX: Final = 2
@@ -190,6 +191,8 @@ class DownloadApi:
         selecting = {name: given[name] for name in given if name not in {"limit", "format"}}
         searcher = self._runner.searcher
         query = parse_query(selecting, searcher.clock.now_ns(), known=ORDERED)
+        if query.metric is not None:
+            raise BadUsage("a file has records: write a log query")
         if self._places.locked():
             raise TooManyClients("downloads run", DOWNLOADS_MAX)
         settings = replace(searcher.settings, time_s_max=self._limit_s)

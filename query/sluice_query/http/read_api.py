@@ -4,13 +4,17 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.errors import BadUsage, SluiceError
 from sluice_protocol.units import UnixNs
 from sluice_query.dead_letters import DeadLetterList, list_dead_letters
 from sluice_query.http.responses import LateResponse, given_parameters, problem_line, read_endpoint
 from sluice_query.http.runner import QueryRunner
+from sluice_query.logql.completion import Suggestions, complete
+from sluice_query.logql.expressions import LogQuery
+from sluice_query.logql.grammar import TEXT_CHARS_MAX, parse_logql
 from sluice_query.parameters import (
     CONTEXT,
     FIELDS,
@@ -39,7 +43,13 @@ from sluice_query.views import (
 )
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
-from sluice_web.parameters import AgentParameter, IntegerParameter, Parameter, check_names
+from sluice_web.parameters import (
+    AgentParameter,
+    IntegerParameter,
+    Parameter,
+    TextParameter,
+    check_names,
+)
 from sluice_web.problems import Handler
 
 NDJSON: Final = "application/x-ndjson"
@@ -51,7 +61,26 @@ _AGENT: Final = AgentParameter()
 _LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
 _PARAMETERS: Final = (_AGENT, _LIMIT)
 
+_LOGQL: Final = TextParameter(name="query", chars_max=TEXT_CHARS_MAX)
+_CURSOR: Final = IntegerParameter(
+    name="cursor", default=TEXT_CHARS_MAX, minimum=0, maximum=TEXT_CHARS_MAX
+)
+
 _Parse = Callable[[Given, UnixNs], Query]
+
+
+class LogqlText(msgspec.Struct, frozen=True, kw_only=True):
+    """What a text is in LogQL, and what can follow in it.
+
+    Attributes:
+        is_metric: Whether it computes series; false also for a text with an error.
+        problem: Where the text is wrong and what to write instead; null if it is accepted.
+        suggestions: What can follow at the cursor; null where nothing is known.
+    """
+
+    is_metric: bool = False
+    problem: str | None = None
+    suggestions: Suggestions | None
 
 
 class ReadApi:
@@ -111,6 +140,13 @@ class ReadApi:
                 CONTEXT,
                 NeighboursResult,
                 "Return the records before and after a record",
+            ),
+            read_endpoint(
+                path="/v1/logql",
+                handler=self._describe_logql,
+                summary="Return whether a LogQL text is accepted, and what can follow at a cursor",
+                parameters=(_LOGQL, _CURSOR),
+                result=LogqlText,
             ),
             read_endpoint(
                 path="/v1/dead-letters",
@@ -173,6 +209,17 @@ class ReadApi:
             return json_response(result.view)
 
         return send_view
+
+    @staticmethod
+    async def _describe_logql(request: web.Request) -> web.StreamResponse:
+        check_names(request.query, (_LOGQL, _CURSOR))
+        text = _LOGQL.read(request.query) or ""
+        suggestions = complete(text, _CURSOR.read(request.query))
+        try:
+            is_metric = not isinstance(parse_logql(text or "{}"), LogQuery)
+        except BadUsage as error:
+            return json_response(LogqlText(problem=str(error), suggestions=suggestions))
+        return json_response(LogqlText(is_metric=is_metric, suggestions=suggestions))
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         check_names(request.query, _PARAMETERS)

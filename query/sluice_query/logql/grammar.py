@@ -102,7 +102,7 @@ from sluice_query.logql.lexer import (
     TokenKind,
     check_characters,
     example,
-    label_of,
+    example_label,
     next_token,
     refuse_at,
     shortened,
@@ -257,7 +257,7 @@ class _Parser:
                 raise wrong
             return self._advance().text
         if token.kind is TokenKind.STRING:
-            raise self._wrong("quoted label", f"write `{label_of(token.string)}`")
+            raise self._wrong("quoted label", f"write `{example_label(token.string)}`")
         if token.kind in UNITS:
             raise self._wrong("not a label", "write a label, which begins with a letter or `_`")
         raise self._wrong("missing label", 'write a label, such as `level="error"`')
@@ -598,7 +598,7 @@ class _Parser:
         while not found or self._accept(","):
             word = word_at(self._text, self._token)
             if "." in word and self._token.kind is TokenKind.NAME and "=" not in word:
-                meant = f"{label_of(word)}={example(word)}"
+                meant = f"{example_label(word)}={example(word)}"
                 raise refuse_at("not a label", self._token.start, f"write `{meant}`", word)
             label = self._label()
             path = label
@@ -628,7 +628,7 @@ class _Parser:
         names = [one[1] for one in _GROUP.finditer(token.string) if one[1]]
         wrong = next((one for one in names if LABEL.fullmatch(one) is None), None)
         if wrong is not None:
-            advice = f"write `(?P<{label_of(wrong)}>…)`"
+            advice = f"write `(?P<{example_label(wrong)}>…)`"
             raise refuse_at("group without a label", token.start, advice, wrong)
         _check_names(names, token, "(?P<path>…)")
         return RegexpParser(token.string)

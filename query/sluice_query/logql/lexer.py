@@ -138,9 +138,14 @@ def example(value: str) -> str:
 
 
 def label_of(key: str) -> str:
-    """Return the label for the key of an attribute, for a message: other characters become `_`."""
-    label = re.sub(r"[^A-Za-z0-9_]", "_", key[:_SHOWN_CHARS_MAX])
+    """Return the label for the key of an attribute: other characters become `_`."""
+    label = re.sub(r"[^A-Za-z0-9_]", "_", key)
     return f"_{label}" if label[:1].isdigit() else label or "_"
+
+
+def example_label(key: str) -> str:
+    """Return the label for the begin of a key, for a message."""
+    return label_of(key[:_SHOWN_CHARS_MAX])
 
 
 def check_characters(text: str) -> None:

@@ -14,7 +14,7 @@ from sluice_query.logql.lexer import (
     Token,
     TokenKind,
     example,
-    label_of,
+    example_label,
     next_token,
     refuse_at,
     shortened,
@@ -188,7 +188,7 @@ def _refuse_first_name(text: str, token: Token) -> BadUsage | None:
         name, operator, quoted, plain = pair.groups()
         operator = "=" if operator in {":", "=="} else operator
         value = example(plain if quoted is None else quoted)
-        advice = f"write `{{{label_of(name)}{operator}{value}}}`"
+        advice = f"write `{{{example_label(name)}{operator}{value}}}`"
         return refuse_at("missing selector", token.start, advice, pair.group())
     bare = _BARE.match(rest)
     words_meant = " ".join(bare.group().split()) if bare else token.text
@@ -283,6 +283,6 @@ def refuse_key(text: str, token: Token) -> BadUsage | None:
         return None
     name, colon, value = key.partition(":")
     if colon:
-        advice = f"write `{label_of(name)}={example(value)}`"
+        advice = f"write `{example_label(name)}={example(value)}`"
         return refuse_at("unknown operator", token.start, advice, key)
-    return refuse_at("not a label", token.start, f"write `{label_of(key)}`", key)
+    return refuse_at("not a label", token.start, f"write `{example_label(key)}`", key)

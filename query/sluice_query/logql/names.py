@@ -17,6 +17,7 @@ import re
 from typing import Final
 
 from sluice_protocol.fields import Kind
+from sluice_query.logql.lexer import label_of
 from sluice_query.request import COLUMN_FIELDS, MAPS, RecordField
 from sluice_query.statements import SqlStatement, compose, field_sql
 
@@ -52,6 +53,15 @@ def field_of(name: str, kind: Kind) -> RecordField | None:
     if column not in COLUMN_FIELDS[kind] or column in _NOT_LABELS:
         return None
     return RecordField(column)
+
+
+def label_of_field(field: RecordField, kind: Kind) -> str | None:
+    """Return the label that a field is, by its name alone; None if no label reads it."""
+    if field.key is None:
+        return None if field.column in _NOT_LABELS else field.column
+    label = label_of(field.key)
+    known = field_of(label, kind)
+    return None if known is not None and known.column in ONLY_FIELDS else label
 
 
 def label_sql(name: str, kind: Kind) -> SqlStatement:

@@ -153,6 +153,18 @@ def patterns_of(pipeline: LogQuery) -> Iterable[str]:
             yield one.value
 
 
+def matched_pattern(pipeline: LogQuery) -> str | None:
+    """Return the RE2 pattern of what the filters of lines found; None without such a filter."""
+    _, lines, _ = split_conditions(pipeline)
+    parts = []
+    for one in lines:
+        if one.operator is LineOperator.CONTAINS:
+            parts += [_quoted(text) for text in one.values if text]
+        elif one.operator is LineOperator.MATCHES:
+            parts += [f"(?:{pattern})" for pattern in one.values]
+    return "|".join(parts) or None
+
+
 def own_condition(pipeline: LogQuery, kind: Kind) -> SqlStatement:
     """Return the condition of matchers and filters of lines on a record as it is stored."""
     matchers, lines, _ = split_conditions(pipeline)
@@ -336,7 +348,7 @@ def _value(name: str) -> SqlStatement:
     return SqlStatement("coalesce(labels[?], '')", (name,))
 
 
-def _stage_sql(  # noqa: PLR0911 - a case for each form
+def _stage_sql(  # noqa: C901, PLR0911 - a case for each form
     stage: Stage, inner: SqlStatement, wanted: Wanted, kind: Kind
 ) -> SqlStatement:
     match stage:
@@ -344,6 +356,10 @@ def _stage_sql(  # noqa: PLR0911 - a case for each form
             return over("*", inner, where=line_condition(stage, "line"))
         case LabelFilter():
             return _filtered(stage.condition, inner)
+        case JsonParser(extractions=()) if wanted:
+            return _json_members(inner, sorted(wanted - ERRORS))
+        case LogfmtParser() if wanted and _has_fast_form(stage, wanted - ERRORS):
+            return _logfmt_members(stage, inner, sorted(wanted - ERRORS))
         case JsonParser() | LogfmtParser() | PatternParser() | RegexpParser():
             # Without a label that is needed, a parser has no effect.
             return inner if wanted is not None and not wanted else _parsed(stage, inner, wanted)
@@ -541,8 +557,6 @@ def _parsed(
     names: list[str] | None = None
     error: tuple[str, str] | None = None
     if wanted is not None:
-        if isinstance(stage, JsonParser) and not stage.extractions:
-            return _json_members(inner, sorted(wanted - ERRORS))
         names = sorted((wanted | {one.removesuffix(_SUFFIX) for one in wanted}) - ERRORS)
     match stage:
         case JsonParser():
@@ -631,12 +645,31 @@ def _json_members(inner: SqlStatement, wanted: list[str]) -> SqlStatement:
                 members[base],
                 value,
             )
-        pairs.append((name, compose("coalesce(nullif({0}, ''), labels[{1}])", value, given)))
-    added = _map_of(pairs)
-    labels = _or_error("parsed IS NULL", _JSON_ERROR, f"map_concat(labels, {added.text})")
+        pairs.append((name, value))
+    labels = _with_members(pairs, _JSON_ERROR)
     return over(
-        f"* EXCLUDE (parsed, found, flat) REPLACE ({labels} AS labels)", found, values=added.values
+        f"* EXCLUDE (parsed, found, flat) REPLACE ({labels.text} AS labels)",
+        found,
+        values=labels.values,
     )
+
+
+def _with_members(
+    pairs: Sequence[tuple[str, SqlStatement]], error: tuple[str, str]
+) -> SqlStatement:
+    """Return the map of the labels that later stages need, with values of members.
+
+    A label whose member is NULL or empty keeps its value. The map is built rather than extended,
+    which is three times as fast.
+    """
+    kept = [
+        (name, compose("coalesce(nullif({0}, ''), labels[{1}])", value, _text(name)))
+        for name, value in pairs
+    ]
+    for name, value in zip((ERROR, DETAILS), error, strict=True):
+        text = f"CASE WHEN parsed IS NULL THEN '{value}' ELSE labels['{name}'] END"
+        kept.append((name, SqlStatement(text)))
+    return _map_of(kept)
 
 
 def _may_be_deeper(name: str, at: int) -> SqlStatement:
@@ -708,13 +741,86 @@ _TOKEN: Final = rf"(?:{_PAIR}|\S*)(?:\s+|$)"
 """A pair, or else the text up to the next space, which is not one."""
 
 
-def _logfmt_entries(stage: LogfmtParser, inner: SqlStatement) -> SqlStatement:
+def _has_fast_form(stage: LogfmtParser, wanted: frozenset[str]) -> bool:
+    """Return whether `_logfmt_members` computes the labels of a parser."""
+    is_plain = not (stage.extractions or stage.is_strict or stage.keeps_empty)
+    return bool(wanted and is_plain) and all(
+        re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", one) and not one.endswith(_SUFFIX) for one in wanted
+    )
+
+
+def _logfmt_members(stage: LogfmtParser, inner: SqlStatement, wanted: list[str]) -> SqlStatement:
+    """Return the select in which some pairs of the line are labels.
+
+    The value of a label is the text after ` name=` if only pairs precede it, no later pair has the
+    label, and the value has no escapes. All pairs of other lines are read.
+    """
+    found = over("*, ' ' || line AS padded, line AS parsed", inner)
+    places = ", ".join(f"strpos(padded, ' {one}=') AS at_{nr}" for nr, one in enumerate(wanted))
+    found = over(f"*, {places}", found)
+    rests = ", ".join(
+        f"CASE WHEN at_{nr} > 0 THEN substr(padded, at_{nr} + {len(one) + 2}) END AS rest_{nr}"
+        for nr, one in enumerate(wanted)
+    )
+    found = over(f"*, {rests}", found)
+    texts = ", ".join(
+        f"CASE WHEN starts_with(rest_{nr}, '\"') THEN split_part(substr(rest_{nr}, 2), '\"', 1)"
+        f" ELSE split_part(rest_{nr}, ' ', 1) END AS text_{nr}"
+        for nr, _ in enumerate(wanted)
+    )
+    found = over(f"*, {texts}", found)
+    hard = " OR ".join(f"({_is_hard(one, nr)})" for nr, one in enumerate(wanted))
+    found = over(f"*, CASE WHEN {hard} THEN line END AS hard", found)
+    found = _logfmt_entries(stage, found, "hard")
+    pairs = [
+        (
+            name,
+            SqlStatement(
+                f"CASE WHEN own_labels[?] IS NOT NULL THEN NULL WHEN hard IS NULL THEN text_{nr}"
+                " ELSE list_filter(entries, lambda one: one.k = ?)[1].v END",
+                (name, name),
+            ),
+        )
+        for nr, name in enumerate(wanted)
+    ]
+    labels = _with_members(pairs, _LOGFMT_ERROR)
+    made = "".join(f", at_{nr}, rest_{nr}, text_{nr}" for nr, _ in enumerate(wanted))
+    return over(
+        f"* EXCLUDE (padded, parsed, hard, entries{made}) REPLACE ({labels.text} AS labels)",
+        found,
+        values=labels.values,
+    )
+
+
+def _is_hard(name: str, nr: int) -> str:
+    """Return the condition that the value of a label may differ from the text after its name."""
+    has_digit = re.match("_[0-9]", name) is not None
+    key = name[has_digit:].replace("_", r'[^A-Za-z0-9\s="]')
+    if has_digit:
+        key = r'[^A-Za-z0-9\s="]?' + key
+    rest, text = f"rest_{nr}", f"text_{nr}"
+    return (
+        rf"CASE WHEN at_{nr} = 0 THEN regexp_matches(padded, '\s{key}=')"
+        rf" WHEN {text} = '' OR regexp_matches({rest}, '\s{key}=') THEN true"
+        f" WHEN starts_with({rest}, '\"') AND (contains({text}, '\\')"
+        f" OR substr({rest}, length({text}) + 2, 1) <> '\"'"
+        f" OR substr({rest}, length({text}) + 3, 1) NOT IN ('', ' ')) THEN true"
+        rf""" WHEN NOT starts_with({rest}, '"') AND regexp_matches({text}, '[\s="]') THEN true"""
+        rf" ELSE NOT regexp_full_match(left(padded, at_{nr}), '\s*(?:{_PAIR}\s+)*') END"
+    )
+
+
+def _logfmt_entries(
+    stage: LogfmtParser, inner: SqlStatement, column: str | None = None
+) -> SqlStatement:
     """Return the select with the pairs of the line, in `entries`; the last of a name counts."""
     is_right = rf"regexp_full_match(line, '\s*(?:{_PAIR}(?:\s+|$))*')"
     parsed = f"CASE WHEN {is_right} THEN line END" if stage.is_strict else "line"
+    read = "line" if column is None else column
+    added = f"{parsed} AS parsed, " if column is None else ""
     tokens = over(
-        f"*, {parsed} AS parsed, regexp_extract_all(line, '{_TOKEN}', 1) AS names,"
-        f" regexp_extract_all(line, '{_TOKEN}', 2) AS texts",
+        f"*, {added}regexp_extract_all({read}, '{_TOKEN}', 1) AS names,"
+        f" regexp_extract_all({read}, '{_TOKEN}', 2) AS texts",
         inner,
     )
     unquoted = (

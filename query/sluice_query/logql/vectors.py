@@ -186,19 +186,21 @@ def _sum(numbers: list[float]) -> float:
 _AGGREGATED: Final[dict[VectorOperator, Callable[[list[float]], float]]] = {
     VectorOperator.SUM: _sum,
     VectorOperator.AVG: lambda numbers: _sum(numbers) / len(numbers),
-    VectorOperator.MIN: min,
-    VectorOperator.MAX: max,
+    # NaN is the result of no other numbers only, as in PromQL.
+    VectorOperator.MIN: lambda numbers: min(numbers, key=lambda one: (math.isnan(one), one)),
+    VectorOperator.MAX: lambda numbers: max(numbers, key=lambda one: (not math.isnan(one), one)),
     VectorOperator.COUNT: lambda numbers: float(len(numbers)),
 }
 
 
 def _ranked(question: VectorAggregation, groups: list[list[SeriesKey]], inner: Vectors) -> Vectors:
-    """Return the greatest or the smallest values of each group at each time."""
+    """Return the greatest or the smallest values of each group at each time; NaN is after all."""
     sign = -1 if question.operator is VectorOperator.TOPK else 1
     found: Vectors = defaultdict(dict)
     for keys in groups:
         for step in {step for key in keys for step in inner[key]}:
             values = [(sign * inner[key][step], key) for key in keys if step in inner[key]]
-            for _, key in sorted(values)[: question.parameter]:
+            values.sort(key=lambda one: (math.isnan(one[0]), *one))
+            for _, key in values[: question.parameter]:
                 found[key][step] = inner[key][step]
     return found

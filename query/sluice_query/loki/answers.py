@@ -151,24 +151,14 @@ def by_size(series: Sequence[LabelledSeries], limit: int) -> list[LabelledSeries
 def stream_labels(listed: FieldListResult) -> dict[str, int]:
     """Return the labels that streams of the records have, each with the number of its values."""
     found: dict[str, int] = {}
-    resource: Counter[str] = Counter()
+    resource: dict[str, int] = {}
     for one in listed.fields:
-        name = _FIELDS.get(one.field, one.field)
+        name = _FIELDS.get(one.label or "", one.label or "")
         if name in STREAM_FIELDS:
             found[name] = one.distinct or 0
-        elif one.field.startswith("resource."):
-            key = _plain_key(one.field.removeprefix("resource."))
-            resource[label_of(key)] += one.distinct or 0
-    for name, distinct in resource.items():
-        if len(found) == RESOURCE_LABELS_MAX:
-            break
-        found.setdefault(name, distinct)
-    return found
-
-
-def _plain_key(text: str) -> str:
-    """Return the key of a field's name, which is a JSON string if it has special characters."""
-    return str(msgspec.json.decode(text)) if text.startswith('"') else text
+        elif one.field.startswith("resource.") and name:
+            resource[name] = one.distinct or 0
+    return found | dict(itertools.islice(resource.items(), RESOURCE_LABELS_MAX))
 
 
 def detected_labels_json(labels: Mapping[str, int]) -> list[dict[str, object]]:

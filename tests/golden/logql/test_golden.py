@@ -7,6 +7,7 @@ import dataclasses
 import json
 import os
 from enum import Enum
+from functools import cache
 
 import pytest
 from support.golden import GOLDEN, golden
@@ -18,6 +19,7 @@ from sluice_query.logql.grammar import parse_logql
 ACCEPTED, REFUSED = "logql/accepted.json", "logql/refused.json"
 
 
+@cache
 def cases(place: str) -> dict[str, str]:
     return json.loads((GOLDEN / place).read_text(encoding="utf-8"))
 

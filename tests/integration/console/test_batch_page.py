@@ -13,7 +13,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.builders import make_identity
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import VIEWER, ConsoleWorld, served_console
+from support.console_world import VIEWER, ConsoleWorld, in_thread, served_console
 from support.query_lake import deployment, log_batch, metric_batch
 from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment, Sent
@@ -88,10 +88,14 @@ def fill(place: Deployment) -> tuple[Sent, Sent, Sent, Sent]:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeWorld]:
     folder = tmp_path_factory.mktemp("lake")
-    made = deployment(folder, lanes=Authority(authority_id="A").lanes)
-    filled = fill(made)
-    waiting = log_batch(["waits"], agent="host-3")
-    made.accept([waiting])
+
+    def prepare() -> tuple[tuple[Sent, Sent, Sent, Sent], Sent]:
+        made = deployment(folder, lanes=Authority(authority_id="A").lanes)
+        filled, waiting = fill(made), log_batch(["waits"], agent="host-3")
+        made.accept([waiting])
+        return filled, waiting
+
+    filled, waiting = in_thread(prepare)
     with served_console(folder, trouble=False) as console:
         yield LakeWorld(console, *filled, waiting)
 

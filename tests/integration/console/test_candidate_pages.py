@@ -22,7 +22,7 @@ from support.console_pages import (
     walk_hostile,
     watch,
 )
-from support.console_world import VIEWER, ConsoleWorld, served_console
+from support.console_world import VIEWER, ConsoleWorld, in_thread, served_console
 from support.gc_world import open_world
 
 from sluice_gc.plan import plan_key
@@ -83,7 +83,8 @@ async def make_plans(root: Path) -> tuple[Plan, Plan, list[Digest], list[Digest]
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlannedWorld]:
     folder = tmp_path_factory.mktemp("candidates")
-    done, planned, orphans, later, named = asyncio.run(make_plans(folder / "planned"))
+    made = in_thread(lambda: asyncio.run(make_plans(folder / "planned")))
+    done, planned, orphans, later, named = made
     with served_console(folder, trouble=False) as console:
         for name in ("gc", "audit"):
             shutil.copytree(folder / "planned" / name, console.store_folder / name)

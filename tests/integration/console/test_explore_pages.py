@@ -1,13 +1,15 @@
-"""Explore in a real Chromium: search, histogram, fields and live tail."""
+"""Explore in a real Chromium: LogQL with completion, facets, histogram, series and live tail."""
 
+import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, expect
-from support.console_pages import CHROMIUM, log_in, open_place, watch
+from support.console_pages import CHROMIUM, accessibility, explored, log_in, open_place, watch
 from support.console_world import AGENT, ConsoleWorld, frame, served_console
+from support.documented_blocks import check_command
 from support.query_lake import log_batch
 from support.spark_lake import Deployment
 
@@ -25,7 +27,8 @@ def test_explore_searches_zooms_and_filters(browser: Browser, world: ConsoleWorl
     errors = watch(page)
     open_place(page, world, "explore?from=1h")
     expect(page.locator(".summary strong")).to_have_text("31", timeout=20_000)
-    page.get_by_label("Text").fill("orders/16")
+    query = page.get_by_role("combobox", name="Query")
+    query.fill('{} |= "orders/16"')
     page.keyboard.press("Enter")
     expect(page.locator(".summary strong")).to_have_text("1", timeout=20_000)
     expect(page.locator(".lines mark")).to_have_text("orders/16")
@@ -35,7 +38,10 @@ def test_explore_searches_zooms_and_filters(browser: Browser, world: ConsoleWorl
     expect(page.locator(".around .here")).to_contain_text("orders/16")
     expect(page.locator(".around div")).to_have_count(15)
     page.get_by_role("button", name="Include agent_id").click()
-    expect(page.locator(".chips")).to_contain_text(f"agent_id={AGENT}")
+    expect(query).to_have_value(f'{{agent_id="{AGENT}"}} |= "orders/16"')
+    shown = page.locator(".command code").inner_text()
+    assert shlex.split(shown)[1:3] == ["query", f'{{agent_id="{AGENT}"}} |= "orders/16"']
+    check_command(shlex.split(shown)[1:])
     shared = page.url
     other = page.context.new_page()
     other.goto(shared)
@@ -118,14 +124,15 @@ def test_a_record_shows_its_values_with_their_types_and_digits(
         with ThreadPoolExecutor(1) as thread:
             thread.submit(Deployment(root=world.store_folder).deliver, [batch]).result()
         page = log_in(browser.new_context(), world)
-        open_place(page, world, "explore?from=1h&q=typed")
+        open_place(page, world, explored('{} |= "typed"'))
         page.locator(".line").click(timeout=20_000)
         facts = page.locator(".detail .facts")
         for key, (_, shown) in TYPED.items():
             value = facts.locator("dt", has_text=f"attributes.{key}").locator("+ dd")
             expect(value).to_contain_text(f"{shown} +")
         page.get_by_role("button", name="Include attributes.ratio").click()
-        expect(page.locator(".chips")).to_contain_text("attributes.ratio=1.50")
+        query = page.get_by_role("combobox", name="Query")
+        expect(query).to_have_value('{ratio="1.50"} |= "typed"')
         expect(page.locator(".summary strong")).to_have_text("1", timeout=20_000)
         page.context.close()
 
@@ -146,21 +153,147 @@ def test_the_histogram_zooms_by_dragging(browser: Browser, world: ConsoleWorld) 
     page.context.close()
 
 
-def test_a_field_shows_its_values_and_excludes_one(browser: Browser, world: ConsoleWorld) -> None:
+def test_facets_count_values_and_a_click_selects_them(
+    browser: Browser, world: ConsoleWorld
+) -> None:
     page = log_in(browser.new_context(), world)
     open_place(page, world, "explore?from=1h")
-    page.locator(".fields").get_by_role("button", name="agent_id", exact=True).click()
+    query = page.get_by_role("combobox", name="Query")
+    total = page.locator(".summary strong")
+    facets = page.get_by_role("complementary", name="Facets")
+    facets.get_by_role("button", name="agent_id", exact=True).click()
     page.get_by_role("button", name="Exclude agent_id db-2").click(timeout=20_000)
-    expect(page.locator(".summary strong")).to_have_text("23", timeout=20_000)
-    page.get_by_role("button", name="Remove agent_id!=db-2").click()
-    expect(page.locator(".summary strong")).to_have_text("31", timeout=20_000)
+    expect(total).to_have_text("23", timeout=20_000)
+    expect(query).to_have_value('{agent_id!="db-2"}')
+    page.go_back()
+    expect(total).to_have_text("31", timeout=20_000)
+    value = facets.get_by_role("button", name="db-2", exact=True)
+    if not value.count():
+        facets.get_by_role("button", name="agent_id", exact=True).click()
+    value.click(timeout=20_000)
+    expect(total).to_have_text("8", timeout=20_000)
+    expect(query).to_have_value('{agent_id="db-2"}')
+    expect(value).to_have_attribute("aria-pressed", "true", timeout=20_000)
+    facets.get_by_role("button", name=AGENT, exact=True).click(timeout=20_000)
+    expect(query).to_have_value(f'{{agent_id=~"db-2|{AGENT}"}}')
+    expect(total).to_have_text("23", timeout=20_000)
+    facets.get_by_role("button", name=AGENT, exact=True).click(timeout=20_000)
+    value.click(timeout=20_000)
+    expect(query).to_have_value("")
+    expect(total).to_have_text("31", timeout=20_000)
+    page.context.close()
+
+
+EDITS = """async () => {
+  const { toggleValue, toggleExcluded, withoutChoice, chosenValues } =
+    await import("./static/logql.js");
+  return [
+    toggleValue("", "level", "error"),
+    toggleValue('{level="error"}', "level", "error"),
+    toggleValue('{level="error"} |= "}"', "level", "warn"),
+    toggleValue('{level=~"error|warn"}', "level", "error"),
+    toggleValue('{path="/a.b"}', "path", "c|d"),
+    chosenValues(toggleValue('{path="/a.b"}', "path", "c|d"), "path").join(" "),
+    toggleValue('{a=~"err.*"}', "a", "x"),
+    toggleValue('sum(rate({a=`1`} [5m]))', "b", 'say "hi"'),
+    toggleExcluded("{}", "a", "x"),
+    toggleExcluded('{a!="x"} | json', "a", "x"),
+    withoutChoice('{level="error", b="1"} | json', "level"),
+    toggleValue('{a=1}', "a", "x"),
+  ];
+}"""
+
+
+def test_a_click_edits_the_selector_only(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    assert page.evaluate(EDITS) == [
+        '{level="error"}',
+        "",
+        '{level=~"error|warn"} |= "}"',
+        '{level="warn"}',
+        r"""{path=~"/a\\.b|c\\|d"}""",
+        "/a.b c|d",
+        '{a=~"err.*", a="x"}',
+        r"""sum(rate({a=`1`, b="say \"hi\""} [5m]))""",
+        '{a!="x"}',
+        "{} | json",
+        '{b="1"} | json',
+        None,
+    ]
+    page.context.close()
+
+
+def test_the_query_is_completed_from_the_keyboard(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    errors = watch(page)
+    open_place(page, world, "explore?from=1h")
+    query = page.get_by_role("combobox", name="Query")
+    options = page.get_by_role("listbox", name="Suggestions").get_by_role("option")
+    query.press_sequentially("{agen")
+    expect(options).to_have_text(["agent_idlabel"], timeout=20_000)
+    page.keyboard.press("Tab")
+    expect(query).to_have_value("{agent_id")
+    query.press_sequentially("=")
+    expect(options.filter(has_text='"db-2"')).to_be_visible(timeout=20_000)
+    query.press_sequentially('"db')
+    expect(options).to_have_count(1, timeout=20_000)
+    assert accessibility(page) == []
+    page.keyboard.press("Escape")
+    expect(options).to_have_count(0)
+    page.keyboard.press("ArrowDown")
+    expect(options).to_have_count(1, timeout=20_000)
+    page.keyboard.press("ArrowDown")
+    expect(query).to_have_attribute("aria-activedescendant", "logql-option-0")
+    page.keyboard.press("Enter")
+    expect(query).to_have_value('{agent_id="db-2"')
+    query.press_sequentially("}")
+    page.keyboard.press("Enter")
+    expect(page.locator(".summary strong")).to_have_text("8", timeout=20_000)
+    assert errors == []
+    page.context.close()
+
+
+def test_an_error_is_shown_under_its_word(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "explore?from=1h")
+    query = page.get_by_role("combobox", name="Query")
+    query.fill('{agent_id="db-2"} | distinct')
+    page.keyboard.press("Enter")
+    problem = page.get_by_role("alert")
+    expect(problem).to_contain_text("column=`21`", timeout=20_000)
+    expect(problem).to_contain_text("sum by (label) (count_over_time(")
+    expect(problem.locator("mark")).to_have_text("distinct")
+    expect(query).to_have_attribute("aria-invalid", "true")
+    assert accessibility(page) == []
+    query.fill("orders/16")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Search for this text").click(timeout=20_000)
+    expect(query).to_have_value('{} |= "orders/16"')
+    expect(page.locator(".summary strong")).to_have_text("1", timeout=20_000)
+    page.context.close()
+
+
+def test_a_metric_query_is_drawn(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    errors = watch(page)
+    text = "sum by (agent_id) (count_over_time({} [5m]))"
+    open_place(page, world, explored(text))
+    expect(page.locator(".chart canvas")).to_be_visible(timeout=20_000)
+    rows = page.get_by_role("region", name="Series").locator("tbody tr")
+    expect(rows.filter(has_text="agent_id=db-2")).to_have_count(1)
+    expect(page.locator(".summary")).to_contain_text("3 series")
+    shown = shlex.split(page.locator(".command code").inner_text())
+    assert shown[:4] == ["sluice", "query", text, "--plot"]
+    check_command(shown[1:])
+    assert accessibility(page) == []
+    assert errors == []
     page.context.close()
 
 
 def test_the_live_tail_shows_new_records_and_pauses(browser: Browser, tmp_path: Path) -> None:
     with served_console(tmp_path) as world:
         page = log_in(browser.new_context(), world)
-        open_place(page, world, "explore?from=1h&q=later")
+        open_place(page, world, explored('{} |= "later"'))
         page.get_by_role("button", name="Live tail").click()
         expect(page.get_by_text("Waiting for records")).to_be_visible()
         world.accept(frame("late-1", 0, ["first later line"], at_ns=time.time_ns()))

@@ -42,77 +42,106 @@ def metric_frame(agent: str, name: str, start: int, device: str) -> bytes:
     return salted_frame(who, metrics_from_records(points))
 
 
+def counter_frame(agent: str, start: int) -> bytes:
+    """Return a batch with the samples of two counters, which rise by 3 in each half minute."""
+    end_ns = time.time_ns() // SPAN_NS * SPAN_NS
+    points = [
+        MetricPoint(
+            ts_ns=end_ns - (POINTS - place) * 30 * NS_PER_S,
+            name="requests_total",
+            value=float(place * 3),
+            type=2,
+            attributes={"path": path},
+        )
+        for path in ("/pay", "/cart")
+        for place in range(POINTS)
+    ]
+    who = make_identity(start, count=2 * POINTS, agent=agent, boot="b1")
+    return salted_frame(who, metrics_from_records(points))
+
+
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
     with served_console(tmp_path_factory.mktemp("metrics"), trouble=False) as found:
         found.accept(metric_frame("web-1", "disk.reads", 0, "sda"))
-        found.accept(metric_frame("web-1", "disk.writes", POINTS, "sda"))
+        found.accept(counter_frame("web-1", POINTS))
         found.accept(metric_frame("db-2", "disk.reads", 0, "sdb"))
         deadline_s = time.monotonic() + 60
-        while found_values(found) != {"disk.reads": 2 * POINTS, "disk.writes": POINTS}:
+        wanted = {"disk.reads": 2 * POINTS, "requests_total": 2 * POINTS}
+        while found_samples(found) != wanted:
             assert time.monotonic() < deadline_s, "the query service does not find what was sent"
             time.sleep(0.2)
         yield found
 
 
-def found_values(world: ConsoleWorld) -> dict[str, int]:
-    """Return the names of metrics that the query service finds, with their numbers of points."""
+def found_samples(world: ConsoleWorld) -> dict[str, int]:
+    """Return the names of metrics that the query service finds, with their numbers of samples."""
     request = urllib.request.Request(
-        f"{world.url}/v1/fields/values?kind=metrics&from=1h&field=name&limit=10",
-        headers={"Authorization": f"Bearer {VIEWER}"},
+        f"{world.url}/v1/metrics?from=1h", headers={"Authorization": f"Bearer {VIEWER}"}
     )
     with urllib.request.urlopen(request, timeout=30) as response:
         found = json.loads(response.read())
-    return {one["value"]: one["count"] for one in found["values"]}
+    return {one["name"]: one["samples"] for one in found["metrics"]}
 
 
-def test_several_series_are_drawn_by_name_agent_and_attribute(
+def test_series_are_drawn_by_type_label_and_attribute(
     browser: Browser, world: ConsoleWorld
 ) -> None:
     page = log_in(browser.new_context(viewport={"width": 1280, "height": 900}), world)
     errors = watch(page)
     open_place(page, world, "metrics")
-    legend = page.locator(".legend li")
+    series = page.get_by_role("region", name="Series").locator("tbody tr")
     names = page.get_by_role("complementary", name="Metrics")
     names.get_by_role("button", name="disk.reads").click(timeout=60_000)
-    expect(legend).to_have_count(1, timeout=20_000)
-    names.get_by_role("button", name="disk.writes").click()
-    expect(legend).to_have_count(2, timeout=20_000)
+    # Each set of labels is a series, and a gauge is drawn as its average.
+    expect(series).to_have_count(2, timeout=20_000)
+    expect(page.get_by_label("Aggregation")).to_contain_text("by type: avg")
     expect(page.locator(".chart canvas")).to_be_visible()
-    page.get_by_label("One line for each agent").check()
-    expect(legend).to_have_count(3, timeout=20_000)
-    expect(legend.filter(has_text="disk.reads db-2")).to_have_count(1)
-    shown = page.locator(".command code").first.inner_text()
-    check_command(shlex.split(shown)[1:])
+    names.get_by_role("button", name="requests_total").click()
+    expect(page.get_by_label("Aggregation")).to_contain_text("by type: avg, rate")
+    expect(series.filter(has_text="metric=requests_total")).to_have_count(2, timeout=20_000)
+    expect(series.filter(has_text="path=/pay").locator("td").nth(3)).to_have_text("0.1")
+    names.get_by_role("button", name="disk.reads").click()
+    page.get_by_role("group", name="Combine by").get_by_role("button", name="agent_id").click()
+    expect(series).to_have_count(1, timeout=20_000)
+    expect(series.locator("td").nth(3)).to_have_text("0.2")
+    shown = shlex.split(page.locator(".command code").first.inner_text())
+    assert shown[:5] == ["sluice", "metrics", "requests_total", "--by", "agent_id"]
+    check_command(shown[1:])
+    names.get_by_role("button", name="requests_total").click()
+    names.get_by_role("button", name="disk.reads").click()
+    expect(series).to_have_count(2, timeout=20_000)
     page.get_by_role("textbox", name="Attribute").fill("device=sdb")
     page.get_by_role("button", name="Add").click()
-    expect(legend).to_have_count(1, timeout=20_000)
-    expect(legend).to_contain_text("disk.reads db-2")
+    expect(series).to_have_count(1, timeout=20_000)
+    expect(series).to_contain_text("agent_id=db-2")
     assert "attribute=device%3Dsdb" in page.url
     page.get_by_role("combobox", name="Aggregation").select_option("max")
     page.get_by_role("textbox", name="Step").fill("10m")
     page.keyboard.press("Tab")
-    expect(legend).to_have_text(["disk.reads db-2: 1 point"], timeout=20_000)
+    expect(series.locator("td").last).to_have_text("1", timeout=20_000)
     # No command has this result: `sluice metrics` does not filter by attributes.
     expect(page.locator(".command code")).to_have_count(0)
     shared = page.context.new_page()
     shared.goto(page.url)
-    expect(shared.locator(".legend li")).to_have_count(1, timeout=20_000)
+    expect(shared.get_by_role("region", name="Series").locator("tbody tr")).to_have_count(
+        1, timeout=20_000
+    )
     page.get_by_role("button", name="Remove device=sdb").click()
-    expect(legend).to_have_count(3, timeout=20_000)
+    expect(series).to_have_count(2, timeout=20_000)
     assert accessibility(page) == []
     assert errors == []
     page.context.close()
 
 
-def test_a_series_is_divided_by_numbers(browser: Browser, world: ConsoleWorld) -> None:
+def test_the_series_that_are_not_drawn_are_named(browser: Browser, world: ConsoleWorld) -> None:
     """Whole numbers keep their digits, so that JavaScript has them as objects."""
     page = log_in(browser.new_context(), world)
     errors = watch(page)
     open_place(page, world, "metrics?metric=disk.reads&step=10m&by=value&by=agent_id")
-    legend = page.locator(".legend li")
-    expect(legend.filter(has_text="disk.reads 1.0 db-2: 1 point")).to_have_count(1, timeout=20_000)
-    expect(legend.last).to_contain_text("more lines are not drawn")
+    series = page.get_by_role("region", name="Series").locator("tbody tr")
+    expect(series.filter(has_text="value=1.0, agent_id=db-2")).to_have_count(1, timeout=20_000)
+    expect(page.get_by_text("The 8 series with the largest averages of")).to_be_visible()
     assert errors == []
     page.context.close()
 

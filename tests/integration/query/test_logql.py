@@ -1,6 +1,7 @@
 """Questions of LogQL over a deployment: pending batches, and the lake after ingestion."""
 
 import asyncio
+from math import inf, nan
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,9 @@ LINES = (
 )
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Deployment:
-    found = deployment(tmp_path)
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
+    found = deployment(tmp_path_factory.mktemp("place"))
     found.deliver([log_batch(LINES[:3], attributes={"http.route": "/r", "level": "error"})])
     ingest_locally(found.url)
     found.deliver([log_batch(LINES[3:], start=3, from_ns=DAY0_NS + 3 * NS_PER_S)])
@@ -150,6 +151,17 @@ SUM_BY = [
         {(): [1.0, 0.5, 0.5]},
     ),
     ("topk(1, sum by (level) (count_over_time({}[10s]))) > 2", {(("level", "error"),): [3.0] * 3}),
+    # Counts of 1, 2, and 3 become -Inf, NaN, and +Inf.
+    ("max((sum by (level) (count_over_time({}[10s])) - 2) / 0)", {(): [-inf, nan, inf, inf, inf]}),
+    ("min((sum by (level) (count_over_time({}[10s])) - 2) / 0)", {(): [-inf, nan, inf, -inf, inf]}),
+    (
+        "topk(1, (sum by (level) (count_over_time({}[10s])) - 2) / 0)",
+        {(("level", "error"),): [-inf, nan, inf, inf, inf]},
+    ),
+    (
+        "bottomk(1, (sum by (level) (count_over_time({}[10s])) - 2) / 0)",
+        {(): [-inf], (("level", "error"),): [-inf, nan, inf, inf]},
+    ),
 ]
 
 
@@ -161,7 +173,7 @@ def test_series(
     series = {
         tuple(one.labels.items()): [value for _, value in one.points] for one in result.series
     }
-    assert series == wanted
+    assert repr(series) == repr(wanted)  # NaN does not equal itself
 
 
 def test_too_many_series_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

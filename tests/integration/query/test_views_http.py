@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.constants import settings_with
@@ -24,6 +25,7 @@ from support.spark_local import ingest_locally
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
+from sluice_query.logql.lexer import quote
 from sluice_query.settings import QuerySettings
 
 
@@ -69,6 +71,7 @@ def test_fields_and_values_of_lake_and_pending_batches(place: Deployment) -> Non
         _, shown = await client.get("/v1/fields")
         total = 2 * LINES * (FILES + 1)
         counted = {one["field"]: (one["count"], one["distinct"]) for one in shown["fields"]}
+        labels = {one["field"]: one["label"] for one in shown["fields"]}
         assert counted == {
             "agent_id": (total, 2),
             "boot_id": (total, 1),
@@ -78,6 +81,15 @@ def test_fields_and_values_of_lake_and_pending_batches(place: Deployment) -> Non
             'attributes."a=b"': (total, 1),
             "resource.service.name": (total, 1),
         }
+        assert labels == {
+            "agent_id": "agent_id",
+            "boot_id": "boot_id",
+            "service": "service",
+            "body": None,
+            "attributes.path": "path",
+            'attributes."a=b"': "a_b",
+            "resource.service.name": None,
+        }
         assert (shown["records"], shown["sampled"], shown["more"]) == (total, False, False)
         for field in counted:
             _, values = await client.get("/v1/fields/values", field=field, limit=1)
@@ -86,6 +98,10 @@ def test_fields_and_values_of_lake_and_pending_batches(place: Deployment) -> Non
             more = ("filter", f"{field}={top['value']}")
             *_, last = await client.lines("/v1/query", more, limit=1, stats_only="true")
             assert last["summary"]["results"] == top["count"]
+            if (label := labels[field]) is not None:
+                asked = ("query", f"{{{label}={quote(str(top['value']))}}}")
+                *_, last = await client.lines("/v1/query", asked, limit=1, stats_only="true")
+                assert last["summary"]["results"] == top["count"]
         _, values = await client.get("/v1/fields/values", field="severity")
         assert (values["values"], values["missing"]) == ([], total)
 
@@ -134,6 +150,55 @@ def test_neighbours_cross_the_borders_of_batches(place: Deployment) -> None:
     talk(place, story)
 
 
+def test_every_view_and_file_selects_by_logql(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        asked = ("query", '{path="/var/log/1"} |= "error" | logfmt | level=""')
+        *found, last = await client.lines("/v1/query", asked, limit=10_000, newest_first="true")
+        total = last["summary"]["results"]
+        assert 0 < total < 2 * LINES * (FILES + 1)
+        _, shown = await client.get("/v1/histogram", asked)
+        assert shown["summary"]["results"] == total
+        _, shown = await client.get("/v1/fields", asked)
+        assert shown["records"] == total
+        _, shown = await client.get("/v1/fields/values", asked, field="agent_id")
+        assert sum(one["count"] for one in shown["values"]) == total
+        *stored, last = await client.lines("/v1/download", asked, newest_first="true")
+        assert last["summary"]["results"] == total
+        assert stored == found
+        hit = found[total // 2]
+        where = {"agent": hit["agent_id"], "boot": hit["boot_id"], "seq": hit["seq"]}
+        _, shown = await client.get("/v1/context", asked, **where, before=1000, after=1000)
+        around = [*shown["before"], shown["record"], *shown["after"]]
+        same = [one["seq"] for one in found if one["agent_id"] == hit["agent_id"]]
+        assert [one["seq"] for one in around] == sorted(same)
+
+    talk(place, story)
+
+
+def test_a_text_of_logql_is_described(place: Deployment) -> None:
+    async def story(client: QueryClient) -> None:
+        async def described(**given: str | int) -> dict[str, Any]:
+            async with client.session.get(f"{client.url}/v1/logql", params=given) as response:
+                found: dict[str, Any] = await response.json()
+                return found
+
+        shown = await described(query='{service="shop"} | js')
+        suggested = shown["suggestions"]
+        assert (suggested["kind"], suggested["prefix"]) == ("stage", "js")
+        assert suggested["words"] == ["json"]
+        assert "column=" in shown["problem"]
+        shown = await described(query='{service="shop"}', cursor=10)
+        assert (shown["is_metric"], shown["problem"]) == (False, None)
+        suggested = shown["suggestions"]
+        assert (suggested["kind"], suggested["label"]) == ("value", "service")
+        assert suggested["prefix"] == '"'
+        assert (await described(query="rate({}[5m])"))["is_metric"]
+        assert (await described())["problem"] is None
+        assert "cursor must be a number" in (await described(cursor=-1))["detail"]
+
+    talk(place, story)
+
+
 def test_the_routes_are_described_from_their_types(place: Deployment) -> None:
     async def story(client: QueryClient) -> None:
         async with client.session.get(f"{client.url}/openapi.json") as response:
@@ -162,7 +227,9 @@ def test_the_routes_are_described_from_their_types(place: Deployment) -> None:
         ("/v1/query", {"filter": "body=~("}, "regex does not compile"),
         ("/v1/query", {"filter": "body>x"}, "only severity, value, duration_ns, attributes.KEY"),
         ("/v1/query", {"filter": "!body=x"}, "a filter with `!` has no value"),
-        ("/v1/query", {"highlight": "true"}, "highlight needs a text"),
+        ("/v1/context", {"query": "rate({}[5m])"}, "write a log query"),
+        ("/v1/download", {"query": "rate({}[5m])"}, "write a log query"),
+        ("/v1/logql", {}, "unknown parameter, parameter=`from`"),
         ("/v1/query/stream", {"metric": "cpu"}, "unknown parameter"),
         ("/v1/query/stream", {"limit": "100001"}, "limit must be a number"),
         ("/v1/context", {"agent": "host-1", "boot": "b"}, "parameter is missing: add seq"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.plain_logql import PlainRecord, evaluate, select
 from support.query_lake import DAY0_NS
 from support.query_views import SOURCES, opened
+from support.repetitions import times
 
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.logql.expressions import Evaluation, LogQuery
@@ -233,13 +234,13 @@ def same(found: float, wanted: float) -> bool:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_random_questions(seed: int) -> None:
     check(seed)
 
 
 @pytest.mark.long
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=2_000, deadline=None)
+@settings(max_examples=times(2_000), deadline=None)
 def test_many_random_questions(seed: int) -> None:
     check(seed)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.reconciler_world import Crash, simulate
+from support.repetitions import daily_third
 from support.simloop import daily_seeds
 
 from sluice_protocol.identity import Identity
@@ -156,7 +157,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("bug", "place", "name", "make"), PLANTED, ids=[one[0] for one in PLANTED])
+@pytest.mark.parametrize(
+    ("bug", "place", "name", "make"), daily_third(PLANTED), ids=[one[0] for one in PLANTED]
+)
 def test_planted_bugs_are_found(
     bug: str, place: object, name: str, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

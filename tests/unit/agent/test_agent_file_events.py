@@ -6,6 +6,7 @@ it. A line that no file contains any more when the agent could have read it is n
 
 import glob
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -23,8 +24,14 @@ from sluice_protocol.columns import LogColumns
 from sluice_protocol.units import UnixNs
 
 MODES = ("running", "stopped", "new")
-SMALL, LARGE = 300, 12_000
+LINE_BYTES = 130
+SMALL, LARGE = 30, 1_200
 """Lines before the event: within the blocks that are always compared, and beyond them."""
+
+
+def line_of(number: int) -> bytes:
+    """Return a line that no other number has, `LINE_BYTES` long with its end."""
+    return b"line %07d" % number + b"." * (LINE_BYTES - 13)
 
 
 class World:
@@ -44,7 +51,7 @@ class World:
     def lines(self, count: int) -> bytes:
         """Return new lines, all different."""
         first, self.number = self.number, self.number + count
-        return b"".join(b"line %07d\n" % one for one in range(first, self.number))
+        return b"".join(line_of(one) + b"\n" for one in range(first, self.number))
 
     def append(self, count: int, path: Path | None = None) -> bytes:
         data = self.lines(count)
@@ -91,11 +98,12 @@ class World:
 
 
 def read_lines(path: Path) -> list[bytes]:
-    if path.stat().st_size > 32 * 2**20:
-        with path.open("rb") as file:
+    """Return the lines of a file; many zero bytes are a hole, which ends a line."""
+    with path.open("rb") as file:
+        if path.stat().st_size > 32 * 2**20:
             file.seek(64 * 2**20 - 4096)
-            return file.read().replace(b"\0", b"").splitlines()
-    return path.read_bytes().replace(b"\0", b"").splitlines()
+        text = re.sub(rb"\0{256,}", b"\n", file.read()).replace(b"\0", b"")
+    return [line for line in text.splitlines() if line]
 
 
 def copytruncate(world: World, copy: str = "app.log.1") -> None:
@@ -112,7 +120,7 @@ def replace(world: World, data: bytes) -> None:
 
 def other_middle(data: bytes) -> bytes:
     """Return lines of the same length, of which the first and the last are the same."""
-    middle = len(data) // 2 // 13 * 13
+    middle = len(data) // 2 // LINE_BYTES * LINE_BYTES
     return data[:middle] + b"other" + data[middle + 5 :]
 
 
@@ -160,14 +168,14 @@ def truncate_and_write_more(world: World) -> None:
 
 
 def truncate_half(world: World) -> None:
-    os.truncate(world.log, world.log.stat().st_size // 2 // 13 * 13)
+    os.truncate(world.log, world.log.stat().st_size // 2 // LINE_BYTES * LINE_BYTES)
     world.append(5)
 
 
 def truncate_half_of_a_line(world: World) -> None:
-    os.truncate(world.log, world.log.stat().st_size // 2)
+    os.truncate(world.log, world.log.stat().st_size // 2 - 5)
     with world.log.open("r+b") as file:
-        file.seek(world.count * 13)
+        file.seek(world.count * LINE_BYTES)
         file.write(world.lines(5))
 
 
@@ -348,7 +356,7 @@ def test_a_link_that_moves(tmp_path: Path, stopped: bool, count: int) -> None:
         world.start()
     for after_s in (1.5, 1.5, 70.0, 70.0):
         world.poll(after_s)
-    assert sorted(world.sent) == [b"line %07d" % one for one in range(count + 100)]
+    assert sorted(world.sent) == [line_of(one) for one in range(count + 100)]
     assert world.input is not None
     assert world.input.counts.missing == 0
 
@@ -378,7 +386,7 @@ def test_what_is_not_read_is_counted(tmp_path: Path) -> None:
     hole(world)
     assert world.input is not None
     counts = world.input.counts
-    assert (counts.rewritten, counts.hole_bytes, counts.missing) == (1, SMALL * 13, 0)
+    assert (counts.rewritten, counts.hole_bytes, counts.missing) == (1, SMALL * LINE_BYTES, 0)
     assert counts.binary == (str(tmp_path / "app.log.bin"),)
     with (tmp_path / "app.log.bin").open("ab") as file:
         file.write(b"now it is text\n" * 5000)

@@ -81,6 +81,8 @@ DOORS: dict[str, tuple[DoorName, Decode]] = {
     "firehose": ("firehose", lambda b, t: decode_firehose(b, {}, received_ns=t)),
     "forward": ("forward", lambda b, t: decode_forward(b, received_ns=t, bytes_max=MIB)),
 }  # fmt: skip
+OF_PROTOBUF = ("otlp logs", "otlp metrics", "otlp traces", "loki", "write 1", "write 2")
+"""The doors whose large bodies are decoded through Arrow."""
 
 CODINGS: dict[str, Callable[[bytes], bytes]] = {
     "identity": bytes,
@@ -178,8 +180,10 @@ def records_of(door: str, plain: bytes) -> list[DecodedRecords] | None:
         return None
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("road", ["rows", "arrow"])
+@pytest.mark.parametrize(
+    ("road", "door"),
+    [*(("rows", door) for door in DOORS), *(("arrow", door) for door in OF_PROTOBUF)],
+)
 def test_a_body_that_is_not_empty_has_a_record_or_is_refused(
     door: str, road: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
+from sluice_protocol.units import UnixNs
 from sluice_query.engine import open_engine
+from sluice_query.logql.planning import plan_query
 from sluice_query.request import Query
 from sluice_query.result import Row
 from sluice_query.search import RANGES_MAX, add_highlights, marked_ranges
@@ -41,6 +43,26 @@ def test_every_match_of_the_engine_is_a_range(
         else:
             joined.append((start, end))
     assert (joined, rows[1]["highlights"]) == (wanted, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('{} |= "b"', [(1, 2), (3, 4)]),
+        ('{} |= "b" |~ "(?i)C"', [(1, 2), (2, 3), (3, 4)]),
+        ('{} |= "x" or "a"', [(0, 1)]),
+        ('{} != "b" !~ "c"', None),
+        ('{} |= "."', []),
+    ],
+)
+def test_what_filters_of_lines_found_is_marked(
+    text: str, wanted: list[tuple[int, int]] | None
+) -> None:
+    query = plan_query(text, Query(from_ns=UnixNs(0), to_ns=UnixNs(1)))
+    rows: list[Row] = [{"body": "abcb"}]
+    with open_engine(QuerySettings(threads=1)) as engine:
+        add_highlights(engine, query, rows)
+    assert rows[0].get("highlights") == wanted
 
 
 def test_the_number_of_ranges_is_bounded() -> None:

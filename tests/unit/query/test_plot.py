@@ -2,10 +2,17 @@
 
 import re
 from dataclasses import replace
+from datetime import timedelta, timezone
 
 import pytest
 
-from sluice_query.plot import bar_of, draw_histogram, draw_series, draw_values
+from sluice_query.plot import (
+    bar_of,
+    draw_histogram,
+    draw_series,
+    draw_values,
+    table_of_series,
+)
 from sluice_query.request import (
     BUCKETS_MIN,
     END_NS,
@@ -61,7 +68,17 @@ def test_elsewhere_a_series_is_one_line_a_step() -> None:
     lines = draw_series(SERIES, points, None, SUMMARY).splitlines()
     assert lines == ["2026-09-21T14:13:20.000000000Z - 1.5", "2026-09-21T14:14:20.000000000Z - nan"]
     assert draw_series(SERIES, points[1:], 80, SUMMARY).splitlines() == lines[1:]
+    zone = timezone(timedelta(hours=5, minutes=30))
+    (line, _) = draw_series(SERIES, points, None, SUMMARY, zone).splitlines()
+    assert line == "2026-09-21T19:43:20.000000000+05:30 - 1.5"
     assert draw_series(SERIES, [], 80, SUMMARY) == ""
+
+
+def test_values_of_a_table_are_sorted_and_nan_is_last() -> None:
+    values = ["NaN", "-Inf", "1", "+Inf"]
+    series = [{"labels": {"n": one}, "points": [{"ts": TS, "value": one}]} for one in values]
+    names = [line.split()[1] for line in table_of_series(series).splitlines()]
+    assert names == ["n=+Inf", "n=1", "n=-Inf", "n=NaN"]
 
 
 def test_of_many_groups_the_first_are_drawn() -> None:

@@ -2,6 +2,7 @@
 import { bytes, command, count, duration, go, html, placeUrl, rate, safe, useData, useEffect, useState } from "../lib.js";
 import { LongTable, useRows } from "../long_table.js";
 import { Badge, Bar, Command, Empty, Head, Loaded, Table, Time } from "../parts.js";
+import { selector } from "../logql.js";
 
 const ORDERS = [["gaps", "Gaps first"], ["seen", "Last seen"], ["name", "Name"]];
 
@@ -76,7 +77,7 @@ function Boot({ boot, sent }) {
 
 function One({ agent }) {
   const from = useData(`v1/agents/boots?${new URLSearchParams({ agent })}`, 30);
-  return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a><a href=${placeUrl("explore", [], { agent })}>Records</a>`} />
+  return html`<p><a href="#agents">← All agents</a></p><${Head} title=${safe(agent)} tools=${html`<a href=${placeUrl("batches", [], { agent })}>Batches</a><a href=${placeUrl("conflicts", [], { agent })}>Conflicts</a><a href=${placeUrl("explore", [], { query: selector({ agent_id: agent }) })}>Records</a>`} />
     <${Loaded} from=${from}>${(found) => html`<p class="quiet"><${Source} found=${found} /> All boots: ${rates(found.rate)}.</p><${Window} window=${found.window} />
       ${found.partial && html`<div class="notice">${safe(found.partial)}</div>`}
       ${found.boots.some((boot) => boot.gaps.some((gap) => !gap.tail)) && html`<div class="notice"><strong>Records are missing.</strong> If the agent still runs, its spool may contain them: <code>sluice agent parked list</code> on its machine lists batches that no gateway accepted. A gap that stays means that the records were lost before they were sent.</div>`}

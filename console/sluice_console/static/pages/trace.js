@@ -3,7 +3,8 @@ import { command, count, go, html, placeUrl, safe, useCell, useData, useEffect, 
 import { Command, Copy, Empty, Head, NoQueryService, Problem, Loaded, Table, Time, lacksQuery } from "../parts.js";
 import { readLines, readTrace, shownValue } from "../stream.js";
 import { decideKey, isError, listOf, makeTrace, nsOf, shownRows, spanTime } from "../trace_rows.js";
-import { Detail, Lines, Missing, filterText, keyOf, logql } from "./explore.js";
+import { selector } from "../logql.js";
+import { Detail, Lines, Missing, keyOf } from "./explore.js";
 
 const ROW = 26, AROUND = 10, INDENTS_MAX = 24, LABEL_CHARS = 200;
 const LIMIT = 10_000, LIMIT_MAX = 100_000, LOGS_MAX = 1000, LOGS_AROUND_S = 900, SERVICES_SHOWN = 8, PARTS_SHOWN = 200;
@@ -23,17 +24,17 @@ function Open() {
     <label>Trace id<input data-search size="38" autocomplete="off" spellcheck="false" value=${typed} placeholder="32 hexadecimal digits" onInput=${(event) => setTyped(event.target.value)} /></label><button type="submit">Open</button></form>`;
 }
 
-const spansUrl = (filters) => `#explore?${new URLSearchParams([["kind", "spans"], ["from", "1h"], ...filters.map((one) => ["filter", one])])}`;
-const ofOperation = (row, ...more) => spansUrl([...(row.service ? [filterText("service", "=", row.service)] : []), filterText("name", "=", row.name), ...more]);
+const spansUrl = (query) => `#explore?${new URLSearchParams({ ...(query && { query }), kind: "spans", from: "1h" })}`;
+const ofOperation = (row, values = {}, stage = "") => spansUrl(`${selector({ ...(row.service && { service: row.service }), name: row.name, ...values })}${stage}`);
 
 const OPERATIONS = [
   { name: "Service", cell: (row) => safe(serviceOf(row)) },
   { name: "Operation", wide: true, cell: (row) => html`<a href=${ofOperation(row)}>${short(row.name || "(no name)")}</a>` },
   { name: "Spans", numeric: true, cell: (row) => count(row.spans) },
-  { name: "Errors", numeric: true, cell: (row) => (row.errors ? html`<a class="bad" href=${ofOperation(row, "status=error")}>${count(row.errors)}</a>` : "0") },
+  { name: "Errors", numeric: true, cell: (row) => (row.errors ? html`<a class="bad" href=${ofOperation(row, { status: "error" })}>${count(row.errors)}</a>` : "0") },
   { name: "Median", numeric: true, cell: (row) => spanTime(row.duration_p50_ns) },
   { name: "95 %", numeric: true, cell: (row) => spanTime(row.duration_p95_ns) },
-  { name: "Longest", numeric: true, cell: (row) => html`<a href=${ofOperation(row, `duration_ns>=${row.duration_max_ns}`)}>${spanTime(row.duration_max_ns)}</a>` },
+  { name: "Longest", numeric: true, cell: (row) => html`<a href=${ofOperation(row, {}, ` | duration_ns >= ${row.duration_max_ns}`)}>${spanTime(row.duration_max_ns)}</a>` },
 ];
 
 function Operations() {
@@ -41,7 +42,7 @@ function Operations() {
   if (lacksQuery(from.problem)) return html`<${Head} title="Traces">Requests as they pass through services.<//><${NoQueryService} />`;
   return html`<${Head} title="Traces">Open a trace by its id, or choose a span of an operation. The operations of the last hour, the most frequent first.<//><${Open} />
     <${Loaded} from=${from}>${(page) => html`<${Missing} summary=${page.summary} />
-      <${Table} caption="Operations" columns=${OPERATIONS} rows=${page.operations} empty=${html`<${Empty} title="No spans in the last hour">Send spans with OTLP, or <a href=${spansUrl([])}>search a longer time</a>.<//>`} />
+      <${Table} caption="Operations" columns=${OPERATIONS} rows=${page.operations} empty=${html`<${Empty} title="No spans in the last hour">Send spans with OTLP, or <a href=${spansUrl("")}>search a longer time</a>.<//>`} />
       ${page.more && html`<p class="quiet">There are more operations: the first ${count(page.operations.length)} are shown.</p>`}`}<//>
     <${Command} text=${command("sluice query", "--since", "1h", "--kind", "spans")} />`;
 }
@@ -179,18 +180,18 @@ function useLogs(wanted) {
 const logsSearch = (id, trace) => {
   const around = BigInt(LOGS_AROUND_S) * 1_000_000_000n, within = (ns) => isoOf(ns < 0n ? 0n : ns > NS_MAX ? NS_MAX : ns);
   const range = trace.first === null ? { from: "1h" } : { from: within(trace.first - around), to: within(trace.last + around) };
-  return new URLSearchParams({ ...range, filter: filterText("trace_id", "=", id) });
+  return new URLSearchParams({ ...range, query: selector({ trace_id: id }) });
 };
 
 function Logs({ id, trace, show }) {
   const [record, setRecord] = useState(null);
   const wanted = logsSearch(id, trace), found = useLogs(`${wanted}&limit=${LOGS_MAX}`);
   const pick = (one) => { setRecord(one); const row = one.span_id && trace.rows.find((each) => each.id === one.span_id && !each.missing); if (row) show(row); };
-  const add = (filter) => { wanted.append("filter", filter); location.hash = `#explore?${wanted}`; };
+  const choose = (query) => { wanted.set("query", query); location.hash = `#explore?${wanted}`; };
   return html`<section><h2>Logs of the trace</h2><p class="quiet">${found.summary ? some(found.records.length, "record") : found.problem ? "" : "Searching…"}${found.summary?.more ? ", the newest; there are more" : ""}, from 15 minutes before the trace to 15 minutes after it. <a href=${`#explore?${wanted}`}>Open in Explore</a></p>
     <${Problem} problem=${found.problem} /><${Missing} summary=${found.summary} />
     ${found.records.length > 0 && html`<${Lines} records=${found.records} columns=${[]} open=${pick} chosen=${record && keyOf(record)} label="Logs of the trace, oldest first" />`}
-    ${record && html`<${Detail} record=${record} search=${{ kind: "logs" }} add=${add} close=${() => setRecord(null)} />`}</section>`;
+    ${record && html`<${Detail} record=${record} query=${wanted.get("query")} kind="logs" choose=${choose} close=${() => setRecord(null)} />`}</section>`;
 }
 
 // --- one trace ---
@@ -228,11 +229,11 @@ function One({ id, query }) {
   const wanted = new URLSearchParams({ limit: query.get("limit") ?? String(LIMIT) });
   for (const name of ["from", "to"]) if (query.get(name)) wanted.set(name, query.get(name));
   const from = useData(`v1/traces/${encodeURIComponent(id)}?${wanted}`, 0, readTrace);
-  const text = command("sluice query", logql([filterText("trace_id", "=", id)]), "--kind", "spans", "--since", query.get("from") ?? "30d");
+  const text = command("sluice query", selector({ trace_id: id }), "--kind", "spans", "--since", query.get("from") ?? "30d");
   if (lacksQuery(from.problem)) return html`<${Head} title="Trace" /><${NoQueryService} />`;
   const unknown = from.problem?.status === 404;
   return html`<p><a href="#trace">← All traces</a></p><${Head} title="Trace" tools=${html`<${Copy} text=${location.href} label="Copy link" /><button type="button" onClick=${from.reload}>Read again</button>`}><code>${short(id)}</code><//>
-    ${unknown ? html`<${Empty} title="No trace with this id">Check the id. Its spans were not sent, are not accepted yet, or were deleted. <a href=${`#explore?${new URLSearchParams({ from: "7d", filter: filterText("trace_id", "=", id) })}`}>Search its logs</a><//><${Open} />`
+    ${unknown ? html`<${Empty} title="No trace with this id">Check the id. Its spans were not sent, are not accepted yet, or were deleted. <a href=${`#explore?${new URLSearchParams({ from: "7d", query: selector({ trace_id: id }) })}`}>Search its logs</a><//><${Open} />`
     : html`<${Loaded} from=${from}>${(data) => html`<${Shown} id=${id} data=${data} query=${query} />`}<//>`}
     <${Command} text=${text} />`;
 }
