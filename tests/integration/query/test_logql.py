@@ -179,7 +179,7 @@ def test_series(
 def test_a_label_of_logfmt_is_the_last_pair_outside_of_quotes(tmp_path: Path) -> None:
     place = deployment(tmp_path)
     have = ["a.b=1", 'x="y z" a_b=1', 'a_b="1"', "a_b=2 a.b=1", "a_b=1 a_b=", "a_b=3\ta_b=1"]
-    have_not = ['x="y a_b=1"', 'x="\\" a_b=1"', "a_b=1 a_b=2", "a_b=1=1", 'a_b=1"', "xa_b=1", "é"]
+    have_not = ['x="y a_b=1 z"', 'x="\\" a_b=1"', "a_b=1 a_b=2", "a_b=1=1", 'a_b=1"', "xa_b=1", "é"]
     place.deliver([log_batch([*have, *have_not])])
     assert sorted(bodies(found(place, '{} | logfmt | a_b="1"'))) == sorted(have)
 
