@@ -182,6 +182,9 @@ def test_a_label_of_logfmt_is_the_last_pair_outside_of_quotes(tmp_path: Path) ->
     have_not = ['x="y a_b=1 z"', 'x="\\" a_b=1"', "a_b=1 a_b=2", "a_b=1=1", 'a_b=1"', "xa_b=1", "é"]
     place.deliver([log_batch([*have, *have_not])])
     assert sorted(bodies(found(place, '{} | logfmt | a_b="1"'))) == sorted(have)
+    counted = 'sum(count_over_time({} | logfmt | a_b="1" [1h]))'
+    (series,) = found(place, counted, step="60s", to=str(DAY0_NS + 60 * NS_PER_S)).series
+    assert series.points[-1][1] == len(have)
 
 
 def test_too_many_series_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
