@@ -51,8 +51,8 @@ def plan_query(
 ) -> Query:
     """Return a query with a question of LogQL.
 
-    A metric query is evaluated at the start of the query's range and each `step_ns` later; by
-    default, at about 250 times.
+    A metric query is evaluated at each multiple of `step_ns`, as by Loki, from the last one before
+    the query's range begins; by default, at about 250 times. An empty range is one time.
     """
     question = parse_logql(text)
     if query.text is not None or query.series is not None:
@@ -68,13 +68,16 @@ def plan_query(
     if step_ns is None:
         whole_s = -(-(query.to_ns - query.from_ns) // (_STEPS_DEFAULT * _S))
         step_ns = max(1, whole_s) * _S
-    steps = (query.to_ns - query.from_ns) // step_ns + 1
+    start_ns = query.from_ns
+    if query.from_ns != query.to_ns:
+        start_ns = UnixNs(query.from_ns // step_ns * step_ns)
+    steps = (query.to_ns - start_ns) // step_ns + 1
     if steps > STEPS_MAX:
         raise BadUsage(
             f"{name('step')} is too short for the time range: at most {STEPS_MAX} steps,"
             f" steps=`{steps}`"
         )
-    evaluation = Evaluation(start_ns=query.from_ns, end_ns=query.to_ns, step_ns=step_ns)
+    evaluation = Evaluation(start_ns=start_ns, end_ns=query.to_ns, step_ns=step_ns)
     return plan_metric(query, question, evaluation)
 
 
@@ -84,7 +87,7 @@ def plan_metric(query: Query, question: MetricQuery, evaluation: Evaluation) -> 
     first = parts[0]
     # Times are 64-bit numbers, with one range added to the last.
     longest_ns = max(one.range_ns + abs(one.offset_ns) for one in ranges_of(question))
-    if query.from_ns - longest_ns < FIRST_NS or query.to_ns + longest_ns > END_NS:
+    if evaluation.start_ns - longest_ns < FIRST_NS or query.to_ns + longest_ns > END_NS:
         raise BadUsage("the ranges of the query must be between 1677 and 2262: choose other times")
     same = all(one.filters == first.filters and one.text == first.text for one in parts)
     return replace(

@@ -176,6 +176,17 @@ def test_series(
     assert repr(series) == repr(wanted)  # NaN does not equal itself
 
 
+def test_a_label_of_logfmt_is_the_last_pair_outside_of_quotes(tmp_path: Path) -> None:
+    place = deployment(tmp_path)
+    have = ["a.b=1", 'x="y z" a_b=1', 'a_b="1"', "a_b=2 a.b=1", "a_b=1 a_b=", "a_b=3\ta_b=1"]
+    have_not = ['x="y a_b=1 z"', 'x="\\" a_b=1"', "a_b=1 a_b=2", "a_b=1=1", 'a_b=1"', "xa_b=1", "é"]
+    place.deliver([log_batch([*have, *have_not])])
+    assert sorted(bodies(found(place, '{} | logfmt | a_b="1"'))) == sorted(have)
+    counted = 'sum(count_over_time({} | logfmt | a_b="1" [1h]))'
+    (series,) = found(place, counted, step="60s", to=str(DAY0_NS + 60 * NS_PER_S)).series
+    assert series.points[-1][1] == len(have)
+
+
 def test_too_many_series_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = deployment(tmp_path)
     place.deliver([log_batch([f'{{"n":"{one}"}}' for one in range(3)])])

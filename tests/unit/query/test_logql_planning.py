@@ -61,8 +61,21 @@ def test_the_longest_text_is_searched_in_the_index(text: str, searched: str | No
 
 def test_the_range_of_a_metric_query_reaches_back_by_its_window_and_offset() -> None:
     query = query_of("rate({} [5m] offset 1h) / sum(rate({} [1m]))", step="60s")
-    assert query.from_ns == FROM_NS - 3600 * NS_PER_S - 300 * NS_PER_S + 1
-    assert query.to_ns == NOW_NS + 1
+    minute_ns = 60 * NS_PER_S
+    first_ns = FROM_NS // minute_ns * minute_ns
+    assert query.from_ns == first_ns - 3600 * NS_PER_S - 300 * NS_PER_S + 1
+    assert query.to_ns == NOW_NS // minute_ns * minute_ns + 1
+
+
+@pytest.mark.parametrize(
+    ("from_s", "to_s", "first_s"), [(61, 200, 60), (60, 200, 60), (61, 61, 61)]
+)
+def test_steps_are_multiples_of_their_width(from_s: int, to_s: int, first_s: int) -> None:
+    hour_s = 1_800_000_000
+    times = {"from": str((hour_s + from_s) * NS_PER_S), "to": str((hour_s + to_s) * NS_PER_S)}
+    evaluation = query_of("rate({} [1m])", step="60s", **times).evaluation
+    assert evaluation is not None
+    assert evaluation.start_ns == (hour_s + first_s) * NS_PER_S
 
 
 def test_parts_of_a_ratio_narrow_the_files_only_if_they_agree() -> None:
