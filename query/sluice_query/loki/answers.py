@@ -2,7 +2,7 @@
 
 Labels of a record are of three kinds, as clients of Loki know them. Those of its stream are the
 fields of its sender (`STREAM_FIELDS`) and its resource; structured metadata are its other fields
-and its attributes; parsed are the labels that stages of the query made. A client that asks for
+and its attributes; parsed are the labels that stages of the query made. A client that wants
 `categorize-labels` gets them apart, any other client gets all of them as the labels of a stream.
 """
 
@@ -26,7 +26,7 @@ STREAM_FIELDS: Final = ("service_name", "level", "host", "instance", "agent")
 """The fields of a record that are labels of its stream."""
 METADATA_FIELDS: Final = ("trace_id", "span_id", "file", "request")
 CATEGORIZED: Final = "categorize-labels"
-"""The flag by which a client asks for the kinds of labels, and the answer states that it has them.
+"""The flag by which a client requests the kinds of labels, and the answer states that it has them.
 """
 RESOURCE_LABELS_MAX: Final = 100
 _FIELDS: Final = {column: name for name, column in FIELD_LABELS.items() if name != "detected_level"}
@@ -100,7 +100,7 @@ def _map(value: object) -> dict[str, str]:
 # Series
 
 
-def number_text(value: float) -> str:
+def go_number(value: float) -> str:
     """Return a number as Go prints it without an exponent."""
     if value != value:  # noqa: PLR0124 - NaN
         return "NaN"
@@ -122,7 +122,7 @@ def matrix_json(series: Sequence[LabelledSeries]) -> dict[str, object]:
     found = [
         {
             "metric": one.labels,
-            "values": [[seconds(at_ns), number_text(value)] for at_ns, value in one.points],
+            "values": [[seconds(at_ns), go_number(value)] for at_ns, value in one.points],
         }
         for one in series
     ]
@@ -132,7 +132,7 @@ def matrix_json(series: Sequence[LabelledSeries]) -> dict[str, object]:
 def vector_json(series: Sequence[LabelledSeries]) -> dict[str, object]:
     """Return the value of each series at one time."""
     found = [
-        {"metric": one.labels, "value": [seconds(at_ns), number_text(value)]}
+        {"metric": one.labels, "value": [seconds(at_ns), go_number(value)]}
         for one in series
         for at_ns, value in one.points[-1:]
     ]

@@ -58,13 +58,13 @@ CATEGORIZE_HEADER: Final = "X-Loki-Response-Encoding-Flags"
 SERIES_MAX: Final = 500
 VALUES_MAX: Final = 1_000
 LINES_SAMPLED: Final = 1_000
-"""Records whose fields are detected, unless the client asks for another number."""
+"""Records whose fields are detected, unless the client wants another number."""
 FIELDS_MAX: Final = 1_000
 VOLUME_LIMIT: Final = 100
 PATTERN_STEPS: Final = 100
 _HEARTBEAT_S: Final = 10.0
 _HEALTH_CHECKS: Final = frozenset({"vector(1)+vector(1)"})
-"""The question that Grafana asks when a data source is saved."""
+"""The question that Grafana sends when a data source is saved."""
 
 _Answer = Callable[[LokiParameters, web.Request], Awaitable[dict[str, object]]]
 
@@ -269,7 +269,11 @@ class LokiApi:
         from_ns, to_ns = given.range()
         step_ns = given.step_ns() or choose_width(from_ns, to_ns, PATTERN_STEPS)
         text = _summed(selected, names, RangeOperator.BYTES, step_ns)
-        found = await self._runner.search(given.series(text, step_ns=step_ns))
+        # A value is of the step that ends at its time, so the first is one step after the start.
+        steps = {"start": (_exact(UnixNs(from_ns + step_ns)),)}
+        steps |= {"end": (_exact(UnixNs(to_ns + step_ns - 1)),)}
+        shifted = LokiParameters(given=steps, now_ns=given.now_ns)
+        found = await self._runner.search(shifted.series(text, step_ns=step_ns))
         largest = by_size(found.series, given.limit(default=VOLUME_LIMIT))
         return success(matrix_json(largest), [found.summary])
 

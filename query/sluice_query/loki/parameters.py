@@ -161,7 +161,7 @@ class LokiParameters:
     def instant(self, text: str) -> Query:
         """Return the query for a metric query at one time."""
         at_ns = self.time()
-        query = plan_query(text, Query(from_ns=at_ns, to_ns=UnixNs(at_ns + 1)), NS_PER_S)
+        query = plan_query(text, Query(from_ns=at_ns, to_ns=at_ns), 1)
         return check_query(query)
 
     def selector(self, name: str = "query") -> LogQuery:

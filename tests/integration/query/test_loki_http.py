@@ -75,7 +75,7 @@ async def ask_with(
 
 
 def test_explore_gets_records_and_their_volume(place: Deployment) -> None:
-    """The builder sends an empty filter first, and the volume asks for every level."""
+    """The builder sends an empty filter first, and the volume wants every level."""
 
     async def story(client: QueryClient) -> None:
         status, found = await ask(
@@ -99,7 +99,7 @@ def test_explore_gets_records_and_their_volume(place: Deployment) -> None:
     talk(place, story)
 
 
-def test_labels_are_apart_for_a_client_that_asks_for_it(place: Deployment) -> None:
+def test_labels_are_apart_for_a_client_that_wants_it(place: Deployment) -> None:
     """Labels of the stream, of the record, and those that the query's parsers made."""
 
     async def story(client: QueryClient) -> None:
@@ -180,6 +180,15 @@ def test_numbers_of_records_and_bytes(place: Deployment) -> None:
         (one,) = found["data"]["result"]
         assert one["metric"] == {"service_name": "shop"}
         assert sum(int(size) for _, size in one["values"]) == sizes["shop"]
+        # The last step is not over at the end of the range.
+        _, found = await ask(
+            client,
+            "index/volume_range",
+            query='{service_name="shop"}',
+            step="1800",
+            end=str(DAY0_NS + 3 * NS_PER_S),
+        )
+        assert found["data"]["result"][0]["values"][0][1] == str(sizes["shop"])
         _, found = await ask(
             client,
             "query",
