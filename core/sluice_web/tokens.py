@@ -23,7 +23,7 @@ from sluice_web.problems import Handler
 
 CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""
-GUARDED_PREFIXES: Final = ("/v1/", "/loki/")
+GUARDED_PREFIXES: Final = ("/v1/", "/loki/", "/api/")
 """Paths that need the token; health checks and metrics do not."""
 _OPERATOR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@-]{0,63})=([0-9a-f]{64})", re.ASCII)
 _SHOWN_CHARS_MAX: Final = 40

@@ -12,6 +12,7 @@ from sluice_query.http.read_api import ReadApi
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
 from sluice_query.http.traces_api import TracesApi
+from sluice_query.jaeger.api import JaegerApi
 from sluice_query.loki.api import LokiApi
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
@@ -41,6 +42,7 @@ def make_query_app(searcher: Searcher, settings: ServeSettings) -> web.Applicati
             *TracesApi(runner).endpoints(),
             *DownloadApi(runner, settings).endpoints(),
             *tail.endpoints(),
+            *JaegerApi(runner).endpoints(),
             *LokiApi(runner, tail, settings.tail_s_max).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),
