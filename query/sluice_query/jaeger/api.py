@@ -74,7 +74,7 @@ class JaegerApi:
                 path=path,
                 handler=while_connected(_handler(find)),
                 summary=f"{summary}, in Jaeger's form",
-                result=dict[str, object],
+                result=dict[str, Any],
             )
             for path, (find, summary) in routes.items()
         )

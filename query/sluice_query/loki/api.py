@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -115,7 +115,7 @@ class LokiApi:
                 handler=while_connected(self._handler(answer)),
                 summary=f"Return {summary}",
                 described=method == "GET" and prefix == PREFIX,
-                result=dict[str, object],
+                result=dict[str, Any],
                 reads=True,
             )
             for path, (answer, summary) in routes.items()

@@ -15,7 +15,11 @@ SLUICE = (sys.executable, "-m", "sluice_cli")
 
 
 @pytest.mark.parametrize("words", [("--version",), ("nosuch",), ("init", "--json"), ("gaps",)])
-def test_output_and_exit_code_are_those_of_a_start(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_output_and_exit_code_are_those_of_a_start(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A deployment that another test runs would be found.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     started, forked = tmp_path / "started", tmp_path / "forked"
     for folder in (started, forked):
         folder.mkdir()
