@@ -331,9 +331,12 @@ def _parse_logfmt(stage: LogfmtParser, line: str, labels: dict[str, str], own: L
 
 
 def _by_pattern(pattern: str, line: str) -> Labels:
-    """Return what the captures of a pattern are, up to the first that no literal ends."""
+    """Return what the captures of a pattern are, up to the first that no literal ends.
+
+    As in Loki, an empty line matches no pattern, so labels keep their values.
+    """
     parts = re.split(r"<([A-Za-z_]\w*)>", pattern)
-    if not line.startswith(parts[0]):
+    if not line or not line.startswith(parts[0]):
         return {}
     rest = line[len(parts[0]) :]
     found: dict[str, str] = {}
