@@ -242,6 +242,6 @@ def test_random_questions(seed: int) -> None:
 
 @pytest.mark.long
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=times(2_000), deadline=None)
+@settings(max_examples=times(5_000), deadline=None)
 def test_many_random_questions(seed: int) -> None:
     check(seed)
