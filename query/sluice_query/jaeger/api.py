@@ -14,20 +14,21 @@ from sluice_protocol.units import UnixNs
 from sluice_query.http.responses import given_parameters
 from sluice_query.http.runner import QueryRunner
 from sluice_query.jaeger.answers import UNKNOWN_SERVICE, answer, traces_json
-from sluice_query.loki.parameters import parse_loki_duration
+from sluice_query.loki.parameters import SINCE_DEFAULT_NS, parse_loki_duration
 from sluice_query.parameters import parse_operations, parse_trace
 from sluice_query.request import (
     END_NS,
     FILTERS_MAX,
     FIRST_NS,
+    OPERATIONS_MAX,
     FilterOperator,
     Query,
     RecordField,
     RecordFilter,
     check_query,
 )
-from sluice_query.result import QueryResult
-from sluice_query.views import OperationsResult
+from sluice_query.result import QueryResult, QuerySummary
+from sluice_query.views import Operation, OperationsResult
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import JSON_TYPE, encode_json
 from sluice_web.problems import (
@@ -46,7 +47,6 @@ SPANS_MATCHED_MAX: Final = 5_000
 SPANS_MAX: Final = 20_000
 """Spans of all traces of an answer."""
 _US: Final = 1_000
-_RANGE_DEFAULT_NS: Final = 3_600 * 1_000_000_000
 
 _Answer = Callable[[web.Request], Awaitable[dict[str, object]]]
 
@@ -79,23 +79,19 @@ class JaegerApi:
             for path, (find, summary) in routes.items()
         )
 
-    async def _listed(self, **given: str) -> QueryResult:
-        conditions = {name: (value,) for name, value in given.items()}
-        now_ns = self._runner.searcher.clock.now_ns()
-        return await self._runner.search(
-            parse_operations({"from": (LISTED_SINCE,), **conditions}, now_ns)
-        )
+    async def _listed(self, *filters: RecordFilter) -> QueryResult:
+        given = {"from": (LISTED_SINCE,), "limit": (str(OPERATIONS_MAX),)}
+        query = parse_operations(given, self._runner.searcher.clock.now_ns())
+        return await self._runner.search(replace(query, filters=filters))
 
     async def _services(self, request: web.Request) -> dict[str, object]:
         del request
-        found = await self._listed(limit="10000")
+        found = await self._listed()
         names = {one.service or UNKNOWN_SERVICE for one in _operations_of(found)}
         return answer(sorted(names), [found.summary])
 
     async def _operations(self, request: web.Request) -> dict[str, object]:
-        found = await self._listed(
-            limit="10000", filter=_service_filter(request.match_info["service"])
-        )
+        found = await self._listed(_is_of(request.match_info["service"]))
         return answer(sorted({one.name for one in _operations_of(found)}), [found.summary])
 
     async def _search(self, request: web.Request) -> dict[str, object]:
@@ -133,12 +129,10 @@ class JaegerApi:
 def search_query(given: Mapping[str, str], now_ns: UnixNs) -> Query:
     """Return the query for the spans that meet the conditions of a search, the newest first."""
     to_ns = _time(given, "end") or now_ns
-    from_ns = _time(given, "start") or UnixNs(to_ns - _RANGE_DEFAULT_NS)
+    from_ns = _time(given, "start") or UnixNs(to_ns - SINCE_DEFAULT_NS)
     filters = []
     if service := given.get("service"):
-        operator = FilterOperator.ABSENT if service == UNKNOWN_SERVICE else FilterOperator.EQUAL
-        value = "" if service == UNKNOWN_SERVICE else service
-        filters.append(RecordFilter(RecordField("service"), operator, value))
+        filters.append(_is_of(service))
     if name := given.get("operation"):
         filters.append(RecordFilter(RecordField("name"), FilterOperator.EQUAL, name))
     filters += _durations(given)
@@ -215,15 +209,18 @@ def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int
     return min(int(text), most)
 
 
-def _service_filter(service: str) -> str:
-    return "!service" if service == UNKNOWN_SERVICE else f"service={service}"
+def _is_of(service: str) -> RecordFilter:
+    """Return the condition that a span is of a service, as its name is shown."""
+    if service == UNKNOWN_SERVICE:
+        return RecordFilter(RecordField("service"), FilterOperator.ABSENT)
+    return RecordFilter(RecordField("service"), FilterOperator.EQUAL, service)
 
 
-def _operations_of(found: QueryResult) -> Sequence[Any]:
+def _operations_of(found: QueryResult) -> Sequence[Operation]:
     return found.view.operations if isinstance(found.view, OperationsResult) else ()
 
 
-def _cut(found: QueryResult) -> Any:  # noqa: ANN401 - a summary
+def _cut(found: QueryResult) -> QuerySummary:
     """Return a summary that states that there are more spans than an answer has."""
     if not found.summary.more:
         return found.summary

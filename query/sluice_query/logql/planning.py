@@ -13,6 +13,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
 from sluice_query.logql.expressions import (
     Evaluation,
+    Expression,
     LabelFilter,
     LineFilter,
     LineOperator,
@@ -49,12 +50,21 @@ _S: Final = 1_000_000_000
 def plan_query(
     text: str, query: Query, step_ns: int | None = None, name: ParameterName = plain_name
 ) -> Query:
+    """Return a query with a question of LogQL, as `plan_question` does."""
+    return plan_question(parse_logql(text), query, step_ns, name)
+
+
+def plan_question(
+    question: Expression,
+    query: Query,
+    step_ns: int | None = None,
+    name: ParameterName = plain_name,
+) -> Query:
     """Return a query with a question of LogQL.
 
     A metric query is evaluated at each multiple of `step_ns`, as by Loki, from the last one before
     the query's range begins; by default, at about 250 times. An empty range is one time.
     """
-    question = parse_logql(text)
     if query.text is not None or query.series is not None:
         other = "q" if query.text is not None else "metric"
         raise BadUsage(f"choose one of {name('query')} and {name(other)}")

@@ -7,6 +7,7 @@ and its attributes; parsed are the labels that stages of the query made. A clien
 """
 
 import itertools
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -102,9 +103,9 @@ def _map(value: object) -> dict[str, str]:
 
 def go_number(value: float) -> str:
     """Return a number as Go prints it without an exponent."""
-    if value != value:  # noqa: PLR0124 - NaN
+    if math.isnan(value):
         return "NaN"
-    if value in (float("inf"), float("-inf")):
+    if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     if value == int(value):
         return str(int(value))

@@ -21,6 +21,7 @@ from sluice_query.http.tail_api import TailApi
 from sluice_query.logql.expressions import (
     Grouping,
     LogQuery,
+    MetricQuery,
     RangeAggregation,
     RangeOperator,
     VectorAggregation,
@@ -28,7 +29,9 @@ from sluice_query.logql.expressions import (
 )
 from sluice_query.logql.formatting import format_logql
 from sluice_query.logql.grammar import parse_logql
+from sluice_query.logql.planning import plan_question
 from sluice_query.logql.stages import split_conditions
+from sluice_query.logql.vectors import SERIES_MAX
 from sluice_query.loki.answers import (
     CATEGORIZED,
     STREAM_FIELDS,
@@ -44,7 +47,7 @@ from sluice_query.loki.answers import (
     with_warnings,
 )
 from sluice_query.loki.parameters import LokiParameters, log_part
-from sluice_query.request import FieldList, LinePatterns, Query, choose_width
+from sluice_query.request import FieldList, LinePatterns, Query, check_query, choose_width
 from sluice_query.result import LabelledSeries, QueryResult
 from sluice_query.views import FieldListResult, LinePatternsResult
 from sluice_web.endpoints import Endpoint
@@ -55,7 +58,6 @@ PREFIX: Final = "/loki/api/v1"
 VERSION: Final = "3.5.0"
 """The version of Loki whose routes these are; Drilldown wants 3.2 or later."""
 CATEGORIZE_HEADER: Final = "X-Loki-Response-Encoding-Flags"
-SERIES_MAX: Final = 500
 VALUES_MAX: Final = 1_000
 LINES_SAMPLED: Final = 1_000
 """Records whose fields are detected, unless the client wants another number."""
@@ -63,7 +65,7 @@ FIELDS_MAX: Final = 1_000
 VOLUME_LIMIT: Final = 100
 PATTERN_STEPS: Final = 100
 _HEARTBEAT_S: Final = 10.0
-_HEALTH_CHECKS: Final = frozenset({"vector(1)+vector(1)"})
+_HEALTH_CHECK: Final = "vector(1)+vector(1)"
 """The question that Grafana sends when a data source is saved."""
 
 _Answer = Callable[[LokiParameters, web.Request], Awaitable[dict[str, object]]]
@@ -140,12 +142,11 @@ class LokiApi:
         return LokiParameters(given=given, now_ns=self._runner.searcher.clock.now_ns())
 
     async def _query_range(self, given: LokiParameters, request: web.Request) -> dict[str, object]:
-        text = given.text("query")
+        question = parse_logql(given.text("query"))
         if given.optional("interval").strip("0smhd"):
             raise BadUsage("interval is not supported: omit it, or write a metric query")
-        question = parse_logql(text)
         if not isinstance(question, LogQuery):
-            found = await self._runner.search(given.series(text))
+            found = await self._runner.search(_over(question, given.range(), given.step_ns()))
             return success(matrix_json(found.series), [found.summary])
         found = await self._runner.search(given.records(question, given.limit()))
         flags = request.headers.get(CATEGORIZE_HEADER, "")
@@ -162,15 +163,16 @@ class LokiApi:
     async def _query(self, given: LokiParameters, request: web.Request) -> dict[str, object]:
         del request
         text = given.text("query")
-        if "".join(text.split()) in _HEALTH_CHECKS:
+        if "".join(text.split()) == _HEALTH_CHECK:
             two = LabelledSeries(labels={}, points=[(given.time(), 2.0)])
             return success(vector_json([two]))
-        if isinstance(parse_logql(text), LogQuery):
+        question = parse_logql(text)
+        if isinstance(question, LogQuery):
             raise BadUsage(
                 "a log query has no value at one time: use query_range, or write a metric query"
                 " such as `sum(count_over_time({} [5m]))`"
             )
-        found = await self._runner.search(given.instant(text))
+        found = await self._runner.search(_at(question, given.time()))
         return success(vector_json(found.series), [found.summary])
 
     async def _send_tail(self, request: web.Request) -> web.StreamResponse:
@@ -192,7 +194,7 @@ class LokiApi:
     # Labels
 
     async def _fields(self, given: LokiParameters, selected: LogQuery) -> QueryResult:
-        query = given.records(LogQuery(selected.matchers))
+        query = given.selection(LogQuery(selected.matchers))
         return await self._runner.search(replace(query, view=FieldList()))
 
     async def _labels(self, given: LokiParameters, request: web.Request) -> dict[str, object]:
@@ -239,11 +241,9 @@ class LokiApi:
     ) -> QueryResult:
         """Return the records, or the bytes of their lines, of the whole range by labels."""
         from_ns, to_ns = given.range()
-        text = _summed(selected, names, operator, max(to_ns - from_ns, 1))
+        question = _summed(selected, names, operator, max(to_ns - from_ns, 1))
         # A range contains its end and not its start, a request its start and not its end.
-        last = _exact(UnixNs(to_ns - 1))
-        instant = LokiParameters(given={"time": (last,)}, now_ns=given.now_ns)
-        return await self._runner.search(instant.instant(text))
+        return await self._runner.search(_at(question, UnixNs(to_ns - 1)))
 
     async def _stats(self, given: LokiParameters, request: web.Request) -> dict[str, object]:
         del request
@@ -268,12 +268,10 @@ class LokiApi:
         selected, names = _volume_of(given)
         from_ns, to_ns = given.range()
         step_ns = given.step_ns() or choose_width(from_ns, to_ns, PATTERN_STEPS)
-        text = _summed(selected, names, RangeOperator.BYTES, step_ns)
+        question = _summed(selected, names, RangeOperator.BYTES, step_ns)
         # A value is of the step that ends at its time, so the first is one step after the start.
-        steps = {"start": (_exact(UnixNs(from_ns + step_ns)),)}
-        steps |= {"end": (_exact(UnixNs(to_ns + step_ns - 1)),)}
-        shifted = LokiParameters(given=steps, now_ns=given.now_ns)
-        found = await self._runner.search(shifted.series(text, step_ns=step_ns))
+        ends = UnixNs(from_ns + step_ns), UnixNs(to_ns + step_ns - 1)
+        found = await self._runner.search(_over(question, ends, step_ns))
         largest = by_size(found.series, given.limit(default=VOLUME_LIMIT))
         return success(matrix_json(largest), [found.summary])
 
@@ -307,7 +305,7 @@ class LokiApi:
         del request
         from_ns, to_ns = given.range()
         step_ns = given.step_ns() or choose_width(from_ns, to_ns, PATTERN_STEPS)
-        query = given.records(_without_parsers(log_part(given.text("query"))))
+        query = given.selection(_without_parsers(log_part(given.text("query"))))
         view = LinePatterns(step_ns=max(step_ns, NS_PER_S))
         found = await self._runner.search(replace(query, view=view))
         listed = found.view if isinstance(found.view, LinePatternsResult) else LinePatternsResult()
@@ -394,19 +392,24 @@ def _label_name(request: web.Request) -> str:
     return name
 
 
-def _exact(at_ns: UnixNs) -> str:
-    """Return a time in seconds with all digits."""
-    sign = "-" if at_ns < 0 else ""
-    return f"{sign}{abs(at_ns) // NS_PER_S}.{abs(at_ns) % NS_PER_S:09}"
+def _at(question: MetricQuery, at_ns: UnixNs) -> Query:
+    """Return the query for a metric query at one time."""
+    return check_query(plan_question(question, Query(from_ns=at_ns, to_ns=at_ns), 1))
+
+
+def _over(question: MetricQuery, ends: tuple[UnixNs, UnixNs], step_ns: int | None) -> Query:
+    """Return the query for a metric query over a range."""
+    query = check_query(Query(from_ns=ends[0], to_ns=ends[1]))
+    return plan_question(question, query, step_ns)
 
 
 def _summed(
     selected: LogQuery, names: Sequence[str], operator: RangeOperator, range_ns: int
-) -> str:
+) -> MetricQuery:
     """Return the question for the sum of a range by labels."""
     counted = RangeAggregation(operator=operator, query=selected, range_ns=range_ns)
     by = Grouping(tuple(names))
-    return format_logql(VectorAggregation(operator=VectorOperator.SUM, inner=counted, grouping=by))
+    return VectorAggregation(operator=VectorOperator.SUM, inner=counted, grouping=by)
 
 
 def _volume_of(given: LokiParameters) -> tuple[LogQuery, tuple[str, ...]]:

@@ -7,40 +7,33 @@ Source: Loki's reference of its HTTP API. Grafana sends times in ns to routes of
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal, InvalidOperation
-from typing import Final, Literal
+from decimal import Decimal
+from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.logql.expressions import Drop, LogQuery
 from sluice_query.logql.grammar import parse_logql
-from sluice_query.logql.planning import narrowed, plan_query, ranges_of
+from sluice_query.logql.lexer import TokenKind, next_token
+from sluice_query.logql.planning import narrowed, ranges_of
 from sluice_query.logql.stages import changes_records
-from sluice_query.request import END_NS, FIRST_NS, LIMIT_MAX, Query, check_query
+from sluice_query.parameters import FROM_DEFAULT
+from sluice_query.request import (
+    END_NS,
+    FIRST_NS,
+    LIMIT_MAX,
+    Query,
+    check_query,
+    parse_duration,
+)
 
 LIMIT_DEFAULT: Final = 100
-SINCE_DEFAULT_NS: Final = 3600 * NS_PER_S
+SINCE_DEFAULT_NS: Final = parse_duration(FROM_DEFAULT)
 _TEXT_CHARS_MAX: Final = 10_000
 _SECONDS_DIGITS_MAX: Final = 10
 """A whole number of more digits is of ns."""
 _NUMBER: Final = re.compile(r"-?[0-9]{1,19}(?:\.[0-9]{1,9})?", re.ASCII)
-_DURATION: Final = re.compile(r"(?:[0-9]{1,12}(?:\.[0-9]{1,9})?(?:ns|us|µs|ms|s|m|h|d|w|y))+")
-_DURATION_PART: Final = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h|d|w|y)")
-_UNITS_NS: Final = {
-    "ns": 1,
-    "us": 1_000,
-    "µs": 1_000,
-    "ms": 1_000_000,
-    "s": NS_PER_S,
-    "m": 60 * NS_PER_S,
-    "h": 3600 * NS_PER_S,
-    "d": 86_400 * NS_PER_S,
-    "w": 7 * 86_400 * NS_PER_S,
-    "y": 365 * 86_400 * NS_PER_S,
-}
-
-Direction = Literal["backward", "forward"]
 
 
 def parse_loki_time(text: str) -> UnixNs:
@@ -61,21 +54,23 @@ def parse_loki_time(text: str) -> UnixNs:
 
 def parse_loki_duration(text: str) -> int:
     """Return the ns of a duration such as `1h30m`, or of a number of seconds."""
-    if _NUMBER.fullmatch(text):
-        length_ns = int(Decimal(text) * NS_PER_S)
-    elif _DURATION.fullmatch(text):
-        try:
-            parts = [
-                Decimal(number) * _UNITS_NS[unit] for number, unit in _DURATION_PART.findall(text)
-            ]
-        except InvalidOperation as error:
-            raise BadUsage(f"is not a duration, duration=`{text[:40]}`") from error
-        length_ns = int(sum(parts))
-    else:
+    seconds = Decimal(text) if _NUMBER.fullmatch(text) else _duration_s(text)
+    if seconds is None:
         raise BadUsage(f"must be seconds, or a duration such as 1h30m, duration=`{text[:40]}`")
+    length_ns = int(seconds * NS_PER_S)
     if not 0 < length_ns <= END_NS:
         raise BadUsage(f"must be more than 0 and less than 292 years, duration=`{text[:40]}`")
     return length_ns
+
+
+def _duration_s(text: str) -> Decimal | None:
+    """Return the seconds of a text that is a duration of LogQL; None for another text."""
+    try:
+        token = next_token(text, 0)
+    except BadUsage:
+        return None
+    is_whole = token.kind is TokenKind.DURATION and token.text == text
+    return token.value if is_whole else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +107,12 @@ class LokiParameters:
             raise BadUsage(f"{name} must be 1 to {LIMIT_MAX}, {name}=`{text[:40]}`")
         return int(text)
 
-    def direction(self) -> Direction:
-        """Return the order of records."""
-        match self.optional("direction").lower():
-            case "" | "backward":
-                return "backward"
-            case "forward":
-                return "forward"
-            case other:
-                raise BadUsage(f"direction must be forward or backward, direction=`{other[:40]}`")
+    def newest_first(self) -> bool:
+        """Return whether the newest records are wanted, and first."""
+        text = self.optional("direction").lower()
+        if text not in ("", "backward", "forward"):
+            raise BadUsage(f"direction must be forward or backward, direction=`{text[:40]}`")
+        return text != "forward"
 
     def step_ns(self) -> int | None:
         """Return the time between the values of a series; None without one."""
@@ -142,27 +134,18 @@ class LokiParameters:
             UnixNs(self._parsed("time", parse_loki_time)) if self.optional("time") else self.now_ns
         )
 
+    def selection(self, question: LogQuery, limit: int = LIMIT_DEFAULT) -> Query:
+        """Return the query for the records of a log query."""
+        from_ns, to_ns = self.range()
+        query = Query(from_ns=from_ns, to_ns=to_ns, limit=limit, newest_first=self.newest_first())
+        return check_query(narrowed(query, question))
+
     def records(self, question: LogQuery, limit: int = LIMIT_DEFAULT) -> Query:
         """Return the query for the records of a log query, each with its labels."""
         if not changes_records(question):
             # A stage without an effect, after which records have their labels.
             question = replace(question, stages=(*question.stages, Drop()))
-        from_ns, to_ns = self.range()
-        newest_first = self.direction() == "backward"
-        query = Query(from_ns=from_ns, to_ns=to_ns, limit=limit, newest_first=newest_first)
-        return check_query(narrowed(query, question))
-
-    def series(self, text: str, *, step_ns: int | None = None) -> Query:
-        """Return the query for a metric query over the range."""
-        from_ns, to_ns = self.range()
-        query = check_query(Query(from_ns=from_ns, to_ns=to_ns))
-        return plan_query(text, query, step_ns or self.step_ns())
-
-    def instant(self, text: str) -> Query:
-        """Return the query for a metric query at one time."""
-        at_ns = self.time()
-        query = plan_query(text, Query(from_ns=at_ns, to_ns=at_ns), 1)
-        return check_query(query)
+        return self.selection(question, limit)
 
     def selector(self, name: str = "query") -> LogQuery:
         """Return the records that a parameter selects; all of them without one."""
