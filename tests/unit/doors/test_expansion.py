@@ -107,7 +107,7 @@ def test_every_record_of_metrics_is_counted_before_one_is_made(
 
 
 def check_limit(decode: Callable[[int], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the limit is exact, and that a request beyond it is refused at once."""
+    """Check that the limit is exact; a request beyond it is refused before a record is made."""
     monkeypatch.setattr(decoded, "PAIRS_MAX", PAIRS * RECORDS)
     made = 0
 
