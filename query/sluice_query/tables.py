@@ -6,7 +6,7 @@ pushes conditions on plain columns, such as `ts` and `service`, into the Parquet
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,8 +19,9 @@ import pyarrow as pa
 from sluice_lake.data_files import DataFile, list_files, total_bytes
 from sluice_lake.delta import find_table
 from sluice_lake.locations import lake_location
+from sluice_lake.promoted import FLOAT, FLOAT_BYTES_MAX, INTEGER
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import BATCHES, RECORD_TABLES, accepted_hour
+from sluice_lake.tables import BATCHES, RECORD_TABLES, Column, ColumnType, accepted_hour
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.manifests import AcceptedManifest
@@ -30,6 +31,7 @@ from sluice_query.coverage import decide_completeness, read_coverage
 from sluice_query.engine import QueryEngine, QueryTooLarge, open_engine
 from sluice_query.parameters import parse_instant
 from sluice_query.pending import read_pending
+from sluice_query.promoted import register_runs
 from sluice_query.request import (
     END_NS,
     FIRST_NS,
@@ -43,7 +45,7 @@ from sluice_query.result import QuerySummary
 from sluice_query.search import Searcher, SearchRead, SourceReader, with_completeness
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
 from sluice_query.settings import QuerySettings
-from sluice_query.statements import SqlStatement, condition, field_sql
+from sluice_query.statements import Promoted, SqlStatement, condition, field_sql
 from sluice_query.unqueued import UnqueuedBatches, confirm_named, read_spooled
 from sluice_store import StoreMode, open_store
 
@@ -140,7 +142,7 @@ async def answer_sql(
             if table == BATCHES.name:
                 summaries.append(await _define_batches(searcher, engine, query))
                 continue
-            query = check_query(replace(query, kind=_kind(table)))
+            query = check_query(replace(query, kind=_kind(table), every_column=True))
             reader = SourceReader(
                 searcher=searcher, engine=engine, query=query, started_ns=started_ns
             )
@@ -208,30 +210,42 @@ def _inlined(statement: SqlStatement) -> str:
 def _define_records(engine: QueryEngine, read: SearchRead) -> None:
     """Define the view of a kind over what was read."""
     files, kind = read.files, read.query.kind
-    sources = []
-    if files.read:
-        sources.append(f"{_LAKE}{kind}")
-        engine.register_files(sources[-1], files.read, files.location, files.extended)
+    sources: dict[str, Promoted] = {}
+    if files.read and files.promoted:
+        sources |= register_runs(engine, read.query, files, files.read, f"{_LAKE}{kind}")
+    elif files.read:
+        sources[f"{_LAKE}{kind}"] = {}
+        engine.register_files(f"{_LAKE}{kind}", files.read, files.location, files.extended)
     if read.fetched.tables:
-        sources.append(f"{_PENDING}{kind}")
-        engine.register_table(sources[-1], pa.concat_tables(read.fetched.tables))
+        sources[f"{_PENDING}{kind}"] = {}
+        engine.register_table(f"{_PENDING}{kind}", pa.concat_tables(read.fetched.tables))
     if not sources:
-        _define_empty(engine, kind)
+        _define_empty(engine, kind, files.promoted)
         return
     where = _inlined(condition(read.query, read.deletes))
-    _define_view(engine, kind, sources, where)
+    _define_view(engine, kind, sources, files.promoted, where)
 
 
-def _define_empty(engine: QueryEngine, name: str) -> None:
+def _define_empty(engine: QueryEngine, name: str, promoted: Promoted | None = None) -> None:
     table = BATCHES if name == BATCHES.name else RECORD_TABLES[_kind(name)]
     engine.register_table(f"empty_{name}", arrow_schema(table, partition=False).empty_table())
     if name == BATCHES.name:
         _define_batch_view(engine, [(f"empty_{name}", True)], "true")
     else:
-        _define_view(engine, _kind(name), [f"empty_{name}"], "true")
+        _define_view(engine, _kind(name), {f"empty_{name}": {}}, promoted or {}, "true")
 
 
-def _define_view(engine: QueryEngine, kind: Kind, sources: Sequence[str], where: str) -> None:
+def _define_view(
+    engine: QueryEngine,
+    kind: Kind,
+    sources: Mapping[str, Promoted],
+    promoted: Promoted,
+    where: str,
+) -> None:
+    """Define the view of a kind over sources, each with the promoted columns of its rows.
+
+    In the other sources they are computed from the maps, so that each row has its value.
+    """
     columns = ["ts"]
     for one in KINDS[kind].read_fields:
         found = field_sql(RecordField(one.name)).text
@@ -239,11 +253,35 @@ def _define_view(engine: QueryEngine, kind: Kind, sources: Sequence[str], where:
         columns.append(f'{found} AS "{one.name}"')
     columns += ["attributes", "attribute_types", "resource"]
     columns += ["agent_id", "boot_id", "seq", "accepted_at", "ts_ns"]
-    selects = [
-        f"SELECT {', '.join(columns)} FROM {source} WHERE {where}"  # noqa: S608 - no text of users
-        for source in sources
-    ]
+    selects = []
+    for source, stored in sources.items():
+        added = [
+            column.name if field in stored else f"{_converted(field, column)} AS {column.name}"
+            for field, column in promoted.items()
+        ]
+        selects.append(f"SELECT {', '.join([*columns, *added])} FROM {source} WHERE {where}")  # noqa: S608 - no text of users
     engine.define(f"CREATE VIEW {kind} AS {' UNION ALL '.join(selects)}")
+
+
+def _converted(field: RecordField, column: Column) -> str:
+    """Return the expression for the value that ingestion gives a promoted column."""
+    text = f"{field.column}[{_literal(field.key)}]"
+    match column.type:
+        case ColumnType.LONG:
+            return (
+                f"CASE WHEN regexp_full_match({text}, '{INTEGER}')"
+                f" THEN TRY_CAST({text} AS BIGINT) END"
+            )
+        case ColumnType.DOUBLE:
+            number = (
+                f"CASE WHEN strlen({text}) <= {FLOAT_BYTES_MAX}"
+                f" AND regexp_full_match({text}, '{FLOAT}') THEN TRY_CAST({text} AS DOUBLE) END"
+            )
+            return f"CASE WHEN isfinite({number}) THEN {number} END"
+        case ColumnType.BOOLEAN:
+            return f"CASE {text} WHEN 'true' THEN true WHEN 'false' THEN false END"
+        case _:
+            return text
 
 
 _BATCH_COLUMNS: Final = (
@@ -260,44 +298,28 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
     The ledger is read last, so a batch that is ingested meanwhile is found in it, once.
     """
     store, settings = searcher.store, searcher.settings
-    everything = Query(from_ns=FIRST_NS, to_ns=END_NS)
-    waiting: dict[object, AcceptedManifest] = {}
-    coverages = []
-    problems: list[str] = []
-    for kind in KINDS:
-        wanted = replace(everything, kind=kind)
-        with_spool = searcher.spool is not None
-        coverage = await read_coverage(store, wanted, settings, with_spool=with_spool)
-        coverages.append((wanted, coverage))
-        spooled = UnqueuedBatches()
-        if searcher.spool is not None:
-            spooled = await read_spooled(searcher.spool, wanted, settings)
-        named = spooled.with_named(coverage.named)
-        confirmed = await confirm_named(store, named, wanted, settings)
-        problems += confirmed.problems
-        waiting |= {one.identity: one for one in confirmed.batches}
+    everything = Query(from_ns=FIRST_NS, to_ns=END_NS, every_kind=True)
+    with_spool = searcher.spool is not None
+    coverage = await read_coverage(store, everything, settings, with_spool=with_spool)
+    spooled = UnqueuedBatches()
+    if searcher.spool is not None:
+        spooled = await read_spooled(searcher.spool, everything, settings)
+    named = spooled.with_named(coverage.named)
+    confirmed = await confirm_named(store, named, everything, settings)
     pending = await read_pending(store, settings, searcher.work_lists)
-    problems += pending.problems
-    waiting |= {one.identity: one for one in pending.manifests}
+    waiting = {one.identity: one for one in (*confirmed.batches, *pending.manifests)}
     files = await engine.bounded(
         lambda: _register_batches(searcher, engine, query, list(waiting.values())),
         settings.time_s_max,
     )
-    known = frozenset(one.identity for one in waiting.values())
     summary = QuerySummary(
         segments_read=len(files),
         bytes_read=total_bytes(files),
         waiting_batches=len(waiting),
-        reasons=tuple(problems),
+        reasons=(*confirmed.problems, *pending.problems),
     )
-    parts = [
-        with_completeness(
-            replace(summary, segments_read=0, bytes_read=0, waiting_batches=0),
-            decide_completeness(coverage, wanted, settings, known),
-        )
-        for wanted, coverage in coverages
-    ]
-    return _joined([replace(summary, complete_now=True), *parts])
+    found = decide_completeness(coverage, everything, settings, frozenset(waiting))
+    return with_completeness(summary, found)
 
 
 def _register_batches(
