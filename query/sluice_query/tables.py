@@ -14,6 +14,7 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from sluice_lake.data_files import DataFile, list_files, total_bytes
@@ -24,6 +25,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import BATCHES, RECORD_TABLES, Column, ColumnType, accepted_hour
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -41,12 +43,17 @@ from sluice_query.request import (
     check_encodable,
     check_query,
 )
-from sluice_query.result import QuerySummary
+from sluice_query.result import SUMMARY_KEY, QuerySummary
 from sluice_query.search import Searcher, SearchRead, SourceReader, with_completeness
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import Promoted, SqlStatement, condition, field_sql
-from sluice_query.unqueued import UnqueuedBatches, confirm_named, read_spooled
+from sluice_query.unqueued import (
+    UnqueuedBatches,
+    confirm_named,
+    read_ingested,
+    read_spooled,
+)
 from sluice_store import StoreMode, open_store
 
 ROWS_EACH: Final = 2_048
@@ -101,7 +108,14 @@ class SqlAnswer:
     reader: object
     text: str
     time_s_max: float
+    started_ns: int
     summary: QuerySummary
+
+    def finished(self, rows: int, *, more: bool = False) -> QuerySummary:
+        """Return the summary after the last row that is returned; `more` means others exist."""
+        elapsed_ns = SystemClock().monotonic_ns() - self.started_ns
+        elapsed_ms = elapsed_ns * 1_000 // NS_PER_S
+        return replace(self.summary, results=rows, more=more, elapsed_ms=elapsed_ms)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield the rows; the time limit is that of the engine, without the reader's."""
@@ -162,6 +176,7 @@ async def answer_sql(
             reader=opened,
             text=checked.text,
             time_s_max=left_s,
+            started_ns=started_ns,
             summary=_joined(summaries),
         )
 
@@ -308,8 +323,9 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
     confirmed = await confirm_named(store, named, everything, settings)
     pending = await read_pending(store, settings, searcher.work_lists)
     waiting = {one.identity: one for one in (*confirmed.batches, *pending.manifests)}
-    files = await engine.bounded(
-        lambda: _register_batches(searcher, engine, query, list(waiting.values())),
+    new = [one.manifest for one in coverage.new or ()]
+    files, ingested = await engine.bounded(
+        lambda: _register_batches(searcher, engine, query, list(waiting.values()), new),
         settings.time_s_max,
     )
     summary = QuerySummary(
@@ -318,13 +334,18 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
         waiting_batches=len(waiting),
         reasons=(*confirmed.problems, *pending.problems),
     )
-    found = decide_completeness(coverage, everything, settings, frozenset(waiting))
+    found = decide_completeness(coverage, everything, settings, ingested.union(waiting))
     return with_completeness(summary, found)
 
 
 def _register_batches(
-    searcher: Searcher, engine: QueryEngine, query: Query, waiting: Sequence[AcceptedManifest]
-) -> Sequence[DataFile]:
+    searcher: Searcher,
+    engine: QueryEngine,
+    query: Query,
+    waiting: Sequence[AcceptedManifest],
+    new: Sequence[AcceptedManifest],
+) -> tuple[Sequence[DataFile], frozenset[Identity]]:
+    """Define the view; return its files, and the identities that the ledger has near `new` ones."""
     opened = find_table(searcher.store_url, BATCHES)
     first = accepted_hour(query.from_ns)
     files = () if opened is None else list_files(opened, BATCHES, lambda hour: hour >= first)
@@ -347,7 +368,8 @@ def _register_batches(
     sources.append(("pending_batches", False))
     where = f"accepted_at_ns >= {query.from_ns} AND accepted_at_ns < {query.to_ns}"
     _define_batch_view(engine, sources, where)
-    return files
+    ingested = read_ingested(engine, searcher.store_url, new, opened)
+    return files, frozenset(row.identity for row in ingested)
 
 
 def _define_batch_view(
@@ -380,7 +402,6 @@ def _joined(summaries: Sequence[QuerySummary]) -> QuerySummary:
         held_by=next((one.held_by for one in summaries if one.held_by), None),
         partial=bool(reasons),
         reasons=reasons,
-        elapsed_ms=max(one.elapsed_ms for one in summaries),
     )
 
 
@@ -427,7 +448,9 @@ def sql(
                     size_bytes += batch.nbytes
                     if size_bytes > limits.memory_bytes_max:
                         raise QueryTooLarge("the rows of the result need more: add LIMIT")
-                return pa.Table.from_batches(found, answer.schema)
+                table = pa.Table.from_batches(found, answer.schema)
+                summary = msgspec.json.encode(answer.finished(table.num_rows))
+                return table.replace_schema_metadata({SUMMARY_KEY: summary})
 
     return _run_in_thread(run)
 
