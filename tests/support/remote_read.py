@@ -54,6 +54,7 @@ SIGNS = ("=", "!=", "=~", "!~")
 Labels = tuple[tuple[str, str], ...]
 Series = dict[Labels, list[tuple[int, int]]]
 """Samples by labels: times in ms, and the 64 bits of values."""
+NAN_BITS = 0x7FF8000000000001
 STALE_BITS = struct.unpack(">Q", struct.pack(">d", STALE))[0]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.query_lake import DAY0_NS, QueryClient, deployment, metric_batch, sent, talk
 from support.remote_read import (
+    NAN_BITS,
     STALE_BITS,
     Labels,
     Series,
@@ -29,7 +30,6 @@ from sluice_protocol.units import NS_PER_S
 START = DAY0_NS // 1_000_000
 END = START + 3_600_000
 PROTOBUF = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-NAN = 0x7FF8000000000001
 COUNTER, HISTOGRAM = 1, 3
 
 
@@ -39,7 +39,10 @@ def every_second(count: int, *bits: int) -> list[tuple[int, int]]:
 
 WRITTEN: Series = {
     labels("up", job="api", instance="a:9090"): every_second(300, bits_of(1), bits_of(0)),
-    labels("up", job="web", instance="b:9090"): [*every_second(3, NAN), (START + 4000, STALE_BITS)],
+    labels("up", job="web", instance="b:9090"): [
+        *every_second(3, NAN_BITS),
+        (START + 4000, STALE_BITS),
+    ],
     labels("shop:rate5m", job="api", type="gauge", value="x", service="s"): every_second(
         250, *(bits_of(one / 7) for one in range(250))
     ),
