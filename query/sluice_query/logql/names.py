@@ -10,7 +10,8 @@ The fields of `ONLY_FIELDS` are read from every attribute that states them when 
 so such a label is its field alone: `=`, which reads only files that may have the field, then finds
 the same records as `=~`.
 
-A label without a value is the empty text, so `!=` is true for it.
+A label without a value is the empty text, so `!=` is true for it. Only `service_name` always has a
+value.
 """
 
 import re
@@ -30,6 +31,8 @@ FIELD_LABELS: Final = {
     "__name__": "name",
 }
 """Labels that have another name than their field; every other field is a label under its name."""
+UNKNOWN_SERVICE: Final = "unknown_service"
+"""The `service_name` of records whose sender states none, as in Loki and for spans in Jaeger."""
 ONLY_FIELDS: Final = frozenset({"service", "level", "name", "boot_id"})
 """Fields whose label is no attribute, also in a record without the field."""
 _NOT_LABELS: Final = frozenset({"body", "events", "links"})
@@ -70,6 +73,8 @@ def label_sql(name: str, kind: Kind) -> SqlStatement:
     parts = []
     if (field := field_of(name, kind)) is not None:
         parts.append(compose("nullif(CAST({0} AS VARCHAR), '')", field_sql(field)))
+        if name == "service_name":
+            return compose(f"coalesce({{0}}, '{UNKNOWN_SERVICE}')", parts[0])
         if field.column in ONLY_FIELDS:
             return parts[0]
     parts += attribute_label_sql(name)
