@@ -2,14 +2,15 @@
 
 For each file a chunk contains its time range, its agents and a filter: one bitmap of its texts and
 ids. Of texts it has the minimizers: of every 5 neighbouring 6-byte grams, the one with the smallest
-hash. The minimizers of a text of at least 10 bytes depend only on its own bytes. A file without one
-of them cannot contain the text, neither as a word nor as part of a word. Shorter texts skip no
-file. Of ids it has 4 hashes of each whole value, so a part of an id skips no file. Their grams
-would need twice the bytes, and one of nine unknown ids would pass a file with a million ids.
+hash. A to Z count as a to z, so one bitmap serves searches with and without regard to case. The
+minimizers of a text of at least 10 bytes depend only on its own bytes. A file without one of them
+cannot contain the text, neither as a word nor as part of a word. Shorter texts skip no file. Of ids
+it has 4 hashes of each whole value, so a part of an id skips no file. Their grams would need twice
+the bytes, and one of nine unknown ids would pass a file with a million ids.
 
 | bytes | field |
 |---|---|
-| 4 | magic `LMI2` |
+| 4 | magic `LMI3` |
 | 4 | length of the head, little-endian |
 | … | head: JSON, canonical |
 | … | the filters, one after another, in the order of the head |
@@ -33,7 +34,7 @@ from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zst
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.manifests import decode_record, encode_record
 
-MAGIC: Final = b"LMI2"
+MAGIC: Final = b"LMI3"
 GRAM_BYTES: Final = 6
 WINDOW_GRAMS: Final = 5
 TEXT_BYTES_MIN: Final = GRAM_BYTES + WINDOW_GRAMS - 1
@@ -90,7 +91,7 @@ class FileIndex:
     filter: bytes | memoryview
 
     def may_contain(self, text: bytes) -> bool:
-        """Return True if the file may contain a text; False is certain."""
+        """Return True if the file may contain a text, in any case; False is certain."""
         return self._may_have(np.unique(minimizers(text)))
 
     def may_have(self, value: bytes) -> bool:
@@ -114,7 +115,7 @@ def minimizers(data: bytes | memoryview) -> Hashes:
     count = len(data) - GRAM_BYTES + 1
     if count < WINDOW_GRAMS:
         return np.zeros(0, np.uint64)
-    padded = bytes(data) + bytes(8 - GRAM_BYTES)
+    padded = bytes(data).lower() + bytes(8 - GRAM_BYTES)  # of ASCII only
     grams = np.ndarray((count,), "<u8", padded, strides=(1,)) & _GRAM_MASK
     grams *= _FACTOR
     grams ^= grams >> np.uint64(32)
@@ -180,7 +181,7 @@ def decode_chunk(key: str, body: bytes) -> tuple[FileIndex, ...]:
     raw = _decompress(key, body)
     magic, size_bytes = _HEAD.unpack_from(raw)
     if magic != MAGIC:
-        raise InvalidRecord(key, "index chunk does not begin with LMI2")
+        raise InvalidRecord(key, "index chunk does not begin with LMI3")
     at = _HEAD.size + size_bytes
     head = decode_record(key, raw[_HEAD.size : at], _Head)
     # Views: a copy of every filter costs as much as decompressing the chunk.

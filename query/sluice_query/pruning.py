@@ -8,7 +8,6 @@ file is read.
 
 import asyncio
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -32,48 +31,6 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import FilterOperator, Query, RecordField
 from sluice_store.port import ListedObject, ObjectStore
-
-_UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
-"""A pattern with alternatives, flags, quotes or numbered characters is not analysed."""
-_TOKEN: Final = re.compile(
-    r"(?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\])"
-    r"|(?P<count>[*+?]|\{\d*(?:,\d*)?\})"
-    r"|\\(?P<escaped>[^\w\s])"
-    r"|(?P<other>\\.|[()^$.\n])"
-    r"|(?P<plain>.)",
-    re.DOTALL,
-)
-
-
-def required_texts(query: Query) -> tuple[str, ...]:
-    """Return texts that every match of the query's text contains; none when that is not certain."""
-    if query.text is None or query.ignore_case:
-        return ()
-    return literals_of(query.text) if query.regex else (query.text,)
-
-
-def literals_of(pattern: str) -> tuple[str, ...]:
-    """Return the sequences of plain characters that every match of an RE2 pattern contains.
-
-    Characters in a group, in a set, or before a repetition count are left out.
-    """
-    if _UNSURE.search(pattern):
-        return ()
-    runs: list[str] = [""]
-    depth = 0
-    for token in _TOKEN.finditer(pattern):
-        letter = token["plain"] or token["escaped"]
-        depth += {"(": 1, ")": -1}.get(token["other"] or "", 0)
-        if token["count"]:
-            # A counted character may occur zero times, so it ends the run without being part of it.
-            runs[-1] = runs[-1][:-1]
-            runs.append("")
-        elif letter is not None and depth == 0:
-            runs[-1] += letter
-        else:
-            runs.append("")
-    return tuple(run for run in runs if run)
-
 
 CHUNKS_CONCURRENT_MAX: Final = 2
 """A decoded chunk may use 256 MiB of memory."""
@@ -114,8 +71,9 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     if opened is None:
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
-    if query.filters or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
+    labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
+    if labels or query.attributes or query.view is not None or query.every_column:
+        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only with labels
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
@@ -221,9 +179,9 @@ async def prune_by_index(
 
 @dataclass(frozen=True, slots=True)
 class _WantedValues:
-    """What a file must contain: all texts, and of each field one of some whole values."""
+    """What a file must contain: a text of each group, and of each field one of some values."""
 
-    texts: tuple[bytes, ...]
+    texts: tuple[tuple[bytes, ...], ...]
     ids: tuple[tuple[bytes, ...], ...]
 
     def __bool__(self) -> bool:
@@ -235,12 +193,13 @@ def _wanted_values(query: Query) -> _WantedValues:
     from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
 
     kind = KINDS[query.kind]
-    texts = required_texts(query) if kind.searched in kind.indexed else ()
+    groups = query.required if kind.searched in kind.indexed else ()
     ids: dict[str, list[bytes]] = {name: [] for name in kind.indexed if name != kind.searched}
     for one in query.filters:
         if one.operator is FilterOperator.EQUAL and one.field.column in ids:
             ids[one.field.column].append(str(one.value).encode())
-    long = (text.encode() for text in texts if len(text.encode()) >= TEXT_BYTES_MIN)
+    texts = [tuple(one.encode() for one in group) for group in groups]
+    long = (group for group in texts if min(map(len, group)) >= TEXT_BYTES_MIN)
     return _WantedValues(tuple(long), tuple(tuple(found) for found in ids.values() if found))
 
 
@@ -284,7 +243,7 @@ def _without(
         for entry in files
         if entry.file.path in paths
         and not (
-            all(map(entry.may_contain, wanted.texts))
+            all(any(map(entry.may_contain, group)) for group in wanted.texts)
             and all(any(map(entry.may_have, values)) for values in wanted.ids)
         )
     )
