@@ -32,6 +32,9 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
+from sluice_query.logql.planning import narrowed
+from sluice_query.logql.stages import own_condition
 from sluice_query.request import (
     BUCKETS_DEFAULT,
     LIMIT_DEFAULT,
@@ -129,13 +132,13 @@ def _index(url: str) -> None:
 
 
 def _query(text: str, *, regex: bool, stats_only: bool, share: float = 1.0) -> Query:
-    return Query(
+    query = Query(
         from_ns=UnixNs(START_NS),
         to_ns=UnixNs(START_NS + int(LINES * share) * 1_000_000 + 1),
-        text=text,
-        regex=regex,
         stats_only=stats_only,
     )
+    operator = LineOperator.MATCHES if regex else LineOperator.CONTAINS
+    return narrowed(query, LogQuery((), (LineFilter(operator, (text,)),)))
 
 
 class QueryBench:
@@ -173,7 +176,7 @@ class QueryBench:
 
     def duckdb(self, query: Query) -> int:
         """Run the query with DuckDB over all files of the lake; return the number of rows."""
-        how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
+        where = own_condition(query.pipeline or LogQuery(), "logs", {})
         what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
         if not query.stats_only:
             what = ", ".join(returned_columns("logs"))
@@ -182,9 +185,9 @@ class QueryBench:
             "threads": self.settings.threads,
             "memory_limit": f"{self.settings.memory_bytes_max}B",
         }
-        text = f"SELECT {what} FROM read_parquet(?) WHERE {how} {tail}"  # noqa: S608 - built from constants
+        text = f"SELECT {what} FROM read_parquet(?) WHERE {where.text} {tail}"  # noqa: S608 - built from constants
         with duckdb.connect(config=config) as connection:
-            return len(connection.execute(text, [self.files, query.text]).fetchall())
+            return len(connection.execute(text, [self.files, *where.values]).fetchall())
 
     def runs(self, query: Query) -> tuple[Callable[[], Sample], Callable[[], Sample]]:
         """Return a function for one run of each, measured in lines of the lake."""
@@ -233,7 +236,7 @@ def _views(bench: QueryBench) -> dict[str, Callable[[], Sample]]:
             name: bench.runs(replace(search, view=view))[0],
             name + SEARCH: bench.runs(search)[0],
         }
-    newest = replace(search, text=None, newest_first=True, limit=LIMIT_DEFAULT)
+    newest = replace(search, pipeline=None, required=(), newest_first=True, limit=LIMIT_DEFAULT)
     subjects[f"stream{SEARCH}"] = bench.runs(newest)[0]
     return subjects | {"stream": lambda: timed(lambda: bench.stream(newest))}
 

@@ -5,8 +5,8 @@ A chunk describes some data files. Each of their row groups has two filters:
 - `texts`: every 6-byte gram of the searched texts, folded to lower case. A row group without one of
   the grams of a text cannot contain the text, with or without regard to case. Shorter texts skip
   nothing.
-- `values`: `VALUE_HASHES` hashes of each distinct value of an indexed field, an attribute and a
-  resource attribute, together with its place. A part of a value skips nothing.
+- `values`: `VALUE_HASHES` hashes of each distinct value of an indexed field, and of an attribute of
+  the record or its resource, together with the field or label. A part of a value skips nothing.
 
 A term, which is a gram or a hash, is a number of 24 bits. The filters of row groups that need about
 the same number of bits are one block. A block is a matrix: its row `term * bits >> 24` has one bit
@@ -45,6 +45,7 @@ import numpy.typing as npt
 
 from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import label_of
 from sluice_protocol.manifests import decode_record, encode_record
 
 MAGIC: Final = b"LMI3"
@@ -253,10 +254,15 @@ def hash_text(text: bytes) -> Hashes:
     return hash_texts(np.frombuffer(text, np.uint8), ends)
 
 
+def label_place(key: str) -> str:
+    """Return the place of an attribute of a record or its resource: several keys may share it."""
+    return f"labels.{label_of(key)}"
+
+
 def value_terms(place: str, hashes: Hashes) -> Terms:
     """Return the terms of values, given by their hashes, of one place; one row for each value.
 
-    A place is the name of a field, or `attributes.KEY` or `resource.KEY`.
+    A place is the name of a field, or that of `label_place`.
     """
     own = _mixed(hashes ^ hash_text(place.encode()))
     first, step = own >> _HALF, (own << _HALF >> _HALF) | np.uint64(1)

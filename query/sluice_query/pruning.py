@@ -61,8 +61,9 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     if opened is None:
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
-    if query.filters or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
+    labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
+    if labels or query.attributes or query.view is not None or query.every_column:
+        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only with labels
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
@@ -160,6 +161,5 @@ async def prune_by_index(
 def is_indexed(query: Query) -> bool:
     """Return True if index chunks may rule out something for a query."""
     indexed = KINDS[query.kind].indexed
-    return bool(indexed) and (
-        query.text is not None or bool(query.attributes) or bool(query.filters)
-    )
+    wanted = (query.required, query.attributes, query.labels, query.filters)
+    return bool(indexed) and any(wanted)
