@@ -50,8 +50,8 @@ VERSION: Final = "3.0.0"
 """The version of Prometheus whose routes these are."""
 SAMPLES_MAX: Final = 5_000_000
 """Samples of an answer without chunks, which is in memory as a whole."""
-LISTED_MAX: Final = 10_000
-"""Names, values or series that a list has, unless the client wants fewer."""
+LISTED_MAX: Final = 40_000
+"""Names, values or series of a list, unless the client wants fewer: as many as Grafana wants."""
 WARNINGS_HEADER: Final = "X-Sluice-Warnings"
 """The header with the reasons why an answer of remote read may be incomplete: it has no field."""
 _PROTOBUF: Final = "application/x-protobuf"
