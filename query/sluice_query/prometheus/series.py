@@ -29,6 +29,7 @@ from sluice_query.prometheus.selectors import NAME
 from sluice_query.request import (
     END_NS,
     FIRST_NS,
+    MAPS,
     NS_PER_MS,
     PATTERN_BYTES_MAX,
     Query,
@@ -117,26 +118,32 @@ def matcher_sql(one: Matcher) -> SqlStatement:
     return SqlStatement(f"{no}regexp_full_match({value}, ?, 's')", values)
 
 
-def _is_own_name(one: Matcher) -> bool:
-    return one.name == NAME and one.operator is MatchOperator.EQUAL and bool(one.value)
+def _demanded_sql(groups: Sequence[Sequence[Matcher]]) -> SqlStatement:
+    """Return what the `=` of matchers demand of each record, cheaper than its labels.
+
+    Names are compared in a form by which row groups are skipped.
+    """
+    return any_condition([_demanded_by(group) for group in groups]) if groups else _ANY
 
 
-def _own_name_sql(groups: Sequence[Sequence[Matcher]]) -> SqlStatement:
-    """Return what the matchers demand of names, in a form by which row groups are skipped."""
-    names = [[one.value for one in group if _is_own_name(one)] for group in groups]
-    if not names or not all(names):
-        return SqlStatement("true")
-    parts = []
-    for name in dict.fromkeys(one for group in names for one in group[:1]):
-        # Other characters become `_`, so the characters before the first `_` are as they are.
-        start = name[: len(name) - len(name.lstrip(_PLAIN_START))]
-        parts.append(
-            SqlStatement(
-                f"name >= ? AND name <= ? AND (name = ? OR {_METRIC} = ?)",
-                (start, start + _AFTER_ALL, name, name),
-            )
-        )
-    return any_condition(parts)
+_ANY: Final = SqlStatement("true")
+
+
+def _demanded_by(group: Sequence[Matcher]) -> SqlStatement:
+    parts = [_ANY]
+    for one in group:
+        if one.operator is not MatchOperator.EQUAL or not one.value:
+            continue
+        if one.name == NAME:
+            # Other characters become `_`, so those before the first `_` are as they are.
+            start = one.value[: len(one.value) - len(one.value.lstrip(_PLAIN_START))]
+            text = f"name >= ? AND name <= ? AND (name = ? OR {_METRIC} = ?)"
+            parts.append(SqlStatement(text, (start, start + _AFTER_ALL, one.value, one.value)))
+        else:
+            places = [f"list_contains(map_values({place}), ?)" for place in MAPS]
+            places += [f"{_AGENT} = ?"] * (one.name == _AGENT)
+            parts.append(any_condition([SqlStatement(text, (one.value,)) for text in places]))
+    return all_conditions(parts)
 
 
 def _records_sql(
@@ -144,7 +151,7 @@ def _records_sql(
 ) -> SqlStatement:
     """Return the statement for the records that may be samples of the series."""
     inner = select_sql(query, SqlStatement(_COLUMNS), sources)
-    where = _own_name_sql(groups)
+    where = _demanded_sql(groups)
     return SqlStatement(
         f"SELECT * FROM ({inner.text}) WHERE {where.text}",  # noqa: S608 - constants
         (*inner.values, *where.values),
