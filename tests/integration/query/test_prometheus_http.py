@@ -187,11 +187,13 @@ def test_both_ends_of_a_range_belong_to_it(place: Deployment) -> None:
 
 
 def test_of_samples_at_one_ms_one_is_returned(tmp_path: Path) -> None:
-    """The latest counts, and a request that was accepted twice changes nothing."""
+    """The latest counts, then the first accepted: a repeated request changes nothing."""
     made = deployment(tmp_path)
     points = [MetricPoint(ts_ns=DAY0_NS + at, name="cpu", value=at) for at in (0, 5, 10, 10**6)]
     for start in (0, 100):
         made.deliver([sent(metrics_from_records(points), start=start, resource=())])
+    late = metrics_from_records([MetricPoint(ts_ns=DAY0_NS + 10, name="cpu", value=7.0)])
+    made.deliver([sent(late, start=200, at_ns=DAY0_NS + NS_PER_S, resource=())])
 
     async def story(client: QueryClient) -> None:
         _, _, body = await read(client, selected(("__name__", "=", "cpu")))
