@@ -337,6 +337,32 @@ def test_an_incomplete_answer_has_its_reason(tmp_path: Path) -> None:
     talk(made, story)
 
 
+def test_a_damaged_data_file_is_left_out_with_its_name(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    made.deliver([metric_batch([1.0] * 500)])
+    ingest_locally(made.url)
+    made.deliver([metric_batch([2.0] * 5, name="other", start=1_000)])
+    file = next(made.root.rglob("metrics/**/*.parquet"))
+    file.chmod(0o644)
+    content = file.read_bytes()
+    file.write_bytes(content[:60] + b"\xff" * 340 + content[400:])
+
+    async def story(client: QueryClient) -> None:
+        for accepted in ((), (1,)):
+            status, headers, body = await read(
+                client, selected(("__name__", "!=", "")), accepted=accepted
+            )
+            assert status == 200
+            assert file.name in headers["X-Sluice-Warnings"]
+            found = chunks_of(body, 1) if accepted else samples_of(body)
+            assert [dict(of)["__name__"] for of in found[0]] == ["other"]
+        _, answer = await get(client, "label/__name__/values")
+        assert answer["data"] == ["other"]
+        assert file.name in answer["warnings"][0]
+
+    talk(made, story)
+
+
 def test_too_many_samples_or_series_are_refused(
     place: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
