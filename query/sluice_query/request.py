@@ -468,6 +468,12 @@ class Query:
         return self.view if isinstance(self.view, Neighbourhood) else None
 
     @property
+    def is_for_records(self) -> bool:
+        """Whether the result is records, and nothing that is computed of all of them."""
+        computed = (self.series, self.metric, self.view, self.deleting)
+        return not self.stats_only and all(one is None for one in computed)
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """The RE2 patterns of the query."""
         texts = [self.text] if self.regex and self.text is not None else []
