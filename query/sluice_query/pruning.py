@@ -66,7 +66,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     if opened is None:
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
-    if query.filters or query.attributes or query.view is not None:
+    if query.filters or query.attributes or query.view is not None or query.every_column:
         from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
 
         promoted = usable_columns(query, opened, table)

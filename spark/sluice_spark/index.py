@@ -458,8 +458,9 @@ def _map_terms(name: str, maps: pa.MapArray) -> Iterator[Any]:
     hashes = _hashes(items.dictionary)
     pairs = np.unique(codes * (len(hashes) + 1) + places + 1)
     of_key, of_item = np.divmod(pairs, len(hashes) + 1)
+    edges = np.searchsorted(of_key, np.arange(len(keys.dictionary) + 1))
     for number, key in enumerate(keys.dictionary.to_pylist()):
-        own = of_item[of_key == number]
+        own = of_item[edges[number] : edges[number + 1]]
         yield value_terms(f"{name}.{key}", hashes[own[own > 0] - 1])
 
 
