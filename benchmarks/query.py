@@ -54,6 +54,7 @@ from sluice_query.streaming import stream_search
 from sluice_spark.commits import commit_files
 from sluice_spark.index import group_files, make_chunk
 from sluice_spark.written_files import (
+    ROW_GROUP_ROWS,
     WrittenFile,
     file_statistics,
     parquet_options,
@@ -90,7 +91,12 @@ def _frame(first: int) -> bytes:
     who = Identity(
         agent_id="host-1", boot_id="b", seq_start=first, seq_end=first + LINES_PER_FRAME - 1
     )
-    return encode_frame(identity=who, columns=logs_from_lines(lines, ts))
+    return encode_frame(
+        identity=who,
+        columns=logs_from_lines(
+            lines, ts, attributes={"tenant": f"tenant-{first // LINES_PER_FRAME}"}
+        ),
+    )
 
 
 def _write_file(root: Path, first: int, place: int) -> WrittenFile:
@@ -101,7 +107,7 @@ def _write_file(root: Path, first: int, place: int) -> WrittenFile:
     table = records_table("logs", batches)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
-        writer.write_table(table, row_group_size=table.num_rows // 2)
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     date = accepted_date(START_NS)
     path = f"{partition_folder(LOGS.partition_column, date)}/{place:05d}.parquet"
     (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -46,6 +46,11 @@ class SelectedFiles:
     promoted: Mapping[RecordField, Column] = field(default_factory=dict)
 
     @property
+    def count(self) -> int:
+        """The number of files of which at least a row group is read."""
+        return len({file.path for file in self.read})
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the files to read and of the index chunks that selected them."""
         return self.index_bytes + total_bytes(self.read)
@@ -132,7 +137,12 @@ def newest_files(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
 
 
 def time_bound_ns(file: DataFile) -> float:
-    """Return a time that all records of a file are before, Unix ns; infinity when not known."""
+    """Return a time that no record of a file is after, Unix ns; infinity when not known."""
+    if file.groups:
+        latest = [one.latest_ns for one in file.groups]
+        known = [one for one in latest if one is not None]
+        if len(known) == len(latest):
+            return max(known) + 1
     bounds: list[float] = []
     if file.ts.nulls is None or file.ts.nulls != file.records:
         bounds.append(_end_ns(file.ts))

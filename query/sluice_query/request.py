@@ -369,6 +369,12 @@ class Query:
         """The record whose neighbours are searched, if that is what is computed."""
         return self.view if isinstance(self.view, Neighbourhood) else None
 
+    @property
+    def is_for_records(self) -> bool:
+        """Whether the result is records, and nothing that is computed of all of them."""
+        computed = (self.series, self.metric, self.view, self.deleting)
+        return not self.stats_only and all(one is None for one in computed)
+
 
 def query_of_delete(record: DeleteRecord) -> Query:
     """Return the query that counts the records that a delete hides.

@@ -111,6 +111,10 @@ class Searcher:
             QueryTimedOut: The time limit is exceeded.
             QueryTooLarge: The memory limit is exceeded.
         """
+        if query.newest_first and query.is_for_records:
+            from sluice_query.streaming import collect_stream  # noqa: PLC0415 - only for the newest
+
+            return await collect_stream(self, query)
         async with self.reading(query) as reader:
             read = await reader.read()
             while True:
@@ -270,7 +274,7 @@ class SourceReader:
         files, fetched = read.files, read.fetched
         summary = replace(
             summary,
-            segments_read=len(files.read),
+            segments_read=files.count,
             segments_pruned=files.pruned,
             bytes_read=files.size_bytes + fetched.size_bytes,
             waiting_batches=fetched.batches,

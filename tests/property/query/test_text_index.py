@@ -4,6 +4,7 @@ import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -186,20 +187,44 @@ def test_only_row_groups_that_may_match_are_read(lake: tuple[Deployment, list[st
     assert sum(needle in line for line in lines) == 1
     [path] = [path for path in place.root.rglob("*.parquet") if _line_numbers(path, needle)]
     [row] = _line_numbers(path, needle)
-    whole = path.read_bytes()
-    metadata = pq.read_metadata(path)
-    other = metadata.row_group((row // ROWS_PER_GROUP + 2) % metadata.num_row_groups)
-    names = [other.column(n).path_in_schema for n in range(other.num_columns)]
-    body = other.column(names.index("body"))
-    damaged = bytearray(whole)
-    start = body.data_page_offset
-    damaged[start : start + body.total_compressed_size] = bytes(body.total_compressed_size)
-    path.write_bytes(damaged)
-    try:
+    groups = LINES_PER_FILE // ROWS_PER_GROUP
+    with damaged(path, group=(row // ROWS_PER_GROUP + 2) % groups):
         found = run_query(place, make_query(text=needle))
         assert (len(found.records), found.summary.reasons) == (1, ())
         assert found.summary.bytes_read < path.stat().st_size
         assert run_query(place, make_query(text=needle[:3])).summary.reasons != ()
+
+
+def test_the_newest_records_are_read_from_the_newest_row_groups(
+    lake: tuple[Deployment, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a text, and without chunks; the rest of the newest file has damaged pages."""
+    monkeypatch.setattr("sluice_query.streaming.FIRST_PART_BYTES", 1)
+    place, lines = lake
+    for limit, is_whole in ((6, True), (LINES_PER_FILE - 1, False)):
+        query = make_query(newest_first=True, limit=limit)
+        [path] = [path for path in place.root.rglob("*.parquet") if _line_numbers(path, lines[-1])]
+        with damaged(path, group=5):
+            found = run_query(place, query)
+        assert (found.summary.reasons == ()) == is_whole
+        if is_whole:
+            assert bodies(found) == lines[: -limit - 1 : -1]
+            assert found.summary.bytes_read < path.stat().st_size
+
+
+@contextmanager
+def damaged(path: Path, *, group: int) -> Iterator[None]:
+    """Overwrite the texts of a row group of a data file, and restore them at the end."""
+    whole = path.read_bytes()
+    columns = pq.read_metadata(path).row_group(group)
+    names = [columns.column(n).path_in_schema for n in range(columns.num_columns)]
+    body = columns.column(names.index("body"))
+    end = body.data_page_offset + body.total_compressed_size
+    path.write_bytes(
+        whole[: body.data_page_offset] + bytes(body.total_compressed_size) + whole[end:]
+    )
+    try:
+        yield
     finally:
         path.write_bytes(whole)
 
