@@ -235,8 +235,12 @@ def _field(source: _Source, field: Field) -> pa.Array:
 
 
 def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
-    if pc.all(pc.ascii_is_alnum(texts)).as_py() is not False:  # only the case can change
-        return pc.ascii_lower(texts)
+    # No text is empty, so one check of all of them together shows what each is.
+    _, offsets, data = texts.buffers()
+    edges = np.frombuffer(offsets, np.int32)[texts.offset :]
+    joined = data.to_pybytes()[edges[0] : edges[len(texts)]]
+    if joined.isalnum():  # only the case can change
+        return texts if joined == joined.lower() else pc.ascii_lower(texts)
     plain = [None if one is None else plain_id(field, one) or None for one in texts.to_pylist()]
     return pa.array(plain, pa.string())
 
