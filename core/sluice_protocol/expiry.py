@@ -28,6 +28,7 @@ from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.fields import Kind
 from sluice_protocol.keys import EXPIRED, HOLDS, RAW_RETENTION, hour_path
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 
 WAIT_AFTER_HORIZON_S: Final = 7 * 86_400
@@ -126,6 +127,16 @@ class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
             and (self.to_unix_ns is None or at_ns < self.to_unix_ns)
         )
 
+    def touches(self, record: DeleteRecord) -> bool:
+        """Return True if a delete of records may remove some of a batch that the hold covers."""
+        other_agent = None not in (self.agent_id, record.agent_id) and (
+            self.agent_id != record.agent_id
+        )
+        before = self.from_unix_ns is not None and (
+            record.accepted_until_unix_ns < self.from_unix_ns
+        )
+        return not other_agent and not before
+
 
 class LegalHoldLifted(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a hold; the time is that of the store's clock."""
@@ -185,6 +196,24 @@ class Holds:
     def covers(self, batch: AcceptedManifest) -> bool:
         """Return True if a hold keeps a batch."""
         return bool(self.unreadable) or any(hold.covers(batch) for hold in self.active)
+
+    def touching(self, record: DeleteRecord) -> str | None:
+        """Return the case whose batches a delete may affect, or None."""
+        if self.unreadable:
+            return f"unreadable: {self.unreadable[0].key}"
+        return next((hold.case for hold in self.active if hold.touches(record)), None)
+
+    def permitted_until_ns(self, until_ns: int) -> int | None:
+        """Return the acceptance up to which batches of every agent may lose records.
+
+        It is `until_ns` or just before the first hold begins; None if a hold has no beginning.
+        """
+        if self.unreadable:
+            return None
+        starts = [hold.from_unix_ns for hold in self.active]
+        if None in starts:
+            return None
+        return min((until_ns, *(start - 1 for start in starts if start is not None)))
 
 
 class ExpiredBatch(msgspec.Struct, frozen=True, array_like=True):
