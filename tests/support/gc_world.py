@@ -51,6 +51,7 @@ from sluice_protocol.expiry import (
     encode_tombstone,
 )
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import (
     GC_PLANS,
     LAKE,
@@ -74,7 +75,7 @@ from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_once, overwrite_known
-from sluice_store.stored_expiry import add_hold
+from sluice_store.stored_expiry import add_hold, set_raw_retention
 
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
@@ -205,6 +206,18 @@ class GcWorld:
         )
         await self.store.create(tombstone.key, encode_tombstone(sign_tombstone(tombstone, key)))
         return tombstone
+
+    async def decide(self, keep_s: int | None) -> None:
+        """Decide how long raw batches are kept."""
+        backoff = Backoff.seeded_by(self.clock)
+        await set_raw_retention(self.store, keep_s, by="ann", note="", backoff=backoff)
+
+    async def discover(self) -> None:
+        """Record that every batch so far is in every queue."""
+        now_ns = self.clock.now_ns()
+        record = DiscoveryRecord(complete_through_unix_ns=now_ns, listed=0, writer=self.ids.ulid())
+        body = encode_record(record)
+        await overwrite_known(self.store, DISCOVERY, body, Backoff.seeded_by(self.clock))
 
     async def hold(self, agent: str = "host-1") -> LegalHold:
         hold = LegalHold(

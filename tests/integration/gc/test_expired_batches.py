@@ -22,7 +22,7 @@ from sluice_protocol.expiry import decode_tombstone, encode_tombstone
 from sluice_protocol.keys import accepted_key, digest_of, parse_accepted_key
 from sluice_protocol.outcomes import Found
 from sluice_store.retry import Backoff
-from sluice_store.stored_expiry import lift_hold, set_raw_retention
+from sluice_store.stored_expiry import lift_hold
 
 DAY_S = 86_400
 
@@ -166,7 +166,7 @@ async def test_the_audit_names_the_manifests_that_are_old_enough() -> None:
         assert not (await world.audit()).files("expiring")
         world.clock.pass_s(8 * DAY_S)
         await world.accept(40)
-        await decide(world, 8 * DAY_S)
+        await world.decide(8 * DAY_S)
         assert await expiring(world) == [10, 20, 30]
         await world.expire(10)
         assert await expiring(world) == [20, 30]
@@ -176,11 +176,6 @@ async def test_the_audit_names_the_manifests_that_are_old_enough() -> None:
         await world.cycle()
         world.clock.pass_s(8 * DAY_S)
         assert await expiring(world) == [20, 30, 40]
-
-
-async def decide(world: GcWorld, keep_s: int) -> None:
-    backoff = Backoff.seeded_by(world.clock)
-    await set_raw_retention(world.store, keep_s, by="ann", note="", backoff=backoff)
 
 
 async def expiring(world: GcWorld) -> list[int]:
