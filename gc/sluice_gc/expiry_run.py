@@ -311,7 +311,7 @@ def _evidence(
         now_ns=basis.now_ns,
         appeared_at_ns=one.appeared_at_ns,
         audit_started_at_ns=UnixNs(basis.link.certificate.started_at_unix_ns),
-        # A blob that another manifest lacks is no reason: that manifest may have caused no 200.
+        # A missing blob of another manifest is no reason: that one may have caused no 200.
         audit_found_wrong=msgspec.structs.replace(counts, missing_blobs=0).found_wrong,
         blob=compared.blob,
         ledger=compared.ledger,

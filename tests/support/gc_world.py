@@ -16,7 +16,13 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
-from support.builders import accepted_manifest, conflict_manifest, make_identity, salted_frame
+from support.builders import (
+    accepted_manifest,
+    conflict_manifest,
+    make_identity,
+    salted_frame,
+    tombstone_of,
+)
 from support.frames import logs
 from support.gc_store import VersionedStore
 
@@ -43,13 +49,7 @@ from sluice_protocol.collection_records import (
     PlanSummary,
     VersionTally,
 )
-from sluice_protocol.expiry import (
-    ExpiredBatch,
-    LegalHold,
-    TableState,
-    Tombstone,
-    encode_tombstone,
-)
+from sluice_protocol.expiry import LegalHold, TableState, Tombstone, encode_tombstone
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import (
@@ -59,7 +59,6 @@ from sluice_protocol.keys import (
     accepted_key,
     blob_key,
     digest_of,
-    hour_path,
     quarantine_by_blob_key,
     quarantine_key,
 )
@@ -188,21 +187,12 @@ class GcWorld:
         read = await self.store.get(place)
         assert isinstance(read, Found)
         manifest = decode_accepted(place, read.body)
-        state = TableState(version=4, commit_sha256=await self.commit(4))
-        one = ExpiredBatch(place, manifest.digest, manifest.frame_bytes, "logs", 3, "content")
-        tombstone = Tombstone(
+        tombstone = tombstone_of(
+            manifest,
+            TableState(version=4, commit_sha256=await self.commit(4)),
             run_id=self.ids.ulid(),
-            part=0,
-            hour=hour_path(manifest.accepted_at_unix_ns),
             authority_id=authority_id,
-            rule=1,
-            keep_s=30 * 86_400,
-            audit_id="A0",
-            certificate_sha256=digest_of(b""),
-            tables={"logs": state, "batches": state},
-            deletes=0,
-            made_at_unix_ns=self.clock.now_ns(),
-            batches=(one,),
+            at_ns=self.clock.now_ns(),
         )
         await self.store.create(tombstone.key, encode_tombstone(sign_tombstone(tombstone, key)))
         return tombstone

@@ -441,7 +441,7 @@ _FORBIDDEN = {
     "cache without a proof": "was answered from memory after its proof had ended",
     PROVED_NAMED: "was proved unnamed while a manifest named it",
     PROVED_HELD: "was proved while a hold covered it",
-    PROVED_LOST: "was proved while the table lacked its records",
+    PROVED_LOST: "was proved while its records were not in the table",
     EXPIRED_EARLY: "expired before its age",
 }
 """Kinds of verdicts that no actor may send."""

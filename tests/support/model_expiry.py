@@ -25,7 +25,7 @@ KEEP = HORIZON + 1
 
 EXPIRED_EARLY = "expired early"
 PROVED_HELD = "proved although it is held"
-PROVED_LOST = "proved although the table lacks it"
+PROVED_LOST = "proved although its records are missing"
 
 Rows = frozenset[str]
 
