@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 app = App(name="hold", help="Keep batches and records of a case until the hold is lifted.")
 
 
-class HoldList(msgspec.Struct, frozen=True, kw_only=True):
+class LegalHoldList(msgspec.Struct, frozen=True, kw_only=True):
     """The holds of a store.
 
     Attributes:
@@ -99,7 +99,7 @@ def add(
 def list_command(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """List the holds; exit 1 if one cannot be read, or if the review of one is due."""
     found, now_ns = asyncio.run(_list(store))
-    shown = HoldList(
+    shown = LegalHoldList(
         active=found.active,
         unreadable=tuple(map(str, found.unreadable)),
         due=tuple(one.hold_id for one in found.active if one.review_at_unix_ns <= now_ns),
@@ -160,7 +160,7 @@ def _range(hold: LegalHold) -> str:
     return ", ".join(filter(None, parts)) or "every batch"
 
 
-def _draw(console: "Console", shown: HoldList) -> None:
+def _draw(console: "Console", shown: LegalHoldList) -> None:
     for problem in shown.unreadable:
         console.print(f"unreadable, keeps everything: {problem}", markup=False)
     if not shown.active:

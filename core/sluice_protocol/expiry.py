@@ -235,7 +235,7 @@ class ExpiredBatch(msgspec.Struct, frozen=True, array_like=True):
     content: str
 
 
-class TableState(msgspec.Struct, frozen=True, kw_only=True):
+class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
     """One state of a table: a version, and the sha256 of the log entry that committed it.
 
     A table of a restored copy reaches the same version again, by another commit.
@@ -267,7 +267,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: int
     audit_id: str
     certificate_sha256: Digest
-    tables: dict[str, TableState]
+    tables: dict[str, TableVersion]
     deletes: int
     made_at_unix_ns: int
     batches: tuple[ExpiredBatch, ...]

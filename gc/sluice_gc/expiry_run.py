@@ -38,7 +38,7 @@ from sluice_protocol.expiry import (
     ExpiredBatch,
     Holds,
     RawRetention,
-    TableState,
+    TableVersion,
     Tombstone,
     decide_expiry,
     encode_tombstone,
@@ -48,7 +48,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, parse_quarantine_key
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
-from sluice_spark.read_back import ComparedBatch, Comparison, QueueFacts, read_queues
+from sluice_spark.read_back import ComparedBatch, BatchComparison, QueueFacts, read_queues
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
@@ -60,7 +60,7 @@ QUARANTINED_MAX: Final = 1_000_000
 """Quarantine manifests that are listed; with more, nothing expires."""
 _DAY_S: Final = 86_400
 
-Compare = Callable[[Sequence[AcceptedManifest]], Comparison]
+Compare = Callable[[Sequence[AcceptedManifest]], BatchComparison]
 """`compare_batches` of one session and store."""
 
 
@@ -202,7 +202,7 @@ class ExpiryRun:
 
     async def _prove(
         self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[_Candidate]
-    ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], Comparison]:
+    ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], BatchComparison]:
         """Return the batches of which every clause is true, with what was compared."""
         certificate = basis.link.certificate
         reader = TombstoneReader(self._store)
@@ -234,7 +234,7 @@ class ExpiryRun:
         self,
         basis: _Basis,
         proved: Iterable[tuple[AcceptedManifest, ComparedBatch]],
-        comparison: Comparison,
+        comparison: BatchComparison,
     ) -> int:
         """Create the tombstones of proved batches; return their number."""
         states = await self._read_states(comparison.versions)
@@ -279,7 +279,7 @@ class ExpiryRun:
                 count += 1
         return count
 
-    async def _read_states(self, versions: Mapping[str, int]) -> dict[str, TableState]:
+    async def _read_states(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
         states = {}
         for name, version in versions.items():
             sha256 = await read_commit(self._store, name, version)
@@ -288,7 +288,7 @@ class ExpiryRun:
                     RefusalRule.TABLE_CHANGED,
                     f"the log of table {name} has no entry of version {version}; run it again",
                 )
-            states[name] = TableState(version=version, commit_sha256=Digest(sha256))
+            states[name] = TableVersion(version=version, commit_sha256=Digest(sha256))
         return states
 
 

@@ -21,7 +21,7 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.expiry import (
     Holds,
     SignedTombstone,
-    TableState,
+    TableVersion,
     Tombstone,
     decode_tombstone,
 )
@@ -117,7 +117,7 @@ class ExpiredBatches:
         named = {manifest.kind, "batches"} <= set(tables)
         return ExpiryLookup(held=self._holds.covers(manifest), table_stays=named and all(stays))
 
-    async def _stays(self, name: str, state: TableState) -> bool:
+    async def _stays(self, name: str, state: TableVersion) -> bool:
         place = (name, state.version)
         if place not in self._tables:
             self._tables[place] = await read_commit(self._store, name, state.version)

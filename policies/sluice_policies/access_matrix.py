@@ -173,8 +173,8 @@ MATRIX: Final = {
     ),
     RoleName.OPERATOR: Rights(
         purpose=(
-            "resolves conflicts, deletes records, promotes attributes, sets retention, holds batches,"
-            " approves and stops deletion plans, resumes halted tasks, runs the doctor"
+            "resolves conflicts, deletes records, promotes attributes, sets retention, holds"
+            " batches, approves and stops deletion plans, resumes halted tasks, runs the doctor"
         ),
         prefixes={
             Verb.READ: EVERYTHING,

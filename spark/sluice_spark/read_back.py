@@ -1,4 +1,4 @@
-"""Comparison of batches with the tables: what their blobs decode to, and what the lake contains.
+"""BatchComparison of batches with the tables: what their blobs decode to, and what the lake contains.
 
 Executors read and decode the blobs again, so the result does not depend on what ingestion reported.
 Both sides lose the records that recorded deletes hide, whether compaction has removed them already
@@ -88,7 +88,7 @@ class ComparedBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class BatchComparison:
     """The result for some batches.
 
     `versions` are those of the tables that were read, by name; `deletes` is how many recorded
@@ -122,7 +122,7 @@ async def read_queues(store: ObjectStore) -> QueueFacts:
 
 def compare_batches(
     spark: Session, store_url: str, manifests: Sequence[AcceptedManifest]
-) -> Comparison:
+) -> BatchComparison:
     """Compare batches of any kinds with the tables, one Spark job for each kind.
 
     `manifests` were read themselves, each identity once.
@@ -154,7 +154,7 @@ def compare_batches(
                 table_rows=table_rows,
                 dead_letter=one.identity in letters,
             )
-    return Comparison(batches=found, versions=versions, deletes=len(deletes))
+    return BatchComparison(batches=found, versions=versions, deletes=len(deletes))
 
 
 async def _read_deletes(store_url: str) -> list[DeleteRecord]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sluice_protocol.columns import Columns
-from sluice_protocol.expiry import ExpiredBatch, TableState, Tombstone
+from sluice_protocol.expiry import ExpiredBatch, TableVersion, Tombstone
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, decode_head, encode_frame
 from sluice_protocol.identity import Identity
@@ -157,7 +157,7 @@ def descriptors(first: int, count: int) -> tuple[Descriptor, ...]:
 
 def tombstone_of(
     manifest: AcceptedManifest,
-    state: TableState,
+    state: TableVersion,
     *,
     run_id: str = "01ARZ3NDEKTSV4RRFFQ69G5FAV",
     authority_id: str = "A",

@@ -49,7 +49,7 @@ from sluice_protocol.collection_records import (
     PlanSummary,
     VersionTally,
 )
-from sluice_protocol.expiry import LegalHold, TableState, Tombstone, encode_tombstone
+from sluice_protocol.expiry import LegalHold, TableVersion, Tombstone, encode_tombstone
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import (
@@ -189,7 +189,7 @@ class GcWorld:
         manifest = decode_accepted(place, read.body)
         tombstone = tombstone_of(
             manifest,
-            TableState(version=4, commit_sha256=await self.commit(4)),
+            TableVersion(version=4, commit_sha256=await self.commit(4)),
             run_id=self.ids.ulid(),
             authority_id=authority_id,
             at_ns=self.clock.now_ns(),

@@ -23,7 +23,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
-from sluice_spark.read_back import ComparedBatch, Comparison
+from sluice_spark.read_back import ComparedBatch, BatchComparison
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400
@@ -38,9 +38,9 @@ class Tables:
     changes: dict[int, dict[str, Any]] = field(default_factory=dict)
     compared: list[int] = field(default_factory=list)
 
-    def compare(self, manifests: Sequence[AcceptedManifest]) -> Comparison:
+    def compare(self, manifests: Sequence[AcceptedManifest]) -> BatchComparison:
         self.compared += [one.seq_start for one in manifests]
-        return Comparison(
+        return BatchComparison(
             batches={one.identity: self._one(one) for one in manifests},
             versions={"logs": 4, "batches": 4},
             deletes=0,
@@ -153,7 +153,7 @@ async def test_a_hold_that_is_placed_during_the_comparison_keeps() -> None:
         tables = await aged(world)
         compare = tables.compare
 
-        def slow(manifests: Sequence[AcceptedManifest]) -> Comparison:
+        def slow(manifests: Sequence[AcceptedManifest]) -> BatchComparison:
             asyncio.run_coroutine_threadsafe(world.hold(), loop).result(10)
             return compare(manifests)
 

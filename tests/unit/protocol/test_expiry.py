@@ -141,7 +141,7 @@ TOMBSTONE = e.Tombstone(
     keep_s=30 * 86_400,
     audit_id="01ARZ3NDEKTSV4RRFFQ69G5FAW",
     certificate_sha256=OTHER,
-    tables={"logs": e.TableState(version=4, commit_sha256=OTHER)},
+    tables={"logs": e.TableVersion(version=4, commit_sha256=OTHER)},
     deletes=2,
     made_at_unix_ns=5,
     batches=(e.ExpiredBatch(ObjectKey("accepted/v1/x"), NAMED, 4, "logs", 3, "c"),),

@@ -10,7 +10,7 @@ from support.reconciler_world import make
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.expiry import SignedTombstone, TableState, encode_tombstone
+from sluice_protocol.expiry import SignedTombstone, TableVersion, encode_tombstone
 from sluice_protocol.journals import HOLD_RECORDS
 from sluice_protocol.keys import LEDGER_LOG, blob_key, digest_of
 from sluice_protocol.manifests import AcceptedManifest
@@ -21,7 +21,7 @@ from sluice_reconciler.queue_api import BatchUnreadable, DataCount, entry_chunks
 from sluice_store.authority import create_authority
 
 AUTHORITY = Authority(authority_id="A", lanes=1)
-STATE = TableState(version=4, commit_sha256=digest_of(b"4"))
+STATE = TableVersion(version=4, commit_sha256=digest_of(b"4"))
 
 
 async def seeded(store: SimStore) -> tuple[AcceptedManifest, AcceptedManifest]:
