@@ -95,8 +95,7 @@ async def _run(
         finally:
             if progress is not None:
                 progress.cancel()
-        summary: dict[str, Any] = msgspec.to_builtins(answer.summary)
-        summary |= {"results": rows, "more": more}
+        summary: dict[str, Any] = msgspec.to_builtins(answer.finished(rows, more=more))
         if output == "json":
             sys.stdout.buffer.write(msgspec.json.encode({"summary": summary}) + b"\n")
             sys.stdout.flush()

@@ -269,14 +269,27 @@ class ScopeGroup(Generic[_Message_co]):
 
 
 class LazyMessages(Collection[_Message]):
-    """Messages that are read while they are iterated: an object takes 20 times the memory."""
+    """Messages that are read while they are iterated: an object takes 20 times the memory.
 
-    __slots__ = ("_parts", "_read")
+    `records_min` is the least number of records that they become.
+    """
 
-    def __init__(self, parts: Sequence[Any], read: Callable[[Any], _Message]) -> None:
-        """Bind the parsed messages of a library; `read` returns the object of one."""
+    __slots__ = ("_parts", "_read", "records_min")
+
+    def __init__(
+        self,
+        parts: Sequence[Any],
+        read: Callable[[Any], _Message],
+        *,
+        records_min: int | None = None,
+    ) -> None:
+        """Bind the parsed messages of a library; `read` returns the object of one.
+
+        Without `records_min`, each message becomes a record.
+        """
         self._parts = parts
         self._read = read
+        self.records_min = len(parts) if records_min is None else records_min
 
     def __len__(self) -> int:
         """Return the number of messages."""

@@ -43,12 +43,22 @@ class PromotedStats:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroup:
+    """One row group of a data file: its number, and its rows `first` to `end`, without `end`."""
+
+    number: int
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
     """One data file of a table; None means that the log does not record the value.
 
     A pair is the first and the last value. Agents and boots are in byte order, and the last one may
     be truncated. `sequences` are those of the queue. `promoted` has the promoted columns, by name,
-    that the file is certain to have.
+    that the file is certain to have. `groups` are the row groups that a query reads, None for
+    all.
     """
 
     path: str
@@ -62,6 +72,14 @@ class DataFile:
     record_seqs: tuple[int, int] | None = None
     sequences: tuple[int, int] | None = None
     promoted: Mapping[str, PromotedStats] = field(default_factory=dict)
+    groups: tuple[RowGroup, ...] | None = None
+
+    @property
+    def read_bytes(self) -> int:
+        """Size of what is read of the file, bytes; of row groups it is estimated by their rows."""
+        if self.groups is None or not self.records:
+            return self.size_bytes
+        return self.size_bytes * sum(one.end - one.first for one in self.groups) // self.records
 
     @property
     def times_ns(self) -> tuple[int, int] | None:
@@ -110,8 +128,8 @@ def partitions_of(paths: Iterable[str]) -> list[str]:
 
 
 def total_bytes(files: Sequence[DataFile]) -> int:
-    """Return the total size of files."""
-    return sum(file.size_bytes for file in files)
+    """Return the total size of what is read of files."""
+    return sum(file.read_bytes for file in files)
 
 
 def _partition(value: object) -> str:

@@ -36,7 +36,7 @@ from sluice_lake.locations import (
     require_lake_store,
     trusting,
 )
-from sluice_lake.log_errors import first_line, log_errors_translated
+from sluice_lake.log_errors import RESTORE_LOG, first_line, log_errors_translated
 from sluice_lake.schemas import PROMOTES, schema_json
 from sluice_lake.tables import TABLES, Table
 from sluice_protocol.errors import OutcomeUnknown, SluiceError, StoreUnavailable
@@ -131,7 +131,7 @@ def _commit_error(location: TableLocation, reason: str) -> SluiceError:
         return OutcomeUnknown("commit", location.uri, 1)
     if reason.startswith(_UNSUPPORTED):
         return TableRefused(location.uri, f"{reason}; rewrite it without these features")
-    return TableRefused(location.uri, f"the commit was refused: {reason}")
+    return TableRefused(location.uri, f"the commit was refused: {first_line(reason)}")
 
 
 def delta_schema(table: Table) -> Schema:
@@ -257,7 +257,10 @@ def _open(location: TableLocation) -> DeltaTable | None:
             raise _not_a_table(location) from error
         if isinstance(error, OSError) and not location.is_local:
             raise StoreUnavailable("open", location.uri, first_line(error)) from error
-        raise TableRefused(location.uri, f"it cannot be opened: {first_line(error)}") from error
+        reason = f"it cannot be opened: {first_line(error)}"
+        if isinstance(error, DeltaError) and _UNSUPPORTED not in reason:
+            reason += f"; {RESTORE_LOG}"
+        raise TableRefused(location.uri, reason) from error
 
 
 def _is_occupied(location: TableLocation) -> bool:

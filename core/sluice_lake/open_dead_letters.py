@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_lake.delta import find_table
+from sluice_lake.log_errors import data_errors_translated
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, accepted_hour
 from sluice_protocol.identity import Identity
 
@@ -22,16 +23,18 @@ def read_open_dead_letters(store_url: str) -> dict[Identity, int]:
     table = find_table(store_url, DEAD_LETTERS)
     if table is None:
         return {}
-    rows = table.to_pyarrow_dataset().to_table(columns=[*_IDENTITY, "accepted_at_ns"])
+    with data_errors_translated(table.table_uri):
+        rows = table.to_pyarrow_dataset().to_table(columns=[*_IDENTITY, "accepted_at_ns"])
     rows = rows.sort_by([("accepted_at_ns", "descending")]).slice(0, LETTERS_MAX)
     found = dict(zip(_identities(rows), rows.column("accepted_at_ns").to_pylist(), strict=True))
     ledger = find_table(store_url, BATCHES) if found else None
     if ledger is None:
         return found
     hours = sorted({accepted_hour(at_ns) for at_ns in found.values()})
-    dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
     agents = pa.array(sorted({who.agent_id for who in found}))
-    entered = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
+    with data_errors_translated(ledger.table_uri):
+        dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
+        entered = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
     closed = set(_identities(entered))
     return {who: at_ns for who, at_ns in found.items() if who not in closed}
 

@@ -129,10 +129,10 @@ def map_texts(maps: pa.MapArray, key: str) -> pa.Array:
     return maps.items.take(number_array(places, places >= 0))
 
 
-_INTEGER: Final = r"^(?:0|-?[1-9][0-9]{0,18})$"
+INTEGER: Final = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _DIGITS_MAX: Final = 19
-_FLOAT: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
-_FLOAT_CHARS_MAX: Final = 1_000
+FLOAT: Final = r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$"
+FLOAT_BYTES_MAX: Final = 1_000
 """A longer text is no number that anyone has sent, and costs as much as it is long."""
 
 
@@ -142,8 +142,8 @@ def converted(texts: pa.Array, kind: ColumnType) -> pa.Array:
         case ColumnType.LONG:
             return _where(texts, _is_integer(texts)).cast(pa.int64())
         case ColumnType.DOUBLE:
-            short = pc.less_equal(pc.binary_length(texts), _FLOAT_CHARS_MAX)
-            is_number = pc.and_(short, pc.match_substring_regex(texts, _FLOAT))
+            short = pc.less_equal(pc.binary_length(texts), FLOAT_BYTES_MAX)
+            is_number = pc.and_(short, pc.match_substring_regex(texts, FLOAT))
             values = _where(texts, is_number).cast(pa.float64())
             return pc.if_else(pc.is_finite(values), values, pa.scalar(None, pa.float64()))
         case ColumnType.BOOLEAN:
@@ -167,7 +167,7 @@ def _is_integer(texts: pa.Array) -> Any:  # noqa: ANN401 - pyarrow has no types
     small = pc.or_(
         pc.less(pc.binary_length(digits), _DIGITS_MAX), pc.less_equal(digits, limit)
     )  # texts of the same length have the order of their numbers
-    return pc.and_(pc.match_substring_regex(texts, _INTEGER), small)
+    return pc.and_(pc.match_substring_regex(texts, INTEGER), small)
 
 
 def _where(texts: pa.Array, wanted: Any) -> pa.Array:  # noqa: ANN401 - pyarrow has no types

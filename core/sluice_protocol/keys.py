@@ -297,7 +297,7 @@ def index_prefix(table: str, date: str) -> str:
 
 def index_key(table: str, at_ns: UnixNs, chunk_id: str) -> ObjectKey:
     """Return the key of an index chunk; `at_ns` is an instant in the hour of the chunk."""
-    return ObjectKey(f"{INDEX}{table}/{hour_path(at_ns)}/{chunk_id}.lmindex.zst")
+    return ObjectKey(f"{INDEX}{table}/{hour_path(at_ns)}/{chunk_id}.lmindex")
 
 
 @lru_cache(maxsize=4096)  # the agents of many batches repeat

@@ -5,6 +5,7 @@ with names sorted and each record's attributes in the order of the names.
 """
 
 import base64
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sluice_protocol.columns import (
+    FEW,
     I64,
     AttributeColumns,
     Columns,
@@ -259,11 +261,7 @@ def text_column(name: str, values: Sequence[bytes]) -> TextColumn:
     Raises:
         InvalidFrame: Their total length exceeds the range of an offset; the error names `name`.
     """
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-    if offsets[-1] > _OFFSET_MAX:
-        raise InvalidFrame(name, "is longer than 2 GiB")
-    return TextColumn(offsets=offsets.astype(np.int32), data=b"".join(values))
+    return _end_to_end(name, values, b"".join(values))
 
 
 def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | None:
@@ -312,11 +310,20 @@ def string_column(name: str, values: Sequence[str]) -> TextColumn:
     joined = "".join(values)
     if not joined.isascii():
         return text_column(name, [_bytes_of(name, value) for value in values])
-    offsets = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, values), np.int64, len(values)), out=offsets[1:])
-    if offsets[-1] > _OFFSET_MAX:
+    return _end_to_end(name, values, joined.encode())
+
+
+def _end_to_end(name: str, values: Sequence[str] | Sequence[bytes], data: bytes) -> TextColumn:
+    """Return the column of values of which `data` is the concatenation."""
+    if len(data) > _OFFSET_MAX:
         raise InvalidFrame(name, "is longer than 2 GiB")
-    return TextColumn(offsets=offsets.astype(np.int32), data=joined.encode())
+    if len(values) <= FEW:
+        offsets = np.array([0, *itertools.accumulate(map(len, values))], np.int32)
+    else:
+        offsets = np.zeros(len(values) + 1, np.int32)
+        lengths = np.fromiter(map(len, values), np.int32, len(values))
+        np.cumsum(lengths, dtype=np.int32, out=offsets[1:])
+    return TextColumn(offsets=offsets, data=data)
 
 
 def shared_attributes(attributes: Mapping[str, str], count: int) -> AttributeColumns | None:

@@ -36,7 +36,7 @@ from_module() {
   need go "install it from https://go.dev/dl/"
   echo "building $module in $bin (only once, takes some minutes)"
   folder="$(cd "$work" && go mod download -json "$module" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p')"
-  (cd "$folder" && go build -trimpath -tags "$tags" -o "$work/$name" "$package")
+  (cd "$folder" && GOWORK=off go build -trimpath -tags "$tags" -o "$work/$name" "$package")
   mv "$work/$name" "$bin/$name"
 }
 
@@ -182,6 +182,11 @@ EOF
   mkdir -p "$cache/lib"
   cp "$tools/usr/lib/x86_64-linux-gnu/libonig.so.5" "$cache/lib/"
   mv "$work/built/bin/fluent-bit" "$bin/fluent-bit"
+}
+
+# The current Prometheus: Debian's reads samples, this one streamed chunks.
+prometheus() {
+  from_module prometheus github.com/prometheus/prometheus@v0.316.0 ./cmd/prometheus remove_all_sd
 }
 
 collector_s3() {

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
 from sluice_lake.delta import find_table
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.log_errors import read_transaction
+from sluice_lake.log_errors import data_errors_translated, read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
 from sluice_lake.table_check import describe_older, read_positions
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table, accepted_hour
@@ -149,9 +149,14 @@ class LakeReader:
             if not _may_contain(file, manifest):
                 continue
             path = f"{root}/{file.path}"
-            rows = pq.read_table(
-                path, columns=list(columns), filters=who, filesystem=filesystem, partitioning=None
-            ).to_pylist()
+            with data_errors_translated(opened.table_uri):
+                rows = pq.read_table(
+                    path,
+                    columns=list(columns),
+                    filters=who,
+                    filesystem=filesystem,
+                    partitioning=None,
+                ).to_pylist()
             if rows:
                 return f"{LAKE}{table.name}/{file.path}", file.size_bytes, rows[0]
         return None

@@ -97,18 +97,46 @@ class QueryEngine:
         Some files may do without columns of a table that was `extended`, which are then null.
         Finding out needs the footer of each file, so other tables are read without.
         """
-        paths = [location.uri_of(file.path) for file in files]
         self._registered[name] = (location, tuple(files))
         with self._errors_translated():
             if not location.is_local:
-                self._connection.register(name, _open_dataset(location, paths, extended))
+                self._connection.register(name, _open_dataset(location, files, extended))
                 return
-            found = self._connection.read_parquet(
-                paths, hive_partitioning=False, union_by_name=extended is not None
-            )
-            if extended is not None:
-                found = found.project(", ".join(["*", *_missing(extended, found.columns)]))
+            whole = [file for file in files if file.groups is None]
+            parts = [[file] for file in files if file.groups is not None]
+            scans = [
+                self._scan(location, some, extended) for some in ([whole] if whole else []) + parts
+            ]
+            found, *rest = scans
+            if rest:
+                # Files may have further columns, in another order.
+                common = [one for one in found.columns if all(one in scan.columns for scan in rest)]
+                columns = ", ".join(f'"{one}"' for one in common)
+                found = found.project(columns)
+                for one in rest:
+                    found = found.union(one.project(columns))
             found.create_view(name)
+
+    def _scan(
+        self, location: TableLocation, files: Sequence[DataFile], extended: Table | None
+    ) -> Any:  # noqa: ANN401 - DuckDB is untyped
+        """Return the rows of whole files, or of some row groups of one file."""
+        found = self._connection.read_parquet(
+            [location.uri_of(file.path) for file in files],
+            hive_partitioning=False,
+            union_by_name=extended is not None,
+        )
+        names = found.columns
+        if files[0].groups is not None:
+            # The engine leaves out the other row groups by this condition.
+            ranges = (
+                f"file_row_number >= {one.first} AND file_row_number < {one.end}"
+                for one in files[0].groups
+            )
+            found = found.filter(" OR ".join(ranges))
+        if extended is not None:
+            found = found.project(", ".join(["*", *_missing(extended, names)]))
+        return found
 
     def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
         """Make an Arrow table readable under a name."""
@@ -320,8 +348,10 @@ def _missing(table: Table, names: Sequence[str]) -> list[str]:
     ]
 
 
-def _open_dataset(location: TableLocation, paths: Sequence[str], extended: Table | None) -> Any:  # noqa: ANN401 - pyarrow is untyped
-    """Open Parquet files of a bucket, given as `s3://bucket/key`, as one dataset.
+def _open_dataset(
+    location: TableLocation, files: Sequence[DataFile], extended: Table | None
+) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    """Open Parquet files of a bucket, or some of their row groups, as one dataset.
 
     pyarrow contains an S3 client; DuckDB would download its own as an extension at run time.
     """
@@ -329,11 +359,23 @@ def _open_dataset(location: TableLocation, paths: Sequence[str], extended: Table
         import pyarrow.dataset as ds  # noqa: PLC0415 - slow, and not needed for a local lake
 
     filesystem, _ = open_filesystem(location)
-    keys = [path.removeprefix(_S3) for path in paths]
     from sluice_lake.schemas import arrow_schema  # noqa: PLC0415 - imports pyarrow
 
-    schema = None if extended is None else arrow_schema(extended, partition=False)
-    return ds.dataset(keys, schema=schema, format="parquet", filesystem=filesystem)
+    form = ds.ParquetFileFormat()
+    fragments = [
+        form.make_fragment(
+            location.uri_of(file.path).removeprefix(_S3),
+            filesystem,
+            row_groups=None if file.groups is None else [one.number for one in file.groups],
+        )
+        for file in files
+    ]
+    schema = (
+        fragments[0].physical_schema
+        if extended is None
+        else arrow_schema(extended, partition=False)
+    )
+    return ds.FileSystemDataset(fragments, schema, form, filesystem)
 
 
 def keep_pandas_out() -> None:

@@ -210,7 +210,9 @@ def choose_pending(
 
 def is_of_agents(manifest: AcceptedManifest, query: Query) -> bool:
     """Return False if kind and agent show that no record of the query is in the batch."""
-    return manifest.kind == query.kind and (not query.agents or manifest.agent_id in query.agents)
+    if manifest.kind != query.kind and not query.every_kind:
+        return False
+    return not query.agents or manifest.agent_id in query.agents
 
 
 def may_match(manifest: AcceptedManifest, query: Query) -> bool:

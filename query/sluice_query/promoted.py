@@ -36,12 +36,20 @@ _SLACK: Final = 1e-14
 
 def usable_columns(query: Query, opened: DeltaTable, table: Table) -> dict[RecordField, Column]:
     """Return the promoted columns of a state of a table that a query has a use for."""
-    columns = {column.promotes: column for column in table_of(opened, table).promoted_columns}
+    promoted = table_of(opened, table).promoted_columns
+    if query.every_column:
+        return {_field_of(column): column for column in promoted}
+    columns = {column.promotes: column for column in promoted}
     return {
         one: columns[f"{one.column}.{one.key}"]
         for one in _fields_of(query)
         if f"{one.column}.{one.key}" in columns
     }
+
+
+def _field_of(column: Column) -> RecordField:
+    name, _, key = column.promotes.partition(".")
+    return RecordField(name, key)
 
 
 def _fields_of(query: Query) -> Iterator[RecordField]:
@@ -111,21 +119,25 @@ def _widened(first: float, last: float, column: Column) -> tuple[float, float]:
 
 
 def register_runs(
-    engine: QueryEngine, query: Query, found: SelectedFiles, files: Sequence[DataFile]
+    engine: QueryEngine,
+    query: Query,
+    found: SelectedFiles,
+    files: Sequence[DataFile],
+    name: str = LAKE,
 ) -> dict[str, Promoted]:
     """Register files as sources, each of files that have the promoted columns or of others.
 
-    Return the columns by the name of a source. The files keep their order where a bounded sample of
-    them is counted.
+    The name of each source begins with `name`. Return the columns by the name of a source. The
+    files keep their order where a bounded sample of them is counted.
     """
     extended, columns = found.extended, tuple(found.promoted.values())
     promoted: dict[str, Promoted] = {}
     in_order = isinstance(query.view, TopValues | FieldList)
     for number, (has_all, run) in enumerate(_runs(files, columns, in_order=in_order)):
-        name = f"{LAKE}_{number}"
+        source = f"{name}_{number}"
         whole = extended.with_promoted(columns) if extended and has_all else extended
-        engine.register_files(name, run, found.location, whole)
-        promoted[name] = found.promoted if has_all else {}
+        engine.register_files(source, run, found.location, whole)
+        promoted[source] = found.promoted if has_all else {}
     return promoted
 
 

@@ -6,77 +6,24 @@ that is missing or cannot be read, and a text too short for the chunk's filters 
 file is read.
 """
 
-import asyncio
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final
+from dataclasses import dataclass, field
 
 from sluice_lake.data_files import (
     STATS_SLACK_NS,
     DataFile,
     TimeStats,
     list_files,
-    partitions_of,
     total_bytes,
 )
 from sluice_lake.delta import find_table, is_extended
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Column, Table
-from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.fields import KINDS
-from sluice_protocol.keys import index_prefix
-from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import ObjectKey
-from sluice_query.request import FilterOperator, Query, RecordField
-from sluice_store.port import ListedObject, ObjectStore
-
-_UNSURE: Final = re.compile(r"\||\(\?|\\Q|\\[pPxCoO0-9]")
-"""A pattern with alternatives, flags, quotes or numbered characters is not analysed."""
-_TOKEN: Final = re.compile(
-    r"(?P<set>\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\])"
-    r"|(?P<count>[*+?]|\{\d*(?:,\d*)?\})"
-    r"|\\(?P<escaped>[^\w\s])"
-    r"|(?P<other>\\.|[()^$.\n])"
-    r"|(?P<plain>.)",
-    re.DOTALL,
-)
-
-
-def required_texts(query: Query) -> tuple[str, ...]:
-    """Return texts that every match of the query's text contains; none when that is not certain."""
-    if query.text is None or query.ignore_case:
-        return ()
-    return literals_of(query.text) if query.regex else (query.text,)
-
-
-def literals_of(pattern: str) -> tuple[str, ...]:
-    """Return the sequences of plain characters that every match of an RE2 pattern contains.
-
-    Characters in a group, in a set, or before a repetition count are left out.
-    """
-    if _UNSURE.search(pattern):
-        return ()
-    runs: list[str] = [""]
-    depth = 0
-    for token in _TOKEN.finditer(pattern):
-        letter = token["plain"] or token["escaped"]
-        depth += {"(": 1, ")": -1}.get(token["other"] or "", 0)
-        if token["count"]:
-            # A counted character may occur zero times, so it ends the run without being part of it.
-            runs[-1] = runs[-1][:-1]
-            runs.append("")
-        elif letter is not None and depth == 0:
-            runs[-1] += letter
-        else:
-            runs.append("")
-    return tuple(run for run in runs if run)
-
-
-CHUNKS_CONCURRENT_MAX: Final = 2
-"""A decoded chunk may use 256 MiB of memory."""
+from sluice_query.request import Query, RecordField
+from sluice_store.port import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +61,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     if opened is None:
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
-    if query.filters or query.attributes or query.view is not None:
+    if query.filters or query.attributes or query.view is not None or query.every_column:
         from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
 
         promoted = usable_columns(query, opened, table)
@@ -201,90 +148,18 @@ def _end_ns(stats: TimeStats) -> float:
 async def prune_by_index(
     store: ObjectStore, selected: SelectedFiles, query: Query
 ) -> SelectedFiles:
-    """Return the selection without the files that index chunks rule out."""
-    wanted = _wanted_values(query) if selected.read else None
-    if not wanted:
+    """Return the selection without the files and row groups that index chunks rule out."""
+    if not selected.read or not is_indexed(query):
         return selected
-    paths = frozenset(file.path for file in selected.read)
-    chunks = [
-        chunk for day in partitions_of(paths) for chunk in await _list_chunks(store, query, day)
-    ]
-    ruled_out = await _rule_out(store, chunks, paths, wanted)
-    read = tuple(file for file in selected.read if file.path not in ruled_out)
-    return replace(
-        selected,
-        read=read,
-        pruned=selected.pruned + len(selected.read) - len(read),
-        index_bytes=sum(chunk.size_bytes for chunk in chunks),
-    )
+    from sluice_query.text_index import look_up, wanted_terms  # noqa: PLC0415 - only if it decides
+
+    wanted = wanted_terms(query)
+    return await look_up(store, selected, query.kind, wanted) if wanted else selected
 
 
-@dataclass(frozen=True, slots=True)
-class _WantedValues:
-    """What a file must contain: all texts, and of each field one of some whole values."""
-
-    texts: tuple[bytes, ...]
-    ids: tuple[tuple[bytes, ...], ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.texts or self.ids)
-
-
-def _wanted_values(query: Query) -> _WantedValues:
-    """Return what every matching record has in the indexed fields of its kind."""
-    from sluice_protocol.index_chunk import TEXT_BYTES_MIN  # noqa: PLC0415 - only with files
-
-    kind = KINDS[query.kind]
-    texts = required_texts(query) if kind.searched in kind.indexed else ()
-    ids: dict[str, list[bytes]] = {name: [] for name in kind.indexed if name != kind.searched}
-    for one in query.filters:
-        if one.operator is FilterOperator.EQUAL and one.field.column in ids:
-            ids[one.field.column].append(str(one.value).encode())
-    long = (text.encode() for text in texts if len(text.encode()) >= TEXT_BYTES_MIN)
-    return _WantedValues(tuple(long), tuple(tuple(found) for found in ids.values() if found))
-
-
-async def _rule_out(
-    store: ObjectStore,
-    chunks: Sequence[ListedObject],
-    paths: frozenset[str],
-    wanted: _WantedValues,
-) -> frozenset[str]:
-    limit = asyncio.Semaphore(CHUNKS_CONCURRENT_MAX)
-
-    async def read(chunk: ListedObject) -> frozenset[str]:
-        async with limit:
-            match await store.get(chunk.key):
-                case NotFound():
-                    return frozenset()
-                case Found(body=body):
-                    return await asyncio.to_thread(_without, chunk.key, body, paths, wanted)
-
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(read(chunk)) for chunk in chunks]
-    return frozenset().union(*(task.result() for task in tasks))
-
-
-async def _list_chunks(store: ObjectStore, query: Query, day: str) -> list[ListedObject]:
-    prefix = index_prefix(query.kind, day)
-    return [one async for page in store.list(prefix) for one in page.objects]
-
-
-def _without(
-    key: ObjectKey, body: bytes, paths: frozenset[str], wanted: _WantedValues
-) -> frozenset[str]:
-    from sluice_protocol.index_chunk import decode_chunk  # noqa: PLC0415 - only with chunks
-
-    try:
-        files = decode_chunk(key, body)
-    except InvalidRecord:
-        return frozenset()
-    return frozenset(
-        entry.file.path
-        for entry in files
-        if entry.file.path in paths
-        and not (
-            all(map(entry.may_contain, wanted.texts))
-            and all(any(map(entry.may_have, values)) for values in wanted.ids)
-        )
+def is_indexed(query: Query) -> bool:
+    """Return True if index chunks may rule out something for a query."""
+    indexed = KINDS[query.kind].indexed
+    return bool(indexed) and (
+        query.text is not None or bool(query.attributes) or bool(query.filters)
     )

@@ -432,6 +432,8 @@ class Query:
 
     Attributes:
         to_ns: Exclusive.
+        every_kind: Whether batches of every kind match, as in the table `batches` of SQL.
+        every_column: Whether every promoted column is used, as in the other tables of SQL.
         text: What a log's body, or the name of a metric or span, must contain or match.
         agents: Empty means all.
         attributes: Pairs that must be among the record's attributes or its batch's resource.
@@ -444,6 +446,8 @@ class Query:
     from_ns: UnixNs
     to_ns: UnixNs
     kind: Kind = "logs"
+    every_kind: bool = False
+    every_column: bool = False
     text: str | None = None
     regex: bool = False
     ignore_case: bool = False

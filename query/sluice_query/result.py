@@ -16,6 +16,8 @@ Row = dict[str, object]
 """One record by column, between the engine and the rendering."""
 HIGHLIGHTS: Final = "highlights"
 """The member of a record with the ranges that match the query's text."""
+SUMMARY_KEY: Final = "sluice.summary"
+"""The key of the summary, as JSON, in the metadata of an Arrow table or a Parquet file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,7 +84,7 @@ def _bound_ns(source: _Source) -> float:
 
 def _cost_bytes(source: _Source) -> int:
     if isinstance(source, DataFile):
-        return source.size_bytes
+        return source.read_bytes
     return source.frame_bytes + BATCH_COST_BYTES
 
 

@@ -6,7 +6,7 @@ pushes conditions on plain columns, such as `ts` and `service`, into the Parquet
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -14,15 +14,18 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
+import msgspec
 import pyarrow as pa
 
 from sluice_lake.data_files import DataFile, list_files, total_bytes
 from sluice_lake.delta import find_table
 from sluice_lake.locations import lake_location
+from sluice_lake.promoted import FLOAT, FLOAT_BYTES_MAX, INTEGER
 from sluice_lake.schemas import arrow_schema
-from sluice_lake.tables import BATCHES, RECORD_TABLES, accepted_hour
+from sluice_lake.tables import BATCHES, RECORD_TABLES, Column, ColumnType, accepted_hour
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.identity import Identity
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -30,6 +33,7 @@ from sluice_query.coverage import decide_completeness, read_coverage
 from sluice_query.engine import QueryEngine, QueryTooLarge, open_engine
 from sluice_query.parameters import parse_instant
 from sluice_query.pending import read_pending
+from sluice_query.promoted import register_runs
 from sluice_query.request import (
     END_NS,
     FIRST_NS,
@@ -39,12 +43,17 @@ from sluice_query.request import (
     check_encodable,
     check_query,
 )
-from sluice_query.result import QuerySummary
+from sluice_query.result import SUMMARY_KEY, QuerySummary
 from sluice_query.search import Searcher, SearchRead, SourceReader, with_completeness
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
 from sluice_query.settings import QuerySettings
-from sluice_query.statements import SqlStatement, condition, field_sql
-from sluice_query.unqueued import UnqueuedBatches, confirm_named, read_spooled
+from sluice_query.statements import Promoted, SqlStatement, condition, field_sql
+from sluice_query.unqueued import (
+    UnqueuedBatches,
+    confirm_named,
+    read_ingested,
+    read_spooled,
+)
 from sluice_store import StoreMode, open_store
 
 ROWS_EACH: Final = 2_048
@@ -99,7 +108,14 @@ class SqlAnswer:
     reader: object
     text: str
     time_s_max: float
+    started_ns: int
     summary: QuerySummary
+
+    def finished(self, rows: int, *, more: bool = False) -> QuerySummary:
+        """Return the summary after the last row that is returned; `more` means others exist."""
+        elapsed_ns = SystemClock().monotonic_ns() - self.started_ns
+        elapsed_ms = elapsed_ns * 1_000 // NS_PER_S
+        return replace(self.summary, results=rows, more=more, elapsed_ms=elapsed_ms)
 
     async def batches(self) -> AsyncIterator[pa.RecordBatch]:
         """Yield the rows; the time limit is that of the engine, without the reader's."""
@@ -140,7 +156,7 @@ async def answer_sql(
             if table == BATCHES.name:
                 summaries.append(await _define_batches(searcher, engine, query))
                 continue
-            query = check_query(replace(query, kind=_kind(table)))
+            query = check_query(replace(query, kind=_kind(table), every_column=True))
             reader = SourceReader(
                 searcher=searcher, engine=engine, query=query, started_ns=started_ns
             )
@@ -160,6 +176,7 @@ async def answer_sql(
             reader=opened,
             text=checked.text,
             time_s_max=left_s,
+            started_ns=started_ns,
             summary=_joined(summaries),
         )
 
@@ -208,30 +225,42 @@ def _inlined(statement: SqlStatement) -> str:
 def _define_records(engine: QueryEngine, read: SearchRead) -> None:
     """Define the view of a kind over what was read."""
     files, kind = read.files, read.query.kind
-    sources = []
-    if files.read:
-        sources.append(f"{_LAKE}{kind}")
-        engine.register_files(sources[-1], files.read, files.location, files.extended)
+    sources: dict[str, Promoted] = {}
+    if files.read and files.promoted:
+        sources |= register_runs(engine, read.query, files, files.read, f"{_LAKE}{kind}")
+    elif files.read:
+        sources[f"{_LAKE}{kind}"] = {}
+        engine.register_files(f"{_LAKE}{kind}", files.read, files.location, files.extended)
     if read.fetched.tables:
-        sources.append(f"{_PENDING}{kind}")
-        engine.register_table(sources[-1], pa.concat_tables(read.fetched.tables))
+        sources[f"{_PENDING}{kind}"] = {}
+        engine.register_table(f"{_PENDING}{kind}", pa.concat_tables(read.fetched.tables))
     if not sources:
-        _define_empty(engine, kind)
+        _define_empty(engine, kind, files.promoted)
         return
     where = _inlined(condition(read.query, read.deletes))
-    _define_view(engine, kind, sources, where)
+    _define_view(engine, kind, sources, files.promoted, where)
 
 
-def _define_empty(engine: QueryEngine, name: str) -> None:
+def _define_empty(engine: QueryEngine, name: str, promoted: Promoted | None = None) -> None:
     table = BATCHES if name == BATCHES.name else RECORD_TABLES[_kind(name)]
     engine.register_table(f"empty_{name}", arrow_schema(table, partition=False).empty_table())
     if name == BATCHES.name:
         _define_batch_view(engine, [(f"empty_{name}", True)], "true")
     else:
-        _define_view(engine, _kind(name), [f"empty_{name}"], "true")
+        _define_view(engine, _kind(name), {f"empty_{name}": {}}, promoted or {}, "true")
 
 
-def _define_view(engine: QueryEngine, kind: Kind, sources: Sequence[str], where: str) -> None:
+def _define_view(
+    engine: QueryEngine,
+    kind: Kind,
+    sources: Mapping[str, Promoted],
+    promoted: Promoted,
+    where: str,
+) -> None:
+    """Define the view of a kind over sources, each with the promoted columns of its rows.
+
+    In the other sources they are computed from the maps, so that each row has its value.
+    """
     columns = ["ts"]
     for one in KINDS[kind].read_fields:
         found = field_sql(RecordField(one.name)).text
@@ -239,11 +268,35 @@ def _define_view(engine: QueryEngine, kind: Kind, sources: Sequence[str], where:
         columns.append(f'{found} AS "{one.name}"')
     columns += ["attributes", "attribute_types", "resource"]
     columns += ["agent_id", "boot_id", "seq", "accepted_at", "ts_ns"]
-    selects = [
-        f"SELECT {', '.join(columns)} FROM {source} WHERE {where}"  # noqa: S608 - no text of users
-        for source in sources
-    ]
+    selects = []
+    for source, stored in sources.items():
+        added = [
+            column.name if field in stored else f"{_converted(field, column)} AS {column.name}"
+            for field, column in promoted.items()
+        ]
+        selects.append(f"SELECT {', '.join([*columns, *added])} FROM {source} WHERE {where}")  # noqa: S608 - no text of users
     engine.define(f"CREATE VIEW {kind} AS {' UNION ALL '.join(selects)}")
+
+
+def _converted(field: RecordField, column: Column) -> str:
+    """Return the expression for the value that ingestion gives a promoted column."""
+    text = f"{field.column}[{_literal(field.key)}]"
+    match column.type:
+        case ColumnType.LONG:
+            return (
+                f"CASE WHEN regexp_full_match({text}, '{INTEGER}')"
+                f" THEN TRY_CAST({text} AS BIGINT) END"
+            )
+        case ColumnType.DOUBLE:
+            number = (
+                f"CASE WHEN strlen({text}) <= {FLOAT_BYTES_MAX}"
+                f" AND regexp_full_match({text}, '{FLOAT}') THEN TRY_CAST({text} AS DOUBLE) END"
+            )
+            return f"CASE WHEN isfinite({number}) THEN {number} END"
+        case ColumnType.BOOLEAN:
+            return f"CASE {text} WHEN 'true' THEN true WHEN 'false' THEN false END"
+        case _:
+            return text
 
 
 _BATCH_COLUMNS: Final = (
@@ -260,49 +313,39 @@ async def _define_batches(searcher: Searcher, engine: QueryEngine, query: Query)
     The ledger is read last, so a batch that is ingested meanwhile is found in it, once.
     """
     store, settings = searcher.store, searcher.settings
-    everything = Query(from_ns=FIRST_NS, to_ns=END_NS)
-    waiting: dict[object, AcceptedManifest] = {}
-    coverages = []
-    problems: list[str] = []
-    for kind in KINDS:
-        wanted = replace(everything, kind=kind)
-        with_spool = searcher.spool is not None
-        coverage = await read_coverage(store, wanted, settings, with_spool=with_spool)
-        coverages.append((wanted, coverage))
-        spooled = UnqueuedBatches()
-        if searcher.spool is not None:
-            spooled = await read_spooled(searcher.spool, wanted, settings)
-        named = spooled.with_named(coverage.named)
-        confirmed = await confirm_named(store, named, wanted, settings)
-        problems += confirmed.problems
-        waiting |= {one.identity: one for one in confirmed.batches}
+    everything = Query(from_ns=FIRST_NS, to_ns=END_NS, every_kind=True)
+    with_spool = searcher.spool is not None
+    coverage = await read_coverage(store, everything, settings, with_spool=with_spool)
+    spooled = UnqueuedBatches()
+    if searcher.spool is not None:
+        spooled = await read_spooled(searcher.spool, everything, settings)
+    named = spooled.with_named(coverage.named)
+    confirmed = await confirm_named(store, named, everything, settings)
     pending = await read_pending(store, settings, searcher.work_lists)
-    problems += pending.problems
-    waiting |= {one.identity: one for one in pending.manifests}
-    files = await engine.bounded(
-        lambda: _register_batches(searcher, engine, query, list(waiting.values())),
+    waiting = {one.identity: one for one in (*confirmed.batches, *pending.manifests)}
+    new = [one.manifest for one in coverage.new or ()]
+    files, ingested = await engine.bounded(
+        lambda: _register_batches(searcher, engine, query, list(waiting.values()), new),
         settings.time_s_max,
     )
-    known = frozenset(one.identity for one in waiting.values())
     summary = QuerySummary(
         segments_read=len(files),
         bytes_read=total_bytes(files),
         waiting_batches=len(waiting),
-        reasons=tuple(problems),
+        reasons=(*confirmed.problems, *pending.problems),
     )
-    parts = [
-        with_completeness(
-            replace(summary, segments_read=0, bytes_read=0, waiting_batches=0),
-            decide_completeness(coverage, wanted, settings, known),
-        )
-        for wanted, coverage in coverages
-    ]
-    return _joined([replace(summary, complete_now=True), *parts])
+    found = decide_completeness(coverage, everything, settings, ingested.union(waiting))
+    return with_completeness(summary, found)
 
 
 def _register_batches(
-    searcher: Searcher, engine: QueryEngine, query: Query, waiting: Sequence[AcceptedManifest]
-) -> Sequence[DataFile]:
+    searcher: Searcher,
+    engine: QueryEngine,
+    query: Query,
+    waiting: Sequence[AcceptedManifest],
+    new: Sequence[AcceptedManifest],
+) -> tuple[Sequence[DataFile], frozenset[Identity]]:
+    """Define the view; return its files, and the identities that the ledger has near `new` ones."""
     opened = find_table(searcher.store_url, BATCHES)
     first = accepted_hour(query.from_ns)
     files = () if opened is None else list_files(opened, BATCHES, lambda hour: hour >= first)
@@ -325,7 +368,8 @@ def _register_batches(
     sources.append(("pending_batches", False))
     where = f"accepted_at_ns >= {query.from_ns} AND accepted_at_ns < {query.to_ns}"
     _define_batch_view(engine, sources, where)
-    return files
+    ingested = read_ingested(engine, searcher.store_url, new, opened)
+    return files, frozenset(row.identity for row in ingested)
 
 
 def _define_batch_view(
@@ -358,7 +402,6 @@ def _joined(summaries: Sequence[QuerySummary]) -> QuerySummary:
         held_by=next((one.held_by for one in summaries if one.held_by), None),
         partial=bool(reasons),
         reasons=reasons,
-        elapsed_ms=max(one.elapsed_ms for one in summaries),
     )
 
 
@@ -405,7 +448,9 @@ def sql(
                     size_bytes += batch.nbytes
                     if size_bytes > limits.memory_bytes_max:
                         raise QueryTooLarge("the rows of the result need more: add LIMIT")
-                return pa.Table.from_batches(found, answer.schema)
+                table = pa.Table.from_batches(found, answer.schema)
+                summary = msgspec.json.encode(answer.finished(table.num_rows))
+                return table.replace_schema_metadata({SUMMARY_KEY: summary})
 
     return _run_in_thread(run)
 

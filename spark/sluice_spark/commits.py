@@ -107,11 +107,14 @@ def read_unreadable(records: DeltaTable, ahead: Mapping[int, int]) -> set[RowId]
     with log_errors_translated(records.table_uri):
         history = records.history(_HISTORY_MAX)
     for commit in history:
-        through = parse_through(commit.get(_THROUGH, ""))
+        try:
+            through = parse_through(commit.get(_THROUGH, ""))
+            its_unreadable = parse_unreadable(commit.get(_UNREADABLE, ""))
+        except ValueError as error:
+            found = f"a commit of the table has damaged metadata: {error}"
+            raise LakeInconsistent(min(wanted), found, REBUILD_LAKE) from error
         for lane in [lane for lane in wanted if through.get(lane) == wanted[lane]]:
-            unreadable |= {
-                row for row in parse_unreadable(commit.get(_UNREADABLE, "")) if row[0] == lane
-            }
+            unreadable |= {row for row in its_unreadable if row[0] == lane}
             del wanted[lane]
         if not wanted:
             return unreadable

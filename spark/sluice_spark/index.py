@@ -31,6 +31,7 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,13 +45,16 @@ from sluice_lake.tables import RECORD_TABLES, Table
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.fields import KINDS, RecordKind
 from sluice_protocol.index_chunk import (
-    AGENTS_MAX,
-    FileIndex,
+    HEAD_BYTES_MAX,
+    FileTerms,
+    GroupTerms,
     IndexedFile,
-    build_filter,
     chunk_id,
-    decode_chunk,
+    decode_head,
     encode_chunk,
+    hash_texts,
+    text_terms,
+    value_terms,
 )
 from sluice_protocol.keys import INDEX, LAKE, index_key, index_prefix, index_progress_key
 from sluice_protocol.manifests import decode_record, encode_record
@@ -104,7 +108,7 @@ class IndexProgress(msgspec.Struct, frozen=True, kw_only=True):
             most one entry a date.
     """
 
-    schema: Literal["sluice.index_progress.v2"] = "sluice.index_progress.v2"
+    schema: Literal["sluice.index_progress.v3"] = "sluice.index_progress.v3"
     table_id: str
     table_version: int
     waiting: tuple[WaitingDate, ...] = ()
@@ -151,11 +155,11 @@ async def _read_covered(store: ObjectStore, table: str, day: str) -> set[str]:
 
 async def read_paths(store: ObjectStore, key: ObjectKey) -> set[str] | None:
     """Return the paths of the files that a chunk covers; None if it is missing or unreadable."""
-    read = await store.get(key)
+    read = await store.get(key, last=HEAD_BYTES_MAX)
     if not isinstance(read, Found):
         return None
     try:
-        return {one.file.path for one in decode_chunk(key, read.body)}
+        return {one.path for one in decode_head(key, read.body).files}
     except InvalidRecord as error:
         _log.warning("index_chunk_unreadable", reason=str(error))
         return None
@@ -167,7 +171,8 @@ STEP_CHUNKS: Final = 100
 """Chunks that one step decides, all of one date."""
 DAY_NS: Final = 86_400 * NS_PER_S
 DELETES_CONCURRENT: Final = 16
-_CHUNK: Final = re.compile(r"/[0-9a-f]{32}\.lmindex\.zst\Z")
+_SUFFIX: Final = ".lmindex"
+_CHUNK: Final = re.compile(r"/[0-9a-f]{32}\.lmindex(?:\.zst)?\Z")
 _DATE: Final = re.compile(rf"{re.escape(INDEX)}[a-z]+/date=(\d{{4}}-\d\d-\d\d)/")
 
 
@@ -175,11 +180,11 @@ class ChunkFate(Enum):
     """Whether a chunk is needed."""
 
     NEEDED = "needed"
-    """It covers a file of the table, or it is unreadable."""
+    """It covers a file of the table."""
     WAITS = "waits"
     """The table names none of its files, and at least one of them still exists."""
     GONE = "gone"
-    """None of its files exists."""
+    """None of its files exists, or it is damaged or of another version."""
 
 
 def decide_fate(
@@ -190,9 +195,9 @@ def decide_fate(
     `current` are the files of the chunk's date that the table names; `existing` are those in the
     store, listed after the chunk. `paths` is None if the chunk is unreadable.
     """
-    if not current and not existing:
+    if paths is None:
         return ChunkFate.GONE
-    if paths is None or any(path in current for path in paths):
+    if any(path in current for path in paths):
         return ChunkFate.NEEDED
     return ChunkFate.WAITS if any(path in existing for path in paths) else ChunkFate.GONE
 
@@ -225,13 +230,15 @@ def next_due(waiting: Sequence[WaitingDate], now_ns: int) -> WaitingDate | None:
 class CheckStep:
     """The result of one step: the last decided chunk, and whether it ended the date.
 
-    With `again`, a chunk is left whose files the table no longer names.
+    With `again`, a chunk is left whose files the table no longer names. With `damaged`, one was
+    removed whose files it may name.
     """
 
     through: str
     ended: bool
     again: bool
     removed: int
+    damaged: bool = False
 
 
 def after_step(
@@ -270,7 +277,7 @@ class IndexRemoval:
 
         The stored `progress` is replaced after each step.
         """
-        removed = 0
+        removed, damaged = 0, False
         for _ in range(STEPS_MAX):
             self.stop()
             waiting = progress.waiting
@@ -279,8 +286,12 @@ class IndexRemoval:
                 break
             step = await self._check(entry)
             removed += step.removed
+            damaged = damaged or step.damaged
             left = after_step(waiting, entry, step, self.now_ns)
             progress = msgspec.structs.replace(progress, waiting=left)
+            await write_index_progress(self.store, self.table.name, progress)
+        if damaged:  # the next run considers every file
+            progress = msgspec.structs.replace(progress, table_id="")
             await write_index_progress(self.store, self.table.name, progress)
         if removed:
             _log.info("index_chunks_removed", chunks=removed)
@@ -293,10 +304,11 @@ class IndexRemoval:
         existing = await self._list_files(entry.date) if keys else set()
         current = self.current.get(entry.date, ())
         gone: list[ObjectKey] = []
-        again = False
+        again = damaged = False
         for key in keys:
             known = bool(current or existing)
             paths = await read_paths(self.store, key) if known else None
+            damaged = damaged or (known and paths is None and key.endswith(_SUFFIX))
             fate = decide_fate(paths, current, existing)
             again = again or fate is ChunkFate.WAITS
             if fate is ChunkFate.GONE:
@@ -307,6 +319,7 @@ class IndexRemoval:
             ended=ended,
             again=again or CurrentDeletion.UNKNOWN in outcomes,
             removed=outcomes.count(CurrentDeletion.DELETED),
+            damaged=damaged,
         )
 
     async def _list_chunks(self, entry: WaitingDate) -> tuple[list[ObjectKey], bool]:
@@ -358,8 +371,9 @@ async def _first_key(store: ObjectStore, folder: str, after: str) -> ObjectKey |
 
 
 CHUNK_FILES_MAX: Final = 16
-"""Maximum number of files of a chunk; a search reads whole chunks."""
-CHUNK_FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
+"""Maximum number of files of a chunk."""
+CHUNK_FILE_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The terms of a chunk's files are in memory together, about as many bytes as the files."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -394,35 +408,67 @@ def index_chunk_key(table: str, files: Sequence[DataFile]) -> ObjectKey:
     return index_key(table, at_ns, chunk_id(file.path for file in files))
 
 
-def index_file(store_url: str, kind: RecordKind, path: str, size_bytes: int) -> FileIndex:
-    """Read a data file and return its index entry and filter."""
+def index_file(store_url: str, kind: RecordKind, path: str, size_bytes: int) -> FileTerms:
+    """Read a data file, one row group after another, and return their terms."""
     filesystem, root = open_filesystem(lake_location(store_url, kind.name))
-    columns = [*kind.indexed, "ts_ns", "agent_id"]
     with filesystem.open_input_file(f"{root}/{path}") as source:
-        rows = pq.ParquetFile(source, pre_buffer=True).read(columns=columns)
-    texts: list[memoryview] = []
-    ids: set[bytes] = set()
-    for name in kind.indexed:
+        opened = pq.ParquetFile(source, pre_buffer=True)
         # An older file may do without a derived column: its rows have null, and match nothing.
-        chunks = rows.column(name).chunks if name in rows.column_names else []
-        if name == kind.searched:
-            texts += [_text(chunk) for chunk in chunks]
-        else:
-            distinct = (pc.unique(chunk).drop_null().cast(pa.binary()) for chunk in chunks)
-            ids.update(one for part in distinct for one in part.to_pylist())
-    bits_log2, bits = build_filter(texts, sorted(ids))
-    times = pc.min_max(rows.column("ts_ns")).as_py()
-    agents = sorted(pc.unique(rows.column("agent_id")).to_pylist())
-    entry = IndexedFile(
-        path=path,
-        size_bytes=size_bytes,
-        records=rows.num_rows,
-        min_ts_ns=times["min"],
-        max_ts_ns=times["max"],
-        agents=tuple(agents) if len(agents) <= AGENTS_MAX else None,
-        bits_log2=bits_log2,
+        names = set(opened.schema_arrow.names).intersection((*kind.indexed, *_maps(kind)))
+        groups = [
+            _group_terms(kind, opened.read_row_group(number, columns=sorted(names)))
+            for number in range(opened.num_row_groups)
+        ]
+        rows = [opened.metadata.row_group(number).num_rows for number in range(len(groups))]
+    entry = IndexedFile(path=path, size_bytes=size_bytes, groups=tuple(rows))
+    return FileTerms(file=entry, groups=tuple(groups))
+
+
+def _maps(kind: RecordKind) -> tuple[str, ...]:
+    return ("attributes", "resource") if kind.has_attributes else ("resource",)
+
+
+def _group_terms(kind: RecordKind, rows: pa.Table) -> GroupTerms:
+    texts: list[memoryview] = []
+    values: list[np.ndarray] = []
+    for name in rows.column_names:
+        for chunk in rows.column(name).chunks:
+            if name == kind.searched:
+                texts.append(_text(chunk))
+            elif pa.types.is_map(chunk.type):
+                values += _map_terms(name, chunk)
+            else:
+                values.append(value_terms(name, _hashes(pc.unique(chunk).drop_null())))
+    found = [one.ravel() for one in values]
+    return GroupTerms(
+        texts=text_terms(texts),
+        values=np.unique(np.concatenate(found)) if found else np.zeros(0, np.int32),
+        text_bytes=sum(map(len, texts)),
     )
-    return FileIndex(file=entry, filter=bits)
+
+
+def _map_terms(name: str, maps: pa.MapArray) -> Iterator[Any]:
+    """Yield the terms of the distinct pairs of maps, those of one key after another."""
+    keys = maps.keys.dictionary_encode()
+    items = maps.items.dictionary_encode()
+    codes = keys.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    places = items.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not len(codes):
+        return
+    hashes = _hashes(items.dictionary)
+    pairs = np.unique(codes * (len(hashes) + 1) + places + 1)
+    of_key, of_item = np.divmod(pairs, len(hashes) + 1)
+    edges = np.searchsorted(of_key, np.arange(len(keys.dictionary) + 1))
+    for number, key in enumerate(keys.dictionary.to_pylist()):
+        own = of_item[edges[number] : edges[number + 1]]
+        yield value_terms(f"{name}.{key}", hashes[own[own > 0] - 1])
+
+
+def _hashes(texts: pa.Array) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    whole = texts.cast(pa.large_binary())
+    _, offsets, data = whole.buffers()
+    ends = np.frombuffer(offsets, np.int64)[whole.offset : whole.offset + len(whole) + 1]
+    return hash_texts(np.frombuffer(data or b"", np.uint8), ends)
 
 
 def _text(chunk: pa.Array) -> memoryview:

@@ -22,6 +22,13 @@ PLAIN_COLUMNS: Final = frozenset(
     | {one.name for kind in KINDS.values() for one in kind.read_fields if one.type in _PLAIN_TYPES}
 )
 """Columns with few repeated values, for which building a dictionary is wasted work."""
+ROW_GROUP_ROWS: Final = 65_536
+"""Records of a row group, which is the smallest part of a file that the index selects.
+
+With 131,072 the filters of texts are a tenth smaller and three times as many row groups pass a
+search for an unknown number of 9 digits; with 32,768 they are a tenth larger. A scan of the whole
+file takes the same time with each.
+"""
 DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
 
 
@@ -156,6 +163,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
         "compression": "zstd",
         "compression_level": 1,
         "store_schema": False,
+        "write_page_index": True,
         "use_dictionary": [leaf for leaf in leaves if leaf not in PLAIN_COLUMNS],
         "column_encoding": {
             leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in DELTA_ENCODED

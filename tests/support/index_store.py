@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from sluice_lake.data_files import DataFile
 from sluice_lake.tables import LOGS
-from sluice_protocol.index_chunk import FileIndex, IndexedFile, build_filter, encode_chunk
+from sluice_protocol.index_chunk import (
+    FileTerms,
+    GroupTerms,
+    IndexedFile,
+    encode_chunk,
+    text_terms,
+)
 from sluice_protocol.keys import LAKE
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_spark.errors import StopCheck, never_stop
@@ -26,24 +34,24 @@ def log_file(date: str, name: str) -> DataFile:
     return DataFile(path=path, partition=date, size_bytes=10)
 
 
-def indexed(path: str) -> FileIndex:
-    bits_log2, bits = build_filter([b"some text of a line"])
-    entry = IndexedFile(
-        path=path,
-        size_bytes=10,
-        records=1,
-        min_ts_ns=None,
-        max_ts_ns=None,
-        agents=None,
-        bits_log2=bits_log2,
-    )
-    return FileIndex(file=entry, filter=bits)
+def indexed(path: str, *texts: bytes) -> FileTerms:
+    """Return a data file with one row group of one record, whose text is the concatenated ones."""
+    file = IndexedFile(path=path, size_bytes=10, groups=(1,))
+    return FileTerms(file=file, groups=(terms_of(*texts),))
+
+
+def terms_of(*texts: bytes) -> GroupTerms:
+    """Return the terms of a row group with texts and without values."""
+    none = np.zeros(0, np.int32)
+    return GroupTerms(texts=text_terms(texts), values=none, text_bytes=sum(map(len, texts)))
 
 
 async def put_chunk(store: ObjectStore, files: Sequence[DataFile]) -> ObjectKey:
     """Create the chunk of files, and return its key."""
     key = index_chunk_key("logs", files)
-    await store.create(key, encode_chunk("logs", [indexed(one.path) for one in files]))
+    await store.create(
+        key, encode_chunk("logs", [indexed(one.path, b"some text of a line") for one in files])
+    )
     return key
 
 

@@ -12,14 +12,14 @@ the gateway, so only objects with an error do.
 events of Splunk, and the JSON inside records of Firehose.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from copy import copy
+from array import array
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import Decimal
-from itertools import chain
-from operator import itemgetter
-from typing import Any, Final
+from functools import lru_cache
+from itertools import accumulate, chain, islice
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -35,13 +35,13 @@ from sluice_doors.attributes import (
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.json.values import Unread
 from sluice_doors.rows import repaired_log
-from sluice_protocol.columns import U8, AttributeColumns, LogColumns
+from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.meaning import BESIDE, BODY_KEYS, TEMPLATE_TIME, TIME_KEYS
 from sluice_protocol.records import LogRecord, string_column
 from sluice_protocol.times import TS_END, read_number, read_time
 from sluice_protocol.units import NS_PER_S
-from sluice_protocol.values import TypedText, ValueType, some_types
+from sluice_protocol.values import ValueType, value_types
 
 DEPTH_MAX: Final = 16
 """Objects deeper than this are JSON text, so that keys have a bounded length."""
@@ -133,11 +133,23 @@ def _counts(key: str, found: Container[str]) -> bool:
 _UTC_ENDS: Final = ("Z", "z", "+00:00")
 
 
-def shows_all(key: str, stated: object) -> bool:
-    """Return whether the time shows what was sent under a key: a number, or RFC 3339 in UTC."""
+def rows_not_shown(key: str, stated: Sequence[object]) -> list[int]:
+    """Return which times do not show what was sent under a key.
+
+    A number shows it, and RFC 3339 in UTC.
+    """
     if key == TEMPLATE_TIME:
-        return False
-    return type(stated) is not str or (stated.endswith(_UTC_ENDS) and stated[10:11] in ("T", "t"))
+        return [row for row, one in enumerate(stated) if one is not None]
+    return [
+        row
+        for row, one in enumerate(stated)
+        if type(one) is str and not (one.endswith(_UTC_ENDS) and one[10:11] in ("T", "t"))
+    ]
+
+
+def shows_all(key: str, stated: object) -> bool:
+    """Return whether a time shows what was sent."""
+    return not rows_not_shown(key, [stated])
 
 
 def record_of(
@@ -231,85 +243,192 @@ def _flatten(
     """Add the values of an object under their dotted keys; the message as a whole."""
     for key, value in found.items():
         name = prefix + key
-        if (
-            type(value) is dict
-            and value
-            and depth < DEPTH_MAX
-            and len(name) <= DIVIDED_NAME_MAX
-            and name != message
-        ):
+        if type(value) is dict and value and _is_divided(name, message, depth):
             _flatten(value, message, f"{name}.", depth + 1, flat, after)
         else:
             flat[free_name(name, flat, after) if name in flat else name] = value
 
 
-_FEW_OBJECTS: Final = 64
+def _is_divided(name: str, message: str, depth: int) -> bool:
+    """Return whether an object in an object is divided."""
+    return depth < DEPTH_MAX and len(name) <= DIVIDED_NAME_MAX and name != message
+
+
 SHAPES_MAX: Final = 1_024
-"""Sets of keys that are remembered."""
+SHAPE_CHARACTERS_MAX: Final = 2_048
+"""Sets of keys that are remembered, and the characters of the keys of each."""
 
-_Object = Mapping[str, Any]
+_Object = dict[str, Any]
+_Key = TypeVar("_Key")
 
 
-_NO_FIELDS: Final = RecordFields(time=(), message=(), received_ns=0)
-_NO_KEY: Final[Any] = None
-"""A key that no object has."""
+class _Attributes(NamedTuple):
+    """The sorted names of attributes, and their places among the keys of an object."""
+
+    names: tuple[str, ...]
+    at: tuple[int, ...]
 
 
 class _Shape:
     """What objects with the same keys in the same order have in common.
 
     Attributes:
-        when: The key of the time; a key that no object has if there is none.
-        body: Likewise of the body.
+        body: The place of the key of the body; None if there is none.
+        when: Likewise of the time.
         is_unsure: Whether only the values show if `when` is the time.
         settled_ns: From which time on `when` is the time nevertheless.
-        others: Further keys that may have the time.
-        names: The keys of the attributes, sorted.
-        values: Gets the values of these from an object.
+        others: The places of further keys that may have the time.
+        attributes: The attributes of an object.
+        with_time: Those of an object whose time is an attribute too.
     """
 
-    __slots__ = ("_timed", "body", "is_unsure", "names", "others", "settled_ns", "values", "when")
+    __slots__ = ("attributes", "body", "is_unsure", "others", "settled_ns", "when", "with_time")
 
-    def __init__(self, keys: Sequence[str], fields: RecordFields) -> None:
-        bodies = [key for key in fields.message if key in keys]
-        self.body = bodies[0] if bodies else _NO_KEY
-        rest = set(keys) - {self.body}  # the body is no time, and no companion of one
-        times = [key for key in fields.time if key in rest and fields.may_be_time(key, rest)]
-        self.when = times[0] if times else _NO_KEY
-        named = len(fields.time) == 1 or self.when in _NAMED_TIMES
+    def __init__(
+        self, keys: tuple[str, ...], time: tuple[str, ...], message: tuple[str, ...]
+    ) -> None:
+        fields = RecordFields(time=time, message=message, received_ns=0)
+        rest = {key: place for place, key in enumerate(keys)}
+        # The body is removed first: it is no time, and no companion of one.
+        self.body = next((rest.pop(key) for key in message if key in rest), None)
+        times = [key for key in time if key in rest and fields.may_be_time(key, rest)]
+        when = times[0] if times else None
+        named = len(time) == 1 or when in _NAMED_TIMES
         self.is_unsure = len(times) > 1 or (bool(times) and not named)
-        is_whole = self.when != _SECONDS  # the rest of its second may be elsewhere
+        is_whole = when != _SECONDS  # the rest of its second may be elsewhere
         self.settled_ns = 0 if named and is_whole else _TIME_MIN_NS if is_whole else TS_END
-        self.others = times[1:]
-        self._timed: _Shape | None = None
-        self.set_names(rest - {self.when})
-
-    def set_names(self, names: Iterable[str]) -> None:
-        """Choose the attributes."""
-        self.names = sorted(names)
-        self.values = _getter(self.names)
-
-    def with_time(self) -> "_Shape":
-        """Return the shape of the objects whose time is an attribute too."""
-        if self._timed is None:
-            self._timed = copy(self)
-            self._timed.set_names([*self.names, self.when])
-        return self._timed
-
-    def is_odd(self, found: _Object) -> bool:
-        """Return whether the body of an object is elsewhere, or is not a text."""
-        body = found.get(self.body, "-")
-        return type(body) is not str or not body
+        self.others = [rest[key] for key in times[1:]]
+        self.with_time = _attributes_of(rest)
+        self.when = None if when is None else rest.pop(when)
+        self.attributes = _attributes_of(rest)
 
 
-def _getter(names: Sequence[str]) -> Callable[[_Object], tuple[object, ...]]:
-    match names:
-        case []:
-            return lambda _: ()
-        case [name]:
-            return lambda found: (found[name],)
-        case _:
-            return itemgetter(*names)
+def _attributes_of(places: Mapping[str, int]) -> _Attributes:
+    """Return attributes; raise `InvalidFrame` if a name is not UTF-8."""
+    names = sorted(places)
+    string_column("attr_names", names)
+    return _Attributes(tuple(names), tuple(places[name] for name in names))
+
+
+_known_shape: Final = lru_cache(maxsize=SHAPES_MAX)(_Shape)
+
+
+class _Table(NamedTuple):
+    """Objects with the same dotted keys in the same order.
+
+    Attributes:
+        places: Their places among all objects, ascending.
+        keys: The dotted keys.
+        values: The values of one object after those of another.
+        kinds: The classes of the values.
+    """
+
+    places: Sequence[int]
+    keys: tuple[str, ...]
+    values: list[Any]
+    kinds: list[type]
+
+    def rows(self, rows: Sequence[int]) -> "_Table":
+        """Return some of the objects."""
+        if len(rows) == len(self.places):
+            return self
+        width = len(self.keys)
+        values = list(
+            chain.from_iterable([self.values[at * width : (at + 1) * width] for at in rows])
+        )
+        return _table([self.places[at] for at in rows], self.keys, values)
+
+    def column(self, at: int) -> list[Any]:
+        """Return the values of a key."""
+        return self.values[at :: len(self.keys)]
+
+
+def _table(places: Sequence[int], keys: tuple[str, ...], values: list[Any]) -> _Table:
+    return _Table(places, keys, values, list(map(type, values)))
+
+
+def _equal_keys(
+    keys: Sequence[_Key], places: Sequence[int]
+) -> Iterable[tuple[_Key, Sequence[int]]]:
+    """Return each key with its places."""
+    if not keys:
+        return []
+    if keys.count(keys[0]) == len(keys):
+        return [(keys[0], places)]
+    found: dict[_Key, list[int]] = {}
+    for key, place in zip(keys, places, strict=True):
+        found.setdefault(key, []).append(place)
+    return found.items()
+
+
+def _tables(objects: Sequence[_Object], places: Sequence[int], message: str) -> list[_Table]:
+    """Return the objects at some places of all; the value of `message` is not divided."""
+    tables: list[_Table] = []
+    for keys, alike in _equal_keys([tuple(objects[at]) for at in places], places):
+        values = list(chain.from_iterable([objects[at].values() for at in alike]))
+        table = _table(alike, keys, values)
+        if dict in table.kinds:
+            tables += _divided(table, message)
+        else:
+            tables.append(table)
+    return tables
+
+
+def _divided(table: _Table, message: str) -> list[_Table]:
+    """Return objects by the keys of the objects in them, level by level."""
+    found: list[_Table] = []
+    work = [(table, range(len(table.keys)), 0)]
+    while work:
+        table, new, depth = work.pop()
+        width = len(table.keys)
+        nested = [
+            at
+            for at in new
+            if dict in table.kinds[at::width] and _is_divided(table.keys[at], message, depth)
+        ]
+        columns = [
+            [tuple(one) if type(one) is dict else () for one in table.column(at)] for at in nested
+        ]
+        for inner, rows in _equal_keys(list(zip(*columns, strict=True)), range(len(table.places))):
+            inside = {at: keys for at, keys in zip(nested, inner, strict=True) if keys}
+            part = table.rows(rows)
+            if inside:
+                work.append((*_opened(part, inside), depth + 1))
+            else:
+                found.append(part)
+        if not nested:
+            found.append(table)
+    return [one if len(set(one.keys)) == len(one.keys) else _renamed(one) for one in found]
+
+
+def _opened(table: _Table, inside: Mapping[int, tuple[str, ...]]) -> tuple[_Table, list[int]]:
+    """Return objects with the keys of the objects in them, and which keys these are."""
+    new: list[int] = []
+    keys: list[str] = []
+    for at, key in enumerate(table.keys):
+        if at in inside:
+            new += range(len(keys), len(keys) + len(inside[at]))
+            keys += [f"{key}.{one}" for one in inside[at]]
+        else:
+            keys.append(key)
+    old, values = table.values, []
+    done = 0
+    for row in range(0, len(old), len(table.keys)):
+        for at in inside:
+            values += old[done : row + at]
+            values += old[row + at].values()
+            done = row + at + 1
+    values += old[done:]
+    return _table(table.places, tuple(keys), values), new
+
+
+def _renamed(table: _Table) -> _Table:
+    """Return objects with a number after each dotted key that is taken."""
+    taken: dict[str, str] = {}
+    after: dict[str, int] = {}
+    for name in table.keys:
+        taken[free_name(name, taken, after)] = ""
+    return table._replace(keys=tuple(taken))
 
 
 def columns_of(
@@ -331,12 +450,28 @@ def columns_of(
         return _Built(values, fields, tally, known_times, repairs=True).columns()
 
 
+class _Texts(NamedTuple):
+    """The attributes of objects with the same ones.
+
+    Attributes:
+        places: The places of the objects, ascending.
+        names: The sorted names.
+        values: The texts of one object after those of another.
+        types: The types of these; empty if all are text.
+    """
+
+    places: Sequence[int]
+    names: tuple[str, ...]
+    values: list[str]
+    types: bytes
+
+
 class _Built:
     """The times, texts and attributes of objects."""
 
     def __init__(
         self,
-        values: Sequence[object],
+        values: Sequence[Any],
         fields: RecordFields,
         tally: Tally,
         known_times: Sequence[int] | None,
@@ -345,98 +480,179 @@ class _Built:
     ) -> None:
         self._fields = fields
         self._tally = tally
-        objects: list[_Object] = [one if type(one) is dict else {} for one in values]
-        self._read(objects, known_times)
-        for place, value in enumerate(values):
-            if repairs or place in self._odd or type(value) is not dict or "" in value:
-                self._replace(place, value, repairs=repairs)
+        self._bodies = [""] * len(values)
+        self._are_known = known_times is not None
+        self._times: list[int | None] = [None] * len(values)
+        if known_times is not None:
+            self._times[:] = known_times
+        self._parts: list[_Texts] = []
+        places: Sequence[int] = range(0 if repairs else len(values))
+        if set(map(type, values)) != {dict}:
+            places = [at for at in places if type(values[at]) is dict]
+        odd = set(range(len(values))).difference(places) if len(places) < len(values) else set()
+        for table in _tables(values, places, fields.undivided):
+            self._read(table, odd)
+        if odd:
+            self._replace(values, sorted(odd), repairs=repairs)
         tally.timed = tally.timed and None not in self._times
 
-    def _read(self, objects: Sequence[_Object], known_times: Sequence[int] | None) -> None:
-        """Read time, body and attributes of each object, and which objects are odd."""
-        self._read_attributes(objects)
-        if dict in set(map(type, chain.from_iterable(self._parts))):
-            objects = [flat_fields(one, self._fields.undivided) for one in objects]
-            self._read_attributes(objects)
-        rows = list(zip(objects, self._shapes, strict=True))
-        self._bodies = [one.get(shape.body, "") for one, shape in rows]
-        self._odd: set[int] = set()
-        if set(map(type, self._bodies)) != {str} or "" in self._bodies:
-            self._odd.update(at for at, (one, shape) in enumerate(rows) if shape.is_odd(one))
-        stated = [one.get(shape.when) for one, shape in rows]
-        received_ns = self._fields.received_ns or None
-        self._are_of_when = known_times is None
-        self._times: list[int | None] = (
-            [None if one is None else parse_time(one, received_ns) for one in stated]
-            if known_times is None
-            else list(known_times)
-        )
-        found = enumerate(zip(self._shapes, stated, self._times, strict=True))
-        for at in [
-            at
-            for at, (shape, value, ts_ns) in found
-            if shape.is_unsure
-            or (value is not None and (ts_ns is None or not shows_all(shape.when, value)))
-        ]:
-            self._check_time(at, objects[at])
+    def _read(self, table: _Table, odd: set[int]) -> None:
+        """Read objects; add the places of those that need a record to `odd`."""
+        size = sum(map(len, table.keys))
+        self._tally.add_sizes(0, size)
+        make = _known_shape if size <= SHAPE_CHARACTERS_MAX else _Shape
+        shape = make(table.keys, self._fields.time, self._fields.message)
+        rows = range(len(table.places))
+        wrong = set(rows) if "" in table.keys else set()
+        if shape.body is not None:
+            bodies = table.column(shape.body)
+            _put(self._bodies, table.places, bodies)
+            if "" in bodies or set(map(type, bodies)) != {str}:
+                wrong.update(row for row in rows if type(bodies[row]) is not str or not bodies[row])
+        timed = () if shape.when is None else self._read_times(table, shape, shape.when, wrong)
+        if not wrong and not timed:
+            self._add(table, shape.attributes)
+            return
+        odd.update(table.places[row] for row in wrong)
+        again = wrong.union(timed)
+        for chosen, attributes in (
+            ([row for row in rows if row not in again], shape.attributes),
+            ([row for row in timed if row not in wrong], shape.with_time),
+        ):
+            if chosen:
+                self._add(table.rows(chosen), attributes)
 
-    def _read_attributes(self, objects: Sequence[_Object]) -> None:
-        """Read the shape of each object, and the values of its attributes in their order."""
-        known: dict[tuple[str, ...], _Shape] = {}
-        self._shapes: list[_Shape] = []
-        self._parts: list[tuple[object, ...]] = []
-        for found in objects:
-            keys = tuple(found)
-            shape = known.get(keys)
-            if shape is None:
-                if len(known) == SHAPES_MAX:
-                    known.clear()
-                shape = known[keys] = _Shape(keys, self._fields)
-                self._tally.add_sizes(0, sum(map(len, keys)))
-            self._shapes.append(shape)
-            self._parts.append(shape.values(found))
+    def _read_times(
+        self, table: _Table, shape: _Shape, when: int, wrong: set[int]
+    ) -> Sequence[int]:
+        """Read times; return the rows of those that are attributes too.
 
-    def _check_time(self, place: int, found: _Object) -> None:
-        """Note an object whose time is elsewhere or cannot be read, or is an attribute too."""
-        shape = self._shapes[place]
-        key, ts_ns = shape.when, self._times[place]
-        is_settled = self._are_of_when and ts_ns is not None and ts_ns >= shape.settled_ns
-        if shape.is_unsure and not is_settled:
-            key, self._times[place] = self._fields.time_of(found, self._fields.received_ns or None)
-        has_null = None in map(found.get, shape.others)  # null is no time, and no attribute
-        if self._times[place] is None or key != shape.when or has_null:
-            self._odd.add(place)
-        elif not shows_all(key, found[key]):
-            shape = self._shapes[place] = shape.with_time()
-            self._parts[place] = shape.values(found)
+        Rows whose time is elsewhere or cannot be read are added to `wrong`.
+        """
+        stated = table.column(when)
+        key = table.keys[when]
+        if shape.is_unsure or not self._are_known:
+            received_ns = self._fields.received_ns or None
+            times = _parse_times(stated, received_ns)
+            _put(self._times, table.places, times)
+            least = shape.settled_ns if shape.is_unsure else 0
+            for row in [row for row, at in enumerate(times) if at is None or at < least]:
+                if shape.is_unsure:
+                    self._find_time(table, row, key, wrong)
+                elif stated[row] is not None:
+                    wrong.add(row)
+        for at in shape.others:  # null is no time, and no attribute
+            column = table.column(at)
+            if None in column:
+                wrong.update(row for row, one in enumerate(column) if one is None)
+        return rows_not_shown(key, stated)
 
-    def _replace(self, place: int, value: object, *, repairs: bool) -> None:
-        """Put the record of an object with an error in its place."""
+    def _find_time(self, table: _Table, row: int, key: str, wrong: set[int]) -> None:
+        """Read the time of an object that may have it under another key."""
+        width = len(table.keys)
+        values = table.values[row * width : (row + 1) * width]
+        found = dict(zip(table.keys, values, strict=True))
+        named, ts_ns = self._fields.time_of(found, self._fields.received_ns or None)
+        self._times[table.places[row]] = ts_ns
+        if ts_ns is None or named != key:
+            wrong.add(row)
+
+    def _add(self, table: _Table, attributes: _Attributes) -> None:
+        """Add attributes of objects as texts with their types."""
+        names, order = attributes
+        width, size, count = len(table.keys), len(order), len(table.places)
+        self._tally.add_sizes(size * count, 0)
+        values, kinds = table.values, table.kinds
+        shared: list[type | None] = [*kinds[:width]]
+        if kinds != shared * count:
+            shared = [
+                one if kinds[at::width].count(one) == count else None
+                for at, one in enumerate(kinds[:width])
+            ]
+        texts = [""] * (size * count)
+        types = bytearray(size * count)
+        scalars: list[Any] = []
+        scalars_at: list[int] = []
+        for place, at in enumerate(order):
+            kind = shared[at]
+            if kind is str:
+                texts[place::size] = values[at::width]
+            elif kind in _SCALARS or _SCALARS.keys() >= set(kinds[at::width]):
+                scalars += values[at::width]
+                scalars_at.append(place)
+                types[place::size] = bytes(map(_SCALARS.__getitem__, kinds[at::width]))
+            else:
+                column = [one if type(one) is str else typed_text(one) for one in values[at::width]]
+                texts[place::size] = column
+                found = value_types(column)
+                if found is not None:
+                    types[place::size] = found.tobytes()
+        if scalars:  # one call for all of them: none of their texts contains a comma
+            found_texts = json_text(scalars)[1:-1].split(",")
+            for nth, place in enumerate(scalars_at):
+                texts[place::size] = found_texts[nth * count : (nth + 1) * count]
+        is_typed = types.count(0) < len(types)
+        self._parts.append(_Texts(table.places, names, texts, bytes(types) if is_typed else b""))
+
+    def _replace(self, values: Sequence[object], odd: Sequence[int], *, repairs: bool) -> None:
+        """Put the records of objects with an error in their places."""
+        attributes: dict[int, dict[str, str]] = {}
         timed, self._tally.timed = self._tally.timed, True
-        record = any_record(value, self._fields, self._tally)
-        self._times[place] = record.ts_ns if self._tally.timed else None
+        for place in odd:
+            self._tally.timed = True
+            record = any_record(values[place], self._fields, self._tally)
+            self._times[place] = record.ts_ns if self._tally.timed else None
+            if repairs:
+                repaired = repaired_log(record)
+                is_new = repaired is not record and ERROR_ATTRIBUTE not in record.attributes
+                self._tally.unreadable += is_new
+                record = repaired
+            self._bodies[place] = str(record.body)
+            attributes[place] = dict(record.attributes)
         self._tally.timed = timed
-        if repairs:
-            repaired = repaired_log(record)
-            is_new = repaired is not record and ERROR_ATTRIBUTE not in record.attributes
-            self._tally.unreadable += is_new
-            record = repaired
-        self._bodies[place] = record.body
-        shape = _Shape(tuple(record.attributes), _NO_FIELDS)
-        self._shapes[place] = shape
-        self._parts[place] = shape.values(dict(record.attributes))
+        for table in _tables(attributes, odd, ""):
+            self._add(table, _attributes_of({key: at for at, key in enumerate(table.keys)}))
 
     def columns(self) -> LogColumns:
         """Return the columns; raise `InvalidFrame` if text is not UTF-8."""
-        values, types = _typed_texts(list(chain.from_iterable(self._parts)))
-        self._tally.add_sizes(len(values), 0)
         received_ns = self._fields.received_ns
+        times = self._times
+        if None in times:
+            times = [received_ns if at is None else at for at in times]
         return LogColumns(
-            ts=np.array([received_ns if at is None else at for at in self._times], np.int64),
-            body=string_column("body", _body_texts(self._bodies)),
+            ts=np.array(times, np.int64),
+            body=string_column("body", self._bodies),
             severity=None,
-            attributes=_attribute_columns(self._shapes, values, types),
+            attributes=_attribute_columns(self._parts, len(times)),
         )
+
+
+def _put(into: list[Any], places: Sequence[int], values: Sequence[Any]) -> None:
+    """Put values in their places."""
+    if len(values) == len(into):
+        into[:] = values
+    else:
+        for place, value in zip(places, values, strict=True):
+            into[place] = value
+
+
+def _parse_times(stated: Sequence[object], received_ns: int | None) -> list[int | None]:
+    """Return the time of each value, as `parse_time`."""
+    kinds = set(map(type, stated))
+    if kinds == _TEXT:
+        return [read_time(one, zone=UTC, received_ns=received_ns) for one in stated]
+    if kinds in ({int}, {float}):
+        return list(map(read_number, stated))
+    return [None if one is None else parse_time(one, received_ns) for one in stated]
+
+
+_TEXT: Final = {str}
+_SCALARS: Final[dict[type | None, ValueType]] = {
+    int: ValueType.INTEGER,
+    float: ValueType.FLOAT,
+    bool: ValueType.BOOLEAN,
+    type(None): ValueType.JSON,
+}
 
 
 def any_record(value: object, fields: RecordFields, tally: Tally) -> LogRecord:
@@ -448,71 +664,36 @@ def any_record(value: object, fields: RecordFields, tally: Tally) -> LogRecord:
     return raw_record(json_text(value), NOT_OBJECT, fields, tally, {})
 
 
-def _body_texts(values: list[Any]) -> list[str]:
-    if set(map(type, values)) <= {str}:
-        return values
-    return ["" if one is None else value_as_text(one) for one in values]
-
-
-def _typed_texts(values: list[Any]) -> tuple[list[str], U8 | None]:
-    """Return values as texts, in place, and their types; None if all are text."""
-    classes = list(map(type, values))
-    if set(classes) <= {str}:
-        return values, None
-    others = [place for place, one in enumerate(classes) if one is not str]
-    kinds: list[int] = []
-    floats: list[int] = []
-    for place in others:
-        kind = classes[place]
-        if kind is int:
-            kinds.append(ValueType.INTEGER)
-            values[place] = str(values[place])
-        elif kind is float:
-            kinds.append(ValueType.FLOAT)
-            floats.append(place)
-        elif kind is bool:
-            kinds.append(ValueType.BOOLEAN)
-            values[place] = "true" if values[place] else "false"
-        else:
-            text = values[place] = typed_text(values[place])
-            kinds.append(text.type if isinstance(text, TypedText) else ValueType.TEXT)
-    if floats:  # one call for all of them: no text of a number contains a comma
-        texts = json_text([values[place] for place in floats])[1:-1].split(",")
-        for place, text in zip(floats, texts, strict=True):
-            values[place] = text
-    types = np.zeros(len(values), np.uint8)
-    types[others] = kinds
-    return values, some_types(types)
-
-
-def _attribute_columns(
-    shapes: Sequence[_Shape], values: list[str], types: U8 | None
-) -> AttributeColumns | None:
-    distinct = list(dict.fromkeys(shapes))
-    names = sorted(set().union(*(shape.names for shape in distinct)))
+def _attribute_columns(parts: Sequence[_Texts], count: int) -> AttributeColumns | None:
+    """Return the attributes of all objects, which have each place once."""
+    names = sorted(set().union(*(one.names for one in parts)))
     if not names:
         return None
-    string_column("attr_names", names)
-    index = {name: place for place, name in enumerate(names)}
-    places = {shape: [index[name] for name in shape.names] for shape in distinct}
-    if len(distinct) == 1:
-        width = len(distinct[0].names)
-        offsets = np.arange(0, len(values) + 1, width, dtype=np.int32)
-        few = len(shapes) <= _FEW_OBJECTS  # for these, `tile` costs more than a list
-        place = places[distinct[0]]
-        keys = np.array(place * len(shapes) if few else np.tile(place, len(shapes)), np.uint32)
+    if len(parts) == 1:
+        [(_, _, values, types)] = parts
+        width = len(names)
+        keys = array("I", range(width)).tobytes() * count
+        offsets = np.arange(0, len(values) + 1, width, np.int32)
     else:
-        offsets = np.zeros(len(shapes) + 1, np.int32)
-        np.cumsum(np.fromiter((len(shape.names) for shape in shapes), np.int32), out=offsets[1:])
-        keys = np.fromiter(
-            chain.from_iterable(places[shape] for shape in shapes), np.uint32, len(values)
-        )
+        index = {name: place for place, name in enumerate(names)}
+        rows: list[Any] = [None] * count
+        for part in parts:
+            own = array("I", map(index.__getitem__, part.names)).tobytes()
+            part_types = part.types or bytes(len(part.values))
+            row = own, len(part.names), iter(part.values), iter(part_types)
+            for place in part.places:
+                rows[place] = row
+        keys = b"".join([one[0] for one in rows])
+        sizes = [one[1] for one in rows]
+        values = list(chain.from_iterable(map(islice, [one[2] for one in rows], sizes)))
+        types = bytes(chain.from_iterable(map(islice, [one[3] for one in rows], sizes)))
+        offsets = np.array([0, *accumulate(sizes)], np.int32)
     return AttributeColumns(
         names=tuple(names),
         offsets=offsets,
-        keys=keys,
+        keys=np.frombuffer(keys, np.uint32),
         values=string_column("attr_val", values),
-        types=types,
+        types=np.frombuffer(types, np.uint8) if any(one.types for one in parts) else None,
     )
 
 

@@ -38,7 +38,15 @@ from sluice_doors.arrow.texts import (
     value_kinds,
     value_texts,
 )
-from sluice_doors.attributes import EMPTY_KEY, OWN, RESOURCE, SCOPE, Sources, merged
+from sluice_doors.attributes import (
+    EMPTY_KEY,
+    OWN,
+    RESOURCE,
+    SCOPE,
+    Sources,
+    merged,
+    outer_pairs,
+)
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.otlp.metrics import (
     CUMULATIVE,
@@ -304,6 +312,7 @@ def _numbered(metrics: list[str], rows: _Rows) -> tuple[tuple[str, ...], U32]:
 
 
 _OTHER_KINDS: Final = ("histogram", "exponential_histogram", "summary")
+_EXEMPLAR_KINDS: Final = ("gauge", "sum", "histogram", "exponential_histogram")
 
 
 class _Part(NamedTuple):
@@ -340,12 +349,33 @@ def _mapped(
     scope = np.zeros(len(filled), np.int64)
     scope[filled] = outer.owner
     plain = numbers.are_plain & (others == 0)
+    left = filled & ~plain
+    # Each metric has a record with its metadata.
+    records_min = numbers.counts + others + 1
+    if left.any():
+        records_min += np.sum(
+            [_exemplar_counts(scoped.records, one) for one in _EXEMPLAR_KINDS], axis=0
+        )
+    in_scopes = np.bincount(scope, records_min, minlength=len(outer.scopes)).astype(np.int64)
+    tally.check_repeated(
+        (count, outer_pairs(_sources(outer, place)))
+        for place, count in enumerate(in_scopes.tolist())
+    )
     parts = []
     if plain.any():
         parts.append(_Part(*numbers.columns(plain, outer, scope, received_ns, tally)))
-    if (left := filled & ~plain).any():
+    if left.any():
         parts.append(_by_rows(body, left, outer, scope, received_ns, tally))
     return MappedRecords(_in_order(parts), outer.shared)
+
+
+def _exemplar_counts(metrics: ArrowArray, kind: str) -> I64:
+    """Return the number of exemplars of each metric that is of a kind."""
+    points = metrics.field(kind).field("data_points")
+    edges = list_offsets(points)
+    exemplars = list_offsets(points.flatten().field("exemplars"))
+    counts: I64 = np.diff(exemplars[edges - edges[0]]).astype(np.int64)
+    return counts
 
 
 def _by_rows(

@@ -286,9 +286,8 @@ def metrics_from_groups(
     filled = [each for each in groups if _is_filled(each.records)]
     shared, outer = outer_sources(filled)
     tally.check_repeated(
-        (sum(map(_points_in, group.records)), outer_pairs(sources))
+        (_records_min(group.records), outer_pairs(sources))
         for group, sources in zip(filled, outer, strict=True)
-        if not isinstance(group.records, LazyMessages)
     )
     points = metric_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
@@ -346,11 +345,20 @@ def has_points(metric: Metric | RawRecord) -> bool:
     return isinstance(metric, RawRecord) or any(kind.points.data_points for kind in _kinds(metric))
 
 
-def _points_in(metric: Metric | RawRecord) -> int:
-    """Return the least number of points that a metric becomes."""
-    if isinstance(metric, RawRecord):
-        return 1
-    return sum(len(kind.points.data_points) for kind in _kinds(metric))
+def _records_min(records: Collection[Metric | RawRecord]) -> int:
+    """Return the least number of records that metrics become."""
+    if isinstance(records, LazyMessages):
+        return records.records_min
+    return sum(1 if isinstance(one, RawRecord) else _metric_records_min(one) for one in records)
+
+
+def _metric_records_min(metric: Metric) -> int:
+    """Return the least number of records of a metric: points, exemplars, one with its metadata."""
+    return sum(
+        len(points) + sum(len(one.exemplars) for one in points) + 1
+        for points in (kind.points.data_points for kind in _kinds(metric))
+        if points
+    )
 
 
 def metric_points(
@@ -361,7 +369,6 @@ def metric_points(
         tally.timed = False
         yield _raw(metric, metric.name or UNNAMED, received_ns, {}, outer, tally)
         return
-    tally.check_repeated([(_points_in(metric), outer_pairs(outer))])
     for kind in _kinds(metric):
         if kind.points.data_points:
             yield from _Series(metric, kind, outer, received_ns, tally).points()

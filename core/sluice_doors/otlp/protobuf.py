@@ -153,7 +153,9 @@ def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
         for group in _groups(
             each,
             filter(_has_points, each.scope_metrics),
-            lambda scope: LazyMessages(scope.metrics, _metric),
+            lambda scope: LazyMessages(
+                scope.metrics, _metric, records_min=sum(map(_records_min, scope.metrics))
+            ),
         )
     ]
 
@@ -190,6 +192,19 @@ def _has_points(scope: _Proto) -> bool:
     """Return whether a metric of a scope has points, or has no data, which is kept raw."""
     kinds = ((metric, metric.WhichOneof("data")) for metric in scope.metrics)
     return any(kind is None or getattr(metric, kind).data_points for metric, kind in kinds)
+
+
+def _records_min(metric: _Proto) -> int:
+    """Return the least number of records of a metric, as `sluice_doors.otlp.metrics` has it."""
+    kind = metric.WhichOneof("data")
+    if kind is None:
+        return 1
+    points = getattr(metric, kind).data_points
+    if not points:
+        return 0
+    has_exemplars = "exemplars" in points[0].DESCRIPTOR.fields_by_name
+    exemplars = sum(len(point.exemplars) for point in points) if has_exemplars else 0
+    return len(points) + exemplars + 1
 
 
 def read_resource(data: bytes) -> OtlpResource:

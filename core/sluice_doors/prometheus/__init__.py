@@ -1,1 +1,1 @@
-"""Remote write of Prometheus."""
+"""Remote write of Prometheus, and the messages of remote read."""

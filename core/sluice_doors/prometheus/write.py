@@ -71,7 +71,7 @@ _HISTOGRAM: Final = {
     "custom_values": (16, "*double"),
     "start_timestamp": (17, "int64"),
 }
-_MESSAGES_1: Final = {
+MESSAGES_1: Final = {
     "Label": {"name": (1, "bytes"), "value": (2, "bytes")},
     "Sample": {"value": (1, "double"), "timestamp": (2, "int64")},
     "Exemplar": {"labels": (1, "*Label"), "value": (2, "double"), "timestamp": (3, "int64")},
@@ -115,7 +115,7 @@ _MESSAGES_2: Final = {
 
 @cache
 def _classes(version: int) -> dict[str, Any]:
-    messages = _MESSAGES_1 if version == 1 else _MESSAGES_2
+    messages = MESSAGES_1 if version == 1 else _MESSAGES_2
     return message_classes(f"sluice_doors.prometheus.v{version}", messages)
 
 

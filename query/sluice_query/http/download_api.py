@@ -23,7 +23,7 @@ from sluice_query.http.runner import QueryRunner, TooManyClients
 from sluice_query.parameters import ORDERED, ParameterReader, check_given, parse_query
 from sluice_query.pruning import newest_files
 from sluice_query.request import Query, plain_name
-from sluice_query.result import QuerySummary, Row, record_json
+from sluice_query.result import SUMMARY_KEY, QuerySummary, Row, record_json
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_query.statements import ordered_sql, result_columns, returned_columns
@@ -31,7 +31,6 @@ from sluice_web.endpoints import Endpoint
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, Parameter
 
 ROWS_PER_PART: Final = 20_000
-SUMMARY_KEY: Final = "sluice.summary"
 _MAPS: Final = ("attributes", "attribute_types", "resource", "labels")
 
 ExportFormat = Literal["ndjson", "parquet"]

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 from sluice_protocol.errors import SluiceError
 from sluice_query.engine import QueryTimedOut
@@ -49,6 +50,17 @@ def given_parameters(request: web.Request) -> dict[str, Sequence[str]]:
     return {name: request.query.getall(name) for name in request.query}
 
 
+async def given_with_form(request: web.Request) -> dict[str, Sequence[str]]:
+    """Return the values of each parameter, of the URL and of a form."""
+    given = given_parameters(request)
+    if request.method == "POST":
+        form = await request.post()
+        for name in form:
+            values = [one for one in form.getall(name) if isinstance(one, str)]
+            given[name] = [*given.get(name, ()), *values]
+    return given
+
+
 _CHUNK_BYTES: Final = 64 << 10
 
 
@@ -72,6 +84,11 @@ class LateResponse:
     def started(self) -> bool:
         """Return True if something was sent."""
         return self._response.prepared
+
+    @property
+    def headers(self) -> "CIMultiDict[str]":
+        """Return the fields of the head, which can be changed until it is sent."""
+        return self._response.headers
 
     async def write(self, data: bytes) -> None:
         """Add bytes to the response; they are sent in chunks."""

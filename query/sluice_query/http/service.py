@@ -14,6 +14,7 @@ from sluice_query.http.tail_api import TailApi
 from sluice_query.http.traces_api import TracesApi
 from sluice_query.jaeger.api import JaegerApi
 from sluice_query.loki.api import LokiApi
+from sluice_query.prometheus.api import PrometheusApi
 from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
@@ -43,6 +44,7 @@ def make_query_app(searcher: Searcher, settings: ServeSettings) -> web.Applicati
             *DownloadApi(runner, settings).endpoints(),
             *tail.endpoints(),
             *JaegerApi(runner).endpoints(),
+            *PrometheusApi(runner).endpoints(),
             *LokiApi(runner, tail, settings.tail_s_max).endpoints(),
             *DeletesApi(deletes, operators).endpoints(),
             live_endpoint(),

@@ -10,10 +10,9 @@ from typing import Any, Final
 import msgspec
 
 from sluice_protocol.timestamps import parse_rfc3339
+from sluice_query.logql.names import UNKNOWN_SERVICE
 from sluice_query.result import QuerySummary, Row, record_json
 
-UNKNOWN_SERVICE: Final = "unknown_service"
-"""The service of spans whose sender states none; it finds them too."""
 _NS_PER_US: Final = 1_000
 _INT64_END: Final = 1 << 63
 

@@ -13,7 +13,10 @@ from sluice_protocol.meaning import plain_id
 from sluice_protocol.units import UnixNs
 from sluice_query.http.responses import given_parameters
 from sluice_query.http.runner import QueryRunner
-from sluice_query.jaeger.answers import UNKNOWN_SERVICE, answer, traces_json
+from sluice_query.jaeger.answers import answer, traces_json
+from sluice_query.logql.expressions import LogQuery, Matcher, MatchOperator
+from sluice_query.logql.names import UNKNOWN_SERVICE
+from sluice_query.logql.planning import narrowed
 from sluice_query.loki.parameters import SINCE_DEFAULT_NS, parse_loki_duration
 from sluice_query.parameters import parse_operations, parse_trace
 from sluice_query.request import (
@@ -79,10 +82,10 @@ class JaegerApi:
             for path, (find, summary) in routes.items()
         )
 
-    async def _listed(self, *filters: RecordFilter) -> QueryResult:
+    async def _listed(self, service: str = "") -> QueryResult:
         given = {"from": (LISTED_SINCE,), "limit": (str(OPERATIONS_MAX),)}
         query = parse_operations(given, self._runner.searcher.clock.now_ns())
-        return await self._runner.search(replace(query, filters=filters))
+        return await self._runner.search(_of_service(query, service))
 
     async def _services(self, request: web.Request) -> dict[str, object]:
         del request
@@ -91,7 +94,7 @@ class JaegerApi:
         return answer(sorted(names), [found.summary])
 
     async def _operations(self, request: web.Request) -> dict[str, object]:
-        found = await self._listed(_is_of(request.match_info["service"]))
+        found = await self._listed(request.match_info["service"])
         return answer(sorted({one.name for one in _operations_of(found)}), [found.summary])
 
     async def _search(self, request: web.Request) -> dict[str, object]:
@@ -131,8 +134,6 @@ def search_query(given: Mapping[str, str], now_ns: UnixNs) -> Query:
     to_ns = _time(given, "end") or now_ns
     from_ns = _time(given, "start") or UnixNs(to_ns - SINCE_DEFAULT_NS)
     filters = []
-    if service := given.get("service"):
-        filters.append(_is_of(service))
     if name := given.get("operation"):
         filters.append(RecordFilter(RecordField("name"), FilterOperator.EQUAL, name))
     filters += _durations(given)
@@ -154,7 +155,7 @@ def search_query(given: Mapping[str, str], now_ns: UnixNs) -> Query:
         filters=tuple(filters),
         attributes=tuple(attributes),
     )
-    return check_query(query)
+    return _of_service(check_query(query), given.get("service", ""))
 
 
 def _durations(given: Mapping[str, str]) -> list[RecordFilter]:
@@ -209,11 +210,11 @@ def _number(given: Mapping[str, str], name: str, default: int, most: int) -> int
     return min(int(text), most)
 
 
-def _is_of(service: str) -> RecordFilter:
-    """Return the condition that a span is of a service, as its name is shown."""
-    if service == UNKNOWN_SERVICE:
-        return RecordFilter(RecordField("service"), FilterOperator.ABSENT)
-    return RecordFilter(RecordField("service"), FilterOperator.EQUAL, service)
+def _of_service(query: Query, service: str) -> Query:
+    """Return a query for the spans of a service, as its name is shown; empty means all."""
+    if not service:
+        return query
+    return narrowed(query, LogQuery((Matcher("service_name", MatchOperator.EQUAL, service),)))
 
 
 def _operations_of(found: QueryResult) -> Sequence[Operation]:

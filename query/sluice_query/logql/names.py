@@ -10,10 +10,12 @@ The fields of `ONLY_FIELDS` are read from every attribute that states them when 
 so such a label is its field alone: `=`, which reads only files that may have the field, then finds
 the same records as `=~`.
 
-A label without a value is the empty text, so `!=` is true for it.
+A label without a value is the empty text, so `!=` is true for it. Only `service_name` always has a
+value.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from sluice_protocol.fields import Kind
@@ -29,6 +31,8 @@ FIELD_LABELS: Final = {
     "__name__": "name",
 }
 """Labels that have another name than their field; every other field is a label under its name."""
+UNKNOWN_SERVICE: Final = "unknown_service"
+"""The `service_name` of records whose sender states none, as in Loki and for spans in Jaeger."""
 ONLY_FIELDS: Final = frozenset({"service", "level", "name", "boot_id"})
 """Fields whose label is no attribute, also in a record without the field."""
 _NOT_LABELS: Final = frozenset({"body", "events", "links"})
@@ -69,13 +73,30 @@ def label_sql(name: str, kind: Kind) -> SqlStatement:
     parts = []
     if (field := field_of(name, kind)) is not None:
         parts.append(compose("nullif(CAST({0} AS VARCHAR), '')", field_sql(field)))
+        if name == "service_name":
+            return compose(f"coalesce({{0}}, '{UNKNOWN_SERVICE}')", parts[0])
         if field.column in ONLY_FIELDS:
             return parts[0]
+    parts += attribute_label_sql(name)
+    return first_sql(parts)
+
+
+def attribute_label_sql(name: str) -> list[SqlStatement]:
+    """Return the expressions for a label among attributes and resource, the first of them counts.
+
+    Each is NULL without a value.
+    """
+    parts = []
     for place in MAPS:
         parts.append(SqlStatement(f"nullif({place}[?], '')", (name,)))
         if "_" in name:
             keys = f"list_filter(map_keys({place}), lambda one: regexp_full_match(one, ?))"
             parts.append(SqlStatement(f"nullif({place}[{keys}[1]], '')", (_keys_of(name),)))
+    return parts
+
+
+def first_sql(parts: Sequence[SqlStatement]) -> SqlStatement:
+    """Return the expression for the first of some values that is not NULL."""
     values = tuple(value for part in parts for value in part.values)
     return SqlStatement(f"coalesce({', '.join(part.text for part in parts)})", values)
 
@@ -100,6 +121,18 @@ def labels_sql(kind: Kind) -> SqlStatement:
         compose(f"[struct_pack(k := '{name}', v := {{0}})]", label_sql(name, kind))
         for name in fields
     ]
+    parts += attribute_labels_sql()
+    text = " || ".join(part.text for part in parts)
+    return SqlStatement(
+        f"list_filter({text}, lambda one, nr: one.v <> '' AND (nr <= {len(fields)}"
+        f" OR one.k NOT IN ({own})))",
+        tuple(value for part in parts for value in part.values),
+    )
+
+
+def attribute_labels_sql() -> list[SqlStatement]:
+    """Return lists of the labels of attributes and resource, `k` and `v`, in their precedence."""
+    parts = []
     for place in MAPS:
         entries = f"coalesce(map_entries({place}), [])"
         entry = f"struct_pack(k := {sanitized('one.key')}, v := one.value)"
@@ -107,9 +140,4 @@ def labels_sql(kind: Kind) -> SqlStatement:
             is_label = _IS_LABEL.replace("{0}", "one.key")
             filtered = f"list_filter({entries}, lambda one: {chosen}{is_label})"
             parts.append(SqlStatement(f"list_transform({filtered}, lambda one: {entry})"))
-    text = " || ".join(part.text for part in parts)
-    return SqlStatement(
-        f"list_filter({text}, lambda one, nr: one.v <> '' AND (nr <= {len(fields)}"
-        f" OR one.k NOT IN ({own})))",
-        tuple(value for part in parts for value in part.values),
-    )
+    return parts

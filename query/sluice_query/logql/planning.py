@@ -24,7 +24,7 @@ from sluice_query.logql.expressions import (
     VectorAggregation,
 )
 from sluice_query.logql.grammar import parse_logql
-from sluice_query.logql.names import ONLY_FIELDS, field_of
+from sluice_query.logql.names import ONLY_FIELDS, UNKNOWN_SERVICE, field_of
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
     END_NS,
@@ -164,7 +164,7 @@ def narrowed(query: Query, question: LogQuery) -> Query:
         known.add(field)
         if field.column == "agent_id":
             agents = agents or (one.value,)
-        elif field.column in ONLY_FIELDS:
+        elif field.column in ONLY_FIELDS and one.value != UNKNOWN_SERVICE:
             filters.append(RecordFilter(field, FilterOperator.EQUAL, one.value))
     texts = [
         one.values[0]

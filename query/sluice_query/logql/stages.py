@@ -42,7 +42,13 @@ from sluice_query.logql.expressions import (
     Template,
     Unit,
 )
-from sluice_query.logql.names import label_sql, labels_sql, sanitized
+from sluice_query.logql.names import (
+    SHOWN_LABELS,
+    field_of,
+    label_sql,
+    labels_sql,
+    sanitized,
+)
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN
 from sluice_query.statements import (
@@ -84,10 +90,28 @@ def staged_sql(pipeline: LogQuery, kind: Kind, inner: SqlStatement, wanted: Want
     demands: list[Wanted] = [wanted]
     for stage in reversed(stages):
         demands.insert(0, _needed(stage, demands[0]))
-    found = _with_labels(inner, kind, demands[0])
+    unseen = _unseen(stages, kind) if demands[0] is None else ()
+    found = _with_labels(inner, kind, demands[0], unseen)
     for stage, demand in zip(stages, demands[1:], strict=True):
         found = _stage_sql(stage, found, demand, kind)
-    return found
+    kept = {name for one in stages if isinstance(one, Keep | LabelFormat) for name in _made(one)}
+    hidden = [name for name in unseen if name not in kept] if wanted is None else []
+    return _reduced(Drop(names=tuple(hidden)), found, keeps=False) if hidden else found
+
+
+def _unseen(stages: Sequence[Stage], kind: Kind) -> tuple[str, ...]:
+    """Return the labels of fields that stages read and that records are not shown with."""
+    read: set[str] = set()
+    for stage in stages:
+        read |= _needed(stage, frozenset()) or set()
+        read |= set(stage.names) if isinstance(stage, Keep) else set()
+    fields = (name for name in read if field_of(name, kind) is not None)
+    return tuple(sorted(name for name in fields if name not in SHOWN_LABELS))
+
+
+def _made(stage: Keep | LabelFormat) -> Iterable[str]:
+    """Return the labels that a stage states by name, so that a record is shown with them."""
+    return stage.names if isinstance(stage, Keep) else [one.target for one in stage.changes]
 
 
 def changes_records(pipeline: LogQuery) -> bool:
@@ -287,7 +311,10 @@ def _needed(stage: Stage, after: Wanted) -> Wanted:  # noqa: C901, PLR0911 - a c
             assert_never(stage)
 
 
-def _with_labels(inner: SqlStatement, kind: Kind, wanted: Wanted) -> SqlStatement:
+def _with_labels(
+    inner: SqlStatement, kind: Kind, wanted: Wanted, unseen: Sequence[str]
+) -> SqlStatement:
+    """Return the select with the wanted labels; `unseen` are added to those of all labels."""
     line = KINDS[kind].searched or "NULL::VARCHAR"
     if wanted is not None:
         names = sorted(wanted - ERRORS)
@@ -297,7 +324,18 @@ def _with_labels(inner: SqlStatement, kind: Kind, wanted: Wanted) -> SqlStatemen
             (*found.values, *inner.values),
         )
     else:
-        entries = labels_sql(kind)
+        added = [
+            compose(
+                f"list_filter([struct_pack(k := '{one}', v := {{0}})], lambda one: one.v <> '')",
+                label_sql(one, kind),
+            )
+            for one in unseen
+        ]
+        parts = [labels_sql(kind), *added]
+        entries = SqlStatement(
+            " || ".join(part.text for part in parts),
+            tuple(value for part in parts for value in part.values),
+        )
         listed = SqlStatement(
             f"SELECT *, {line} AS line, {entries.text} AS entries FROM ({inner.text})",  # noqa: S608 - constants
             (*entries.values, *inner.values),

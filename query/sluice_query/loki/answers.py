@@ -153,12 +153,16 @@ def stream_labels(listed: FieldListResult) -> dict[str, int]:
     """Return the labels that streams of the records have, each with the number of its values."""
     found: dict[str, int] = {}
     resource: dict[str, int] = {}
+    without_service = listed.records
     for one in listed.fields:
         name = _FIELDS.get(one.label or "", one.label or "")
         if name in STREAM_FIELDS:
             found[name] = one.distinct or 0
+            without_service -= one.count if name == "service_name" else 0
         elif one.field.startswith("resource.") and name:
             resource[name] = one.distinct or 0
+    if without_service:  # these are of `UNKNOWN_SERVICE`
+        found["service_name"] = found.get("service_name", 0) + 1
     return found | dict(itertools.islice(resource.items(), RESOURCE_LABELS_MAX))
 
 

@@ -16,6 +16,7 @@ from aiohttp import web
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.following import newest_of
+from sluice_query.http.responses import given_with_form
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
 from sluice_query.logql.expressions import (
@@ -133,12 +134,7 @@ class LokiApi:
         return send
 
     async def _parameters(self, request: web.Request) -> LokiParameters:
-        given = {name: request.query.getall(name) for name in request.query}
-        if request.method == "POST":
-            form = await request.post()
-            for name in form:
-                values = [one for one in form.getall(name) if isinstance(one, str)]
-                given[name] = [*given.get(name, ()), *values]
+        given = await given_with_form(request)
         return LokiParameters(given=given, now_ns=self._runner.searcher.clock.now_ns())
 
     async def _query_range(self, given: LokiParameters, request: web.Request) -> dict[str, object]:

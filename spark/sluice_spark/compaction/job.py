@@ -19,8 +19,9 @@ import structlog
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import find_table
+from sluice_lake.delta import delta_errors_translated, find_table
 from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_lake.locations import TableLocation
 from sluice_lake.log_errors import read_transaction
 from sluice_lake.promoted import add_promoted, table_of
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
@@ -112,12 +113,13 @@ class Vacuum:
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return 0
-        found: list[str] = opened.vacuum(
-            retention_hours=self.kept_hours,
-            dry_run=self.settings.dry_run,
-            full=True,
-            enforce_retention_duration=False,
-        )
+        with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+            found: list[str] = opened.vacuum(
+                retention_hours=self.kept_hours,
+                dry_run=self.settings.dry_run,
+                full=True,
+                enforce_retention_duration=False,
+            )
         return len(found)
 
     def remove_source_ranges(self) -> int:

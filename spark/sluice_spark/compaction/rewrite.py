@@ -31,6 +31,7 @@ from sluice_spark.commits import replace_files
 from sluice_spark.failpoints import FailPoint
 from sluice_spark.session import Session, spark_schema
 from sluice_spark.written_files import (
+    ROW_GROUP_ROWS,
     WrittenFile,
     decode_result,
     encode_result,
@@ -241,7 +242,7 @@ def write_ordered(
                 yield _close_file(store_url, table, current)
             current = _open_file(store_url, table, day, name)
         whole = with_promoted_values(rows, table.promoted_columns)
-        current.writer.write_table(whole.cast(schema), row_group_size=rows.num_rows)
+        current.writer.write_table(whole.cast(schema), row_group_size=ROW_GROUP_ROWS)
     if current is not None:
         yield _close_file(store_url, table, current)
 

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 from sluice_lake.data_files import DataFile
 from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.locations import lake_location, open_filesystem
+from sluice_lake.log_errors import data_errors_translated
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.identity import Identity
@@ -47,8 +48,9 @@ def read_identities(ledger: DeltaTable, rows: Sequence[PendingBatch]) -> set[Ide
     if not hours:
         return set()
     agents = pa.array(sorted({row.manifest.agent_id for row in rows}))
-    dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
-    found = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
+    with data_errors_translated(ledger.table_uri):
+        dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
+        found = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
     return {
         Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
         for agent, boot, start, end in zip(
@@ -115,10 +117,12 @@ class LedgerFiles:
     def merge(self, table: Table, files: Sequence[DataFile]) -> WrittenFile:
         """Write the rows of files of one hour to one file, ordered by identity."""
         schema = arrow_schema(table, partition=False)
-        filesystem, root = open_filesystem(lake_location(self.store_url, table.name))
+        location = lake_location(self.store_url, table.name)
+        filesystem, root = open_filesystem(location)
         parts = []
         for file in files:
-            with filesystem.open_input_file(f"{root}/{file.path}") as source:
+            path = f"{root}/{file.path}"
+            with data_errors_translated(location.uri), filesystem.open_input_file(path) as source:
                 parts.append(pq.ParquetFile(source).read().select(schema.names).cast(schema))
         rows = pa.concat_tables(parts).sort_by([(name, "ascending") for name in _IDENTITY])
         return self._write_rows(table, files[0].partition, rows)

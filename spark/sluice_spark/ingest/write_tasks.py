@@ -34,6 +34,7 @@ from sluice_spark.failpoints import read_failpoint
 from sluice_spark.ingest.blob_reader import BlobReader
 from sluice_spark.session import Session
 from sluice_spark.written_files import (
+    ROW_GROUP_ROWS,
     MisstatedTimes,
     TaskResult,
     UnreadableBatch,
@@ -120,7 +121,7 @@ class RecordFileWriter:
         self._buffered_bytes = 0
         if self._writer is None:
             self._open(table.schema)
-        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
 
     def _open(self, schema: pa.Schema) -> None:
         sequences = [row.sequence for row in self.task.rows if row.lane == self.target.lane]

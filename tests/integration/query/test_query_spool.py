@@ -20,7 +20,15 @@ import pytest
 from support.commands import sluice
 from support.constants import settings_with
 from support.gateway import CountingStore, TestKey, write_principals
-from support.query_lake import DAY0_NS, bodies, log_batch, make_query, put_delete, run_query
+from support.query_lake import (
+    DAY0_NS,
+    bodies,
+    log_batch,
+    make_query,
+    metric_batch,
+    put_delete,
+    run_query,
+)
 from support.sluice_process import SluiceProcess
 from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally, stop_at
@@ -443,6 +451,49 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
         assert done.returncode == code, done.stderr
         assert message in " ".join((done.stdout + done.stderr).split())
     assert not (tmp_path / "gone").exists()
+
+
+def test_sql_reads_a_spool_once_at_each_stage(here: Site) -> None:
+    """Records and batches: accepted, transferred, enqueued, ingested."""
+    batch, other = log_batch(["secret", "plain"]), metric_batch([1.0, 2.0], start=2)
+    here.accept([batch, other])
+    record = DeleteRecord(
+        delete_id="0" * 26, kind="logs", accepted_until_unix_ns=DAY0_NS, contains="secret"
+    )
+    put_delete(here.place, record)
+    text = (
+        "SELECT (SELECT list(body) FROM logs), (SELECT sum(value) FROM metrics),"
+        " list({'n': record_count, 'l': in_lake} ORDER BY seq_start) FROM batches"
+    )
+
+    def rows() -> list[str]:
+        given = ("--store", here.place.url, "--spool", here.spool.url, "--output", "csv")
+        done = sluice("sql", text, *given)
+        assert (done.returncode, "partial" in done.stderr) == (0, False), done.stderr
+        return done.stdout.splitlines()[1:]
+
+    def expected(in_lake: str) -> list[str]:
+        parts = f'[{{""n"":2,""l"":{in_lake}}},{{""n"":2,""l"":{in_lake}}}]'
+        return [f'"[""plain""]",3.0,"{parts}"']
+
+    assert rows() == expected("false")
+    here.transfer()
+    assert rows() == expected("false")
+    here.enqueue([batch, other])
+    assert rows() == expected("false")
+    ingest_locally(here.place.url)
+    assert rows() == expected("true")
+
+
+def test_sql_with_a_spool_reads_no_file_of_it(here: Site) -> None:
+    here.accept([log_batch(["hello"])])
+    given = ("--store", here.place.url, "--spool", here.spool.url)
+    for source in (f"'{here.spool.root}/x.parquet'", f"read_text('{here.spool.root}/**')"):
+        done = sluice("sql", f"FROM {source}", *given)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert len(done.stderr.splitlines()) == 1
+    gone = sluice("sql", "SELECT 1", "--store", here.place.url, "--spool", "file:///no/spool")
+    assert (gone.returncode, len(gone.stderr.splitlines())) == (2, 1)
 
 
 def test_the_service_reads_batches_spooled_after_its_start(here: Site) -> None:

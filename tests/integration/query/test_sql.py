@@ -254,6 +254,13 @@ def test_a_large_result_is_refused_for_a_table_and_streamed_by_the_command(
     assert done.stdout.splitlines() == ["n", *map(str, range(200_000))]
 
 
+def test_the_summary_is_metadata_of_the_table(place: Deployment) -> None:
+    table = sluice_query.sql(place.url, "SELECT seq_start FROM batches", settings=SETTINGS)
+    summary = json.loads(table.schema.metadata[b"sluice.summary"])
+    assert (summary["results"], summary["reasons"]) == (3, [])
+    assert summary["elapsed_ms"] > 0
+
+
 def test_errors_name_the_word_and_a_near_name(place: Deployment) -> None:
     with pytest.raises(SluiceError, match=r"`bdy` not found.*`body`, line=`1`, column=`8`"):
         _rows(place, "SELECT bdy FROM logs")

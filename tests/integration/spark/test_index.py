@@ -10,7 +10,7 @@ from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import list_files
 from sluice_lake.tables import LOGS
-from sluice_protocol.index_chunk import FileIndex, decode_chunk
+from sluice_protocol.index_chunk import IndexedFile, decode_head
 from sluice_protocol.keys import INDEX, index_progress_key
 from sluice_protocol.outcomes import Found
 from sluice_spark import index
@@ -24,23 +24,23 @@ from sluice_store import open_store
 pytestmark = pytest.mark.spark
 
 
-def read_chunks(deployment: Deployment) -> dict[str, FileIndex]:
-    async def read() -> dict[str, FileIndex]:
+def read_chunks(deployment: Deployment) -> dict[str, IndexedFile]:
+    async def read() -> dict[str, IndexedFile]:
         found = {}
         async with open_store(deployment.url) as store:
             async for page in store.list(f"{INDEX}logs/date="):
                 for listed in page.objects:
                     answer = await store.get(listed.key)
                     assert isinstance(answer, Found)
-                    for one in decode_chunk(listed.key, answer.body):
-                        found[one.file.path] = one
+                    for one in decode_head(listed.key, answer.body).files:
+                        found[one.path] = one
         return found
 
     return asyncio.run(read())
 
 
 def test_index_contains_every_file_once_and_matches_every_line(spark: Any, tmp_path: Path) -> None:
-    """Each file has one entry; new files get new chunks; filters match every line."""
+    """Each file has one entry; new files get new chunks; every line is found."""
     deployment = Deployment(tmp_path, lanes=1).init()
     for n in range(2):
         deployment.deliver([make_batch(n * 10, agent=f"host-{n}")])
@@ -54,11 +54,11 @@ def test_index_contains_every_file_once_and_matches_every_line(spark: Any, tmp_p
     assert len(first) == 2
     assert len(chunks) == 3
     (whole,) = (one for path, one in chunks.items() if path not in first)
-    for one in deployment.sent:
-        assert all(whole.may_contain(row[4].encode()) for row in one.rows)
-    assert whole.file.agents == ("host-0", "host-1")
-    assert not whole.may_contain(b"no such text anywhere")
-    assert sum(one.may_contain(b"host-0 line 5") for one in first.values()) == 1
+    assert sum(whole.groups) == sum(len(one.rows) for one in deployment.sent)
+    for line in (row[4] for one in deployment.sent for row in one.rows):
+        assert line in lines_with(deployment, line)
+    nowhere = run_query(deployment, make_query(text="no such text", from_ns=0))
+    assert (nowhere.records, nowhere.summary.segments_read) == ([], 0)
 
 
 def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_
     deployment.deliver([make_batch(0)])
     ingest_locally(deployment.url)
     assert run_index(spark, deployment.url).indexed == 1
-    (chunk,) = tmp_path.rglob("*.lmindex.zst")
+    (chunk,) = tmp_path.rglob("*.lmindex")
     chunk.write_bytes(b"damaged")
     assert run_index(spark, deployment.url).indexed == 0
     deployment.deliver([make_batch(10)])
@@ -138,7 +138,7 @@ def test_chunks_of_replaced_files_are_removed_after_their_files(spark: Any, tmp_
     )
     assert make_due(deployment) == []
     assert lines_with(deployment, "host-1 line 5") == found
-    for path in tmp_path.rglob("*.lmindex.zst"):
+    for path in tmp_path.rglob("*.lmindex"):
         path.unlink()
     assert lines_with(deployment, "host-1 line 5") == found
 
@@ -194,7 +194,7 @@ def test_without_a_record_every_date_with_chunks_is_checked(spark: Any, tmp_path
     run_index(spark, deployment.url)
     vacuum(deployment, spark, replaced)
     path = deployment.root / index_progress_key("logs")
-    path.write_bytes(path.read_bytes().replace(b"index_progress.v2", b"index_progress.v1"))
+    path.write_bytes(path.read_bytes().replace(b"index_progress.v3", b"index_progress.v2"))
     assert run_index(spark, deployment.url).chunks_removed == 1
     assert run_index(spark, deployment.url).chunks_removed == 0
     path.unlink()

@@ -157,7 +157,7 @@ def record(random: Random, seq: int) -> tuple[dict[str, object], PlainRecord]:
     }
     labels = {label_of(key): text for key, text in (resource | attributes).items()}
     labels |= {"level": level} if level else {}
-    labels |= {"service_name": service} if service else {}
+    labels |= {"service_name": service or "unknown_service"}
     return row, PlainRecord(at_ns=at_ns, line=line, labels=labels)
 
 

@@ -5,12 +5,16 @@ import json
 from collections.abc import Callable, Mapping
 
 import pytest
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 
-from sluice_doors import decoded
+from sluice_doors import decoded, protobuf
 from sluice_doors.decoded import BodyTooLarge
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.http import JSON, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
 
 PAIRS, RECORDS = 30, 50
 PLAIN = {f"k{place}": "x" for place in range(PAIRS)}
@@ -28,10 +32,36 @@ def logs(records: int) -> object:
     return decode_otlp_logs(otlp("logRecords", "scopeLogs", [{}] * records), JSON, received_ns=1)
 
 
-def metrics(records: int) -> object:
-    points = [{"asInt": 1, "timeUnixNano": 1}] * records
-    body = otlp("metrics", "scopeMetrics", [{"name": "m", "gauge": {"dataPoints": points}}])
-    return decode_otlp_metrics(body, JSON, received_ns=1)
+POINT = {"asInt": 1, "timeUnixNano": 1}
+
+
+def points(records: int) -> list[object]:
+    """Return a metric whose points and metadata are so many records."""
+    return [{"name": "m", "gauge": {"dataPoints": [POINT] * (records - 1)}}]
+
+
+def exemplars(records: int) -> list[object]:
+    """Return a metric of one point whose exemplars are nearly all of its records."""
+    point = {**POINT, "exemplars": [{"asInt": 1}] * (records - 2)}
+    return [{"name": "m", "sum": {"dataPoints": [point]}}]
+
+
+def small_metrics(records: int) -> list[object]:
+    """Return metrics of one point each, which are two records."""
+    assert not RECORDS % 2
+    return [{"name": "m", "gauge": {"dataPoints": [POINT]}}] * ((records + 1) // 2)
+
+
+def histograms(records: int) -> list[object]:
+    """Return metrics that are mapped point by point."""
+    assert not RECORDS % 2
+    one = {"name": "m", "histogram": {"dataPoints": [{"count": 1, "timeUnixNano": 1}]}}
+    return [one] * ((records + 1) // 2)
+
+
+def without_data(records: int) -> list[object]:
+    """Return metrics that are kept raw."""
+    return [{"name": "m"}] * records
 
 
 def streams(records: int) -> object:
@@ -49,18 +79,43 @@ def cloudwatch(records: int) -> object:
     return decode_firehose(json.dumps(body).encode(), {}, received_ns=1)
 
 
-@pytest.mark.parametrize("decode", [logs, metrics, streams, cloudwatch])
+@pytest.mark.parametrize("decode", [logs, streams, cloudwatch])
 def test_repeated_attributes_are_counted_before_records_are_made(
     decode: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_limit(decode, monkeypatch)
+
+
+@pytest.mark.parametrize("arrow_bytes_min", [0, 1 << 20])
+@pytest.mark.parametrize("media_type", [JSON, PROTOBUF])
+@pytest.mark.parametrize("listed", [points, exemplars, small_metrics, histograms, without_data])
+def test_every_record_of_metrics_is_counted_before_one_is_made(
+    listed: Callable[[int], list[object]],
+    media_type: str,
+    arrow_bytes_min: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(protobuf, "ARROW_BYTES_MIN", arrow_bytes_min)
+
+    def decode(records: int) -> None:
+        body = otlp("metrics", "scopeMetrics", listed(records))
+        if media_type == PROTOBUF:
+            body = Parse(body, ExportMetricsServiceRequest()).SerializeToString()
+        decode_otlp_metrics(body, media_type, received_ns=1)
+
+    check_limit(decode, monkeypatch)
+
+
+def check_limit(decode: Callable[[int], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the limit is exact; a request beyond it is refused before a record is made."""
     monkeypatch.setattr(decoded, "PAIRS_MAX", PAIRS * RECORDS)
     made = 0
 
-    def add(self: decoded.Tally, *_: object, **__: object) -> None:
+    def add_sizes(self: decoded.Tally, *_: object) -> None:
         nonlocal made
         made += 1
 
-    monkeypatch.setattr(decoded.Tally, "add", add)
+    monkeypatch.setattr(decoded.Tally, "add_sizes", add_sizes)
     decode(RECORDS)
     assert made
     made = 0

@@ -63,7 +63,7 @@ def test_keys_are_those_of_the_protocol() -> None:
     )
     assert register_key("spark", 7) == "queue/v1/spark.007/manifest"
     assert segment_key("spark", 7, 1, 2) == f"queue/v1/spark.007/segments/{1:020d}-{2:020d}"
-    assert index_key("logs", AT_NS, "c") == f"index/v1/logs/{hour}/c.lmindex.zst"
+    assert index_key("logs", AT_NS, "c") == f"index/v1/logs/{hour}/c.lmindex"
     assert (
         rollup_key("1m", "m", AT_NS, "c") == f"rollup/v1/window=1m/{hour}/metric=6d/c.lmrollup.zst"
     )

@@ -1,0 +1,1 @@
+"""The part of Prometheus' HTTP API with which it, and Grafana, read metrics."""

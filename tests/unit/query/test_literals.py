@@ -1,0 +1,124 @@
+"""The texts by which index chunks are searched: of a pattern, and of a whole query."""
+
+import re
+import string
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.query_lake import make_query
+
+from sluice_protocol.index_chunk import folded
+from sluice_query.literals import ALTERNATIVES_MAX, TextCondition, condition_of
+from sluice_query.text_index import text_conditions, wanted_terms
+
+
+@pytest.mark.parametrize(
+    ("pattern", "alternatives"),
+    [
+        ("connection reset", [("connection reset",)]),
+        ("^GET /api/v2$", [("GET /api/v2",)]),
+        (r"user=\d+ took 99\d ms", [("user=", " took 99", " ms")]),
+        (r"a\.b\[c\]", [("a.b[c]",)]),
+        ("colou?r", [("colo", "r")]),
+        ("ab{2,3}c", [("ab", "c")]),
+        ("ab*c+d", [("a", "c", "d")]),
+        ("ab{0,3}c{0}d", [("a", "d")]),
+        ("ab+?c", [("ab", "c")]),
+        ("(abc)def", [("abcdef",)]),
+        ("[abc]def", [("def",)]),
+        ("[]x]def", [("def",)]),
+        ("[[:alpha:]]def", [("def",)]),
+        ("[[:^alpha:]]def", [("def",)]),
+        ("[^x[:^digit:]]def", [("def",)]),
+        ("x[a(b]y", [("x", "y")]),
+        ("abc|def", [("abc",), ("def",)]),
+        ("GET /(users|orders)/x", [("GET /users/x",), ("GET /orders/x",)]),
+        ("(?:a|b(c|d))+e", [("a", "e"), ("bc", "e"), ("bd", "e")]),
+        ("(?P<name>abc)(?<other>d)", [("abcd",)]),
+        ("a(b|)c", [("abc",), ("ac",)]),
+        ("(ab|c)?d", [("d",)]),
+        ("a||b", [("a",), (), ("b",)]),
+        ("(a|b)(a|b)(a|b)(a|b)(a|b)xyz", None),
+        (r"\Qa.b\E", [()]),
+        (r"\x41bc", [()]),
+        (r"\pLbc", [()]),
+        ("(abc", [()]),
+        (".*", [()]),
+    ],
+)
+def test_alternatives_of_patterns(pattern: str, alternatives: list[tuple[str, ...]] | None) -> None:
+    found = condition_of(pattern).alternatives
+    if alternatives is None:
+        assert len(found) <= ALTERNATIVES_MAX
+        assert all("xyz" in one[-1] for one in found)
+    else:
+        assert found == tuple(alternatives)
+
+
+@pytest.mark.parametrize("pattern", ["(?i)abc", "x(?i:abc)", "(?s)(?im)abc"])
+def test_a_flag_makes_the_whole_pattern_ignore_case(pattern: str) -> None:
+    assert condition_of(pattern).ignore_case
+    assert not condition_of("(?s)abc").ignore_case
+
+
+def test_text_conditions_of_a_query() -> None:
+    assert text_conditions(make_query(text="a|b")) == (TextCondition((("a|b",),)),)
+    plain = make_query(text="abc", ignore_case=True)
+    assert text_conditions(plain) == (TextCondition((("abc",),), ignore_case=True),)
+    assert text_conditions(make_query(text="ab*", regex=True)) == (TextCondition((("a",),)),)
+    assert text_conditions(make_query()) == ()
+
+
+def test_a_condition_with_a_short_alternative_decides_nothing() -> None:
+    assert wanted_terms(make_query(text="short")) == []
+    assert wanted_terms(make_query(text="longer text|short", regex=True)) == []
+    (found,) = wanted_terms(make_query(text="longer text|not short", regex=True))
+    assert [len(one.terms) for one in found] == [6, 4]
+
+
+_PIECES = st.sampled_from(
+    [
+        *("a", "bc", "d", r"\d", r"\.", ".", "[ab]", "[^c]", "(ab)", "(a(b)c)", "a+", "b*", "c?"),
+        *("d{2}", "(?:ab|c)", "(a|b|cd)", "(ab|c)+", "(a|bc)*", "(?i)", "|", "(x|)", "ab{1,2}"),
+    ]
+)
+
+
+@given(pieces=st.lists(_PIECES, min_size=1, max_size=8), data=st.data())
+@settings(max_examples=400, deadline=None)
+def test_every_match_contains_the_texts_of_an_alternative(
+    pieces: list[str], data: st.DataObject
+) -> None:
+    flags = "(?i)" if "(?i)" in pieces else ""
+    pattern = flags + "".join(one for one in pieces if one != "(?i)")
+    compiled = re.compile(pattern)
+    text = data.draw(st.from_regex(compiled))
+    assert compiled.search(text)
+    found = condition_of(pattern)
+    shown = folded(text.encode()) if found.ignore_case else text.encode()
+    assert found.ignore_case == bool(flags)
+    assert any(
+        all((folded(one.encode()) if flags else one.encode()) in shown for one in texts)
+        for texts in found.alternatives
+    ), (pattern, text)
+
+
+def test_the_engine_takes_no_other_character_for_a_letter_of_ascii() -> None:
+    """Every character, with `lower` and with a pattern that ignores case."""
+    every = [chr(one) for one in range(1, 0x110000) if not 0xD800 <= one < 0xE000]
+    found: set[tuple[str, str]] = set()
+    with duckdb.connect() as connection:
+        connection.execute("CREATE TABLE every AS SELECT unnest(?) AS one", [every])
+        found.update(connection.execute("SELECT one, lower(one) FROM every").fetchall())
+        for letter in string.ascii_lowercase:
+            where = f"regexp_full_match(one, '{letter}', 'i')"
+            rows = connection.execute(f"SELECT one, '{letter}' FROM every WHERE {where}")  # noqa: S608 - a letter
+            found.update(rows.fetchall())
+    for one, lower in found:
+        if any(x.isascii() for x in lower):
+            assert folded(one.encode()) == "".join(x for x in lower if x.isascii()).encode()
+    assert {one for one, lower in found if not one.isascii() and lower[0].isascii()} == {
+        *("\u212a", "\u017f", "\u0130")
+    }
