@@ -48,7 +48,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, parse_quarantine_key
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
-from sluice_spark.read_back import ComparedBatch, BatchComparison, QueueFacts, read_queues
+from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once

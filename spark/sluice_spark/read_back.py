@@ -1,4 +1,4 @@
-"""BatchComparison of batches with the tables: what their blobs decode to, and what the lake contains.
+"""Compare batches with the tables: what their blobs decode to, and what the lake contains.
 
 Executors read and decode the blobs again, so the result does not depend on what ingestion reported.
 Both sides lose the records that recorded deletes hide, whether compaction has removed them already

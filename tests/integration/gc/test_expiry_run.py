@@ -23,7 +23,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
-from sluice_spark.read_back import ComparedBatch, BatchComparison
+from sluice_spark.read_back import BatchComparison, ComparedBatch
 from sluice_store.port import ObjectStore
 
 DAY_S = 86_400
