@@ -1,14 +1,25 @@
 """A run of expiry: what it records, what keeps a batch, and a crash at any write."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.gc_store import VersionedStore
-from support.gc_world import AUDIT, HORIZON_S, KEYS, PLAN, RUN, GcWorld, memory_world, refused
+from support.gc_world import (
+    AUDIT,
+    HORIZON_S,
+    KEYS,
+    PLAN,
+    RUN,
+    GcWorld,
+    memory_world,
+    open_world,
+    refused,
+)
 
 from sluice_gc.auditor import Auditor
 from sluice_gc.errors import RefusalRule
@@ -20,7 +31,7 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.tombstones import list_tombstones, read_tombstone
 from sluice_protocol.expiry import RowTally
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, digest_of, parse_accepted_key
+from sluice_protocol.keys import ACCEPTED, accepted_key, digest_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
 from sluice_spark.read_back import BatchComparison, ComparedBatch
@@ -206,7 +217,7 @@ class Died(BaseException):
 class DyingStore:
     """A store whose caller is killed before or after its n-th write."""
 
-    def __init__(self, inner: VersionedStore, *, at: int, after: bool) -> None:
+    def __init__(self, inner: ObjectStore, *, at: int, after: bool) -> None:
         self._inner, self._left, self._after = inner, at, after
 
     def __getattr__(self, name: str) -> Any:
@@ -236,21 +247,23 @@ async def step_all(world: GcWorld, store: Any) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(after: bool) -> None:
+@pytest.mark.parametrize("place", ["memory", pytest.param("directory", marks=pytest.mark.long)])
+@pytest.mark.timeout(900)
+def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(
+    after: bool, place: str, tmp_path: Path
+) -> None:
     async def killed_at(write: int) -> bool:
-        async with memory_world() as (world, store):
+        async with opened(place, tmp_path / str(write)) as world:
             await aged(world)
             ended = True
             try:
-                await step_all(world, DyingStore(store, at=write, after=after))
+                await step_all(world, DyingStore(world.store, at=write, after=after))
             except* Died:
                 ended = False
-            await check(world, store)
-            await step_all(world, store)
-            await check(world, store)
-            assert {key for key, _ in store.deleted} == {
-                blob_key(digest_of(world.frame(start))) for start in STARTS
-            }
+            await check(world)
+            await step_all(world, world.store)
+            await check(world)
+            assert not any([await world.has(digest_of(world.frame(start))) for start in STARTS])
             assert sorted(set(await expired(world))) == list(STARTS)
             return ended
 
@@ -263,7 +276,17 @@ def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(after: boo
     assert asyncio.run(all_writes()) > 10
 
 
-async def check(world: GcWorld, store: VersionedStore) -> None:
+@asynccontextmanager
+async def opened(place: str, root: Path) -> AsyncIterator[GcWorld]:
+    if place == "directory":
+        async with open_world(root) as world:
+            yield world
+        return
+    async with memory_world() as (world, _):
+        yield world
+
+
+async def check(world: GcWorld) -> None:
     """Each batch has its manifest, and its blob or a tombstone that was written before."""
     named = set(await expired(world))
     for start in STARTS:
