@@ -10,6 +10,7 @@ from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds
 from sluice_protocol.identity import format_identity
 from sluice_reconciler.explain import (
+    EXPIRED_BLOB,
     BatchPath,
     QueuePosition,
     StoredObject,
@@ -36,7 +37,7 @@ def explain(subject: str, /, *, store: FoundStoreUrl = STORE_DEFAULT, json: Json
     """
     paths = asyncio.run(_read(store, subject))
     emit(paths, as_json=json, human=lambda console: _draw(console, subject, paths))
-    return 0 if paths and all(path.blob == "ok" for path in paths) else 1
+    return 0 if paths and all(path.blob in ("ok", EXPIRED_BLOB) for path in paths) else 1
 
 
 async def _read(url: str, subject: str) -> list[BatchPath]:

@@ -37,7 +37,8 @@ def _refused_as_bad_usage() -> Iterator[None]:
 
 
 @contextmanager
-def _session(store: str) -> Iterator[Session]:
+def spark_session(store: str) -> Iterator[Session]:
+    """Open a session for a job over the tables of a store, and stop it afterwards."""
     with _refused_as_bad_usage():
         check_tables(store)  # refuse before the JVM starts
         with _stopped_afterwards(open_session(SessionSettings(), delta=False)) as session:
@@ -110,7 +111,7 @@ def compact(
     """
     from sluice_spark.compaction.job import run_compact  # noqa: PLC0415 - the import takes a second
 
-    with _session(store) as session:
+    with spark_session(store) as session:
         report = run_compact(session, store, settings)
 
     def human(console: "Console") -> None:
@@ -134,7 +135,7 @@ def index(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """
     from sluice_spark.index import run_index  # noqa: PLC0415 - the import takes a second
 
-    with _session(store) as session:
+    with spark_session(store) as session:
         report = run_index(session, store)
 
     def human(console: "Console") -> None:
@@ -152,7 +153,7 @@ def rollup(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """Aggregate metrics per minute and per hour, each point once."""
     from sluice_spark.rollups.job import run_rollup  # noqa: PLC0415 - the import takes a second
 
-    with _session(store) as session:
+    with spark_session(store) as session:
         report = run_rollup(session, store)
 
     def human(console: "Console") -> None:

@@ -81,8 +81,19 @@ def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
                 " without a decision"
             ),
         ),
+        ("retention", _retention_text(facts)),
         *((("agent", _agent_text(facts.agent)),) if facts.agent is not None else ()),
     )
+
+
+def _retention_text(facts: "DeploymentFacts") -> str:
+    rule = facts.raw_retention
+    if rule is None or rule.keep_s is None:
+        kept = "raw batches never expire"
+    else:
+        kept = f"raw batches may expire after {rule.keep_s / 86_400:g} days ({rule.decided_by})"
+    cases = ", ".join(dict.fromkeys(one.case for one in facts.holds))
+    return f"{kept}; holds: {cases}" if cases else kept
 
 
 def _agent_text(report: "FileReport") -> str:

@@ -49,6 +49,15 @@ class Clause(StrEnum):
     LISTED = "listed"
     NONCURRENT = "noncurrent"
     CURRENT = "current"
+    HELD = "held"
+    TABLE = "table"
+    RULE = "rule"
+    BLOB = "blob"
+    LEDGER = "ledger"
+    ROWS = "rows"
+    CONSUMERS = "consumers"
+    DEAD_LETTER = "dead_letter"
+    CONFLICT = "conflict"
 
 
 class ManifestLookup(StrEnum):
@@ -57,6 +66,8 @@ class ManifestLookup(StrEnum):
     ABSENT = "absent"
     NAMES_OTHER = "names_other"
     """A manifest that was read in full and names another sha256."""
+    EXPIRED = "expired"
+    """A manifest that names it, and a verified tombstone that names both."""
     NAMES_IT = "names_it"
     UNREADABLE = "unreadable"
 
@@ -78,7 +89,7 @@ class AuditResult:
 
     `started_at_ns` is the store's Date of a response before the first evidence request. It is
     `complete` if `accepted/` and `quarantine/` were listed from first to last key. `names_blob` is
-    whether a manifest or reverse reference named it; None if not looked up.
+    whether an unexpired manifest or its reverse reference named it; None if not looked up.
     """
 
     audit_id: str
@@ -93,6 +104,17 @@ class EnvelopeLookup:
 
     accepted: ManifestLookup
     quarantine: ManifestLookup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryLookup:
+    """What was read now about an expired batch; None is what was not read.
+
+    `table_stays` is whether the log of the table contains the commit that the tombstone names.
+    """
+
+    held: bool | None
+    table_stays: bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,8 +142,10 @@ class Evidence:
         retry_horizon_ns: The authority's setting, never one of garbage collection.
         now_ns: The store's clock in a response to this check.
         versioning_enabled: Whether versioning is `Enabled` now.
-        references: Number of reverse references of both kinds now.
+        references: Number of reverse references of both kinds now, without those of expired
+            manifests.
         envelope: What the two keys that the frame's envelope names contain now.
+        expiry: For an expired batch: holds and its table now.
         listed: The candidate in a listing made now.
         current: The key's current version, read and hashed now.
     """
@@ -133,6 +157,7 @@ class Evidence:
     audit: AuditResult | None = None
     references: int | None = None
     envelope: EnvelopeLookup | None = None
+    expiry: ExpiryLookup | None = None
     listed: ListedNow | None = None
     current: CurrentRead | None = None
 
@@ -208,7 +233,7 @@ def certificate_covers(evidence: Evidence) -> MustKeep | None:
 
 
 def audit_unnamed(evidence: Evidence) -> MustKeep | None:
-    """Clause 3: no manifest and no reverse reference named it in that audit."""
+    """Clause 3: in that audit no reverse reference and no unexpired manifest named it."""
     if evidence.audit is None or evidence.audit.names_blob is None:
         return MustKeep(clause=Clause.AUDIT, reason="the audit result was not read")
     if evidence.audit.names_blob:
@@ -233,11 +258,29 @@ def envelope_unnamed(evidence: Evidence) -> MustKeep | None:
     look = evidence.envelope
     if look is None:
         return MustKeep(clause=Clause.ENVELOPE, reason="the envelope is unreadable")
-    if look.accepted not in (ManifestLookup.ABSENT, ManifestLookup.NAMES_OTHER):
+    unnamed = (ManifestLookup.ABSENT, ManifestLookup.NAMES_OTHER, ManifestLookup.EXPIRED)
+    if look.accepted not in unnamed:
         return MustKeep(clause=Clause.ENVELOPE, reason=f"accepted manifest: {look.accepted.value}")
     if look.quarantine is not ManifestLookup.ABSENT:
         return MustKeep(
             clause=Clause.ENVELOPE, reason=f"quarantine manifest: {look.quarantine.value}"
+        )
+    return None
+
+
+def expiry_stands(evidence: Evidence) -> MustKeep | None:
+    """Clause 5: no hold covers an expired batch, and its table follows the state in its tombstone.
+
+    A blob whose manifest is absent or names other bytes is no batch, so nothing holds it.
+    """
+    if evidence.envelope is None or evidence.envelope.accepted is not ManifestLookup.EXPIRED:
+        return None
+    look = evidence.expiry
+    if look is None or look.held is None or look.held:
+        return MustKeep(clause=Clause.HELD, reason="a hold covers it, or holds were not read")
+    if not look.table_stays:
+        return MustKeep(
+            clause=Clause.TABLE, reason="its table was replaced, or its state is too old to tell"
         )
     return None
 
@@ -291,6 +334,7 @@ DELETION_CLAUSES: Final[tuple[ClauseCheck, ...]] = (
     *PLAN_CLAUSES,
     references_absent,
     envelope_unnamed,
+    expiry_stands,
     still_listed,
 )
 """The clauses whose evidence is read again when an unreferenced version is deleted."""
@@ -406,7 +450,8 @@ is left there, and no further role needs a right to delete."""
 
 PERMANENT: Final = (
     *(keys.ACCEPTED, keys.RAW_BLOBS, keys.QUARANTINE, keys.AUDIT, "gc/v1/"),
-    *(keys.DECISIONS, keys.DELETES, keys.PROMOTIONS, keys.AUTHORITY),
+    *(keys.DECISIONS, keys.DELETES, keys.PROMOTIONS, keys.AUTHORITY, keys.RETENTION),
+    keys.EXPIRED,
     *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
 )
 """Prefixes under which no version expires; only GC deletes there, with a proof."""

@@ -47,8 +47,9 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one Parquet file of evidence.
 
     Attributes:
-        kind: `manifests`, `named`, `names`, `blobs`, `eligible`, `findings`, `ranges`, `files` or
-            `candidates`. A certificate does not list files of `named`, which only its audit reads.
+        kind: `manifests`, `named`, `tombstones`, `names`, `blobs`, `eligible`, `expired`,
+            `expiring`, `findings`, `ranges`, `files` or `candidates`. A certificate does not list
+            files of `named` and `tombstones`, which only its audit reads.
         place: Name of the shard or of the key range.
         prefix: For `manifests`: the prefix of the keys.
         first_key: For `manifests`: the first key, empty if there is none.
@@ -68,12 +69,20 @@ class EvidenceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 WRONG_COUNTS: Final = (
     *("missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"),
+    "refused_tombstones",
 )
 """Counts of an audit on which an operator must act."""
 
 
+_WITHOUT_ZERO: Final = ("expired", "refused_tombstones")
+
+
 class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The counts of an audit, in objects unless the name has another unit."""
+    """The counts of an audit, in objects unless the name has another unit.
+
+    The counts of `_WITHOUT_ZERO` are absent instead of 0, so that the bytes of a certificate of a
+    store where nothing expires are those of earlier versions, and signatures stay valid.
+    """
 
     accepted: int = 0
     quarantined: int = 0
@@ -94,6 +103,8 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
     references_repaired: int = 0
     gaps: int = 0
     overlaps: int = 0
+    expired: int | msgspec.UnsetType = msgspec.UNSET
+    refused_tombstones: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def found_wrong(self) -> bool:
@@ -103,7 +114,9 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
     def plus(self, other: "AuditCounts") -> "AuditCounts":
         """Return the sum of each field."""
         mine, more = msgspec.structs.asdict(self), msgspec.structs.asdict(other)
-        return AuditCounts(**{name: mine[name] + more[name] for name in mine})
+        sums = {name: (mine[name] or 0) + (more[name] or 0) for name in mine}
+        found = {name: sums[name] or msgspec.UNSET for name in _WITHOUT_ZERO}
+        return AuditCounts(**(sums | found))
 
 
 class Certificate(msgspec.Struct, frozen=True, kw_only=True):
@@ -183,6 +196,8 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kept: By the first clause that keeps it.
+        expired: Blobs of expired batches, absent without any; `orphans` are the others without a
+            name.
     """
 
     blobs: VersionTally
@@ -191,6 +206,12 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
     kept: dict[str, VersionTally]
     by_size: tuple[TallyBucket, ...]
     by_age: tuple[TallyBucket, ...]
+    expired: VersionTally | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def expired_tally(self) -> VersionTally:
+        """Blobs of expired batches."""
+        return self.expired or VersionTally()
 
     def plus(self, other: "PlanSummary") -> "PlanSummary":
         """Return the sum of the summaries of two shards, which have the same clauses and limits."""
@@ -198,6 +219,7 @@ class PlanSummary(msgspec.Struct, frozen=True, kw_only=True):
             blobs=self.blobs.plus(other.blobs),
             orphans=self.orphans.plus(other.orphans),
             superseded=self.superseded.plus(other.superseded),
+            expired=self.expired_tally.plus(other.expired) if other.expired else self.expired,
             kept={clause: tally.plus(other.kept[clause]) for clause, tally in self.kept.items()},
             by_size=_bucket_sums(self.by_size, other.by_size),
             by_age=_bucket_sums(self.by_age, other.by_age),

@@ -33,6 +33,12 @@ DELETES: Final = "deletes/v1/"
 ACTIVE_DELETES: Final = ObjectKey("reconciler/v1/active-deletes.json")
 DECISIONS: Final = "decisions/v1/"
 PROMOTIONS: Final = "promotions/v1/"
+RETENTION: Final = "retention/v1/"
+"""Decisions of operators how long raw batches are kept, and which are held."""
+RAW_RETENTION: Final = f"{RETENTION}raw/"
+HOLDS: Final = f"{RETENTION}holds/"
+EXPIRED: Final = "expired/v1/"
+"""Tombstones: which batches expired, by the hour of their acceptance."""
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
 HIGH_WATER: Final = "reconciler/v1/high-water/"
@@ -65,7 +71,18 @@ INGEST_QUEUE: Final = "spark"
 ALL_PREFIXES: Final = (
     *(RAW_BLOBS, RAW_BLOBS_BY_TIME, ACCEPTED, ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, QUARANTINE),
     *(QUARANTINE_BY_BLOB, WORK_LISTS, ROLLUP, INDEX, QUEUE, AUTHORITY, DELETES, DECISIONS),
-    *(PROMOTIONS, DOCTOR, RECONCILER, AUDIT, "gc/v1/", GATEWAYS, LAKE, MAINTAIN),
+    *(
+        PROMOTIONS,
+        RETENTION,
+        EXPIRED,
+        DOCTOR,
+        RECONCILER,
+        AUDIT,
+        "gc/v1/",
+        GATEWAYS,
+        LAKE,
+        MAINTAIN,
+    ),
 )
 """Every prefix under which sluice writes; policies are rendered from it."""
 

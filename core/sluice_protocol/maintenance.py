@@ -161,7 +161,7 @@ LEASES: Final = TaskRights(reads=(keys.AUTHORITY, keys.MAINTAIN), writes=(keys.M
 _EVIDENCE: Final = (
     *(keys.AUTHORITY, keys.ACCEPTED, keys.QUARANTINE, keys.RAW_BLOBS),
     *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB, keys.RAW_BLOBS_BY_TIME),
-    *(keys.AUDIT, keys.GC_EVIDENCE, keys.GC_PLANS),
+    *(keys.AUDIT, keys.GC_EVIDENCE, keys.GC_PLANS, keys.RETENTION, keys.EXPIRED),
 )
 
 TASK_RIGHTS: Final = {
@@ -184,7 +184,7 @@ TASK_RIGHTS: Final = {
     "compact": TaskRights(
         reads=(
             *(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
-            keys.PROMOTIONS,
+            *(keys.PROMOTIONS, keys.RETENTION),
         ),
         writes=(keys.LAKE, keys.ACTIVE_DELETES, keys.ROLLUP),
         uploads=(keys.LAKE,),
@@ -194,7 +194,8 @@ TASK_RIGHTS: Final = {
         reads=(keys.AUTHORITY, keys.LAKE, keys.INDEX), writes=(keys.INDEX,), expires=(keys.INDEX,)
     ),
     "retention": TaskRights(
-        reads=(keys.DELETES, keys.ACTIVE_DELETES), writes=(keys.DELETES, keys.ACTIVE_DELETES)
+        reads=(keys.DELETES, keys.ACTIVE_DELETES, keys.RETENTION),
+        writes=(keys.DELETES, keys.ACTIVE_DELETES),
     ),
     "queue": TaskRights(
         reads=(keys.AUTHORITY, keys.QUEUE, keys.WORK_LISTS), deletes=(keys.QUEUE, keys.WORK_LISTS)
@@ -209,7 +210,8 @@ TASK_RIGHTS: Final = {
         deletes=(keys.GC_EVIDENCE,),
     ),
     "gc": TaskRights(
-        reads=(*_EVIDENCE, keys.GC_APPROVALS, keys.GC_PROOFS, keys.GC_TRASH),
+        # Of the lake it reads the log entries that tombstones name.
+        reads=(*_EVIDENCE, keys.GC_APPROVALS, keys.GC_PROOFS, keys.GC_TRASH, keys.LAKE),
         writes=(keys.GC_PLANS, keys.GC_PROOFS, keys.GC_TRASH),
         expires=(keys.RAW_BLOBS,),
     ),

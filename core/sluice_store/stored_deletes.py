@@ -23,7 +23,7 @@ import msgspec
 import structlog
 
 from sluice_protocol.clock import IdSource
-from sluice_protocol.errors import ErrorCode, ExitCode, InvalidRecord, SluiceError
+from sluice_protocol.errors import BadUsage, ErrorCode, ExitCode, InvalidRecord, SluiceError
 from sluice_protocol.keys import ACTIVE_DELETES, DELETES, PACKED_DELETES
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found, ObjectInfo
@@ -45,6 +45,7 @@ from sluice_protocol.record_deletes import (
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store.port import ListedObject, ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
+from sluice_store.stored_expiry import read_holds
 
 _log = structlog.get_logger("sluice.deletes")
 
@@ -239,9 +240,16 @@ async def submit_delete(
     The cut-off is the store's clock at the first attempt.
 
     Raises:
+        BadUsage: A hold covers batches that may contain such records; nothing was written.
         OutcomeUnknown: It is unknown whether the record exists; send the same id again.
     """
     record = await plan_delete(store, request, principal, ids)
+    case = (await read_holds(store)).touching(record)
+    if case is not None:
+        raise BadUsage(
+            "a hold covers batches that may contain these records: see `sluice hold list`,"
+            f" case=`{case}`"
+        )
     written = await write_delete(store, record, backoff, ids)
     if not is_same_request(request, written.record, principal):
         raise DeleteIdTaken(record.delete_id)

@@ -31,6 +31,7 @@ from sluice_gc.eligible_versions import (
 )
 from sluice_gc.evidence_files import (
     BLOBS,
+    EXPIRING,
     FINDINGS,
     MANIFESTS,
     NAMED,
@@ -43,9 +44,12 @@ from sluice_gc.evidence_files import (
 )
 from sluice_gc.key_ranges import DigestShard, RangeListing, parse_shard, split_shards
 from sluice_gc.settings import AuditSettings
+from sluice_gc.signing_keys import trusted_of
+from sluice_gc.tombstones import TOMBSTONES, read_tombstone, tombstones_table
 from sluice_protocol.clock import Clock
 from sluice_protocol.collection_records import AuditCounts, EvidenceFile, KeyRange
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.expiry import Tombstone
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     ACCEPTED,
@@ -97,6 +101,8 @@ class FindingKind(StrEnum):
     REFERENCE_REPAIRED = "reference_repaired"
     GAP = "gap"
     OVERLAP = "overlap"
+    REFUSED_TOMBSTONE = "refused_tombstone"
+    """A tombstone that is damaged or that no trusted key signed; its batches count as unexpired."""
 
 
 @dataclass(slots=True)
@@ -393,6 +399,7 @@ def named_table(rows: Sequence[ManifestRow], shard: DigestShard) -> pa.Table:
             pa.array([digest_bytes(row.digest) for row in mine], pa.binary(32)),
             pa.array([not row.key.startswith(ACCEPTED) for row in mine], pa.bool_()),
             pa.array([row.key for row in mine], pa.string()),
+            pa.array([row.last_modified_ns for row in mine], pa.int64()),
         ],
         schema=NAMED,
     )
@@ -413,6 +420,47 @@ def _count_manifests(task: ManifestTask, seen: ManifestPass) -> AuditCounts:
     )
 
 
+class TombstoneTask(msgspec.Struct, frozen=True, kw_only=True):
+    """The audit task for some tombstones.
+
+    `trusted` are public keys in base64.
+    """
+
+    folder: str
+    keys: tuple[ObjectKey, ...]
+    trusted: tuple[str, ...]
+    authority_id: str
+    settings: AuditSettings
+
+
+async def audit_tombstones(
+    store: ObjectStore, task: TombstoneTask, *, clock: Clock
+) -> AuditTaskFacts:
+    """Read and verify tombstones, and write the batches that they name by shard."""
+    findings = FindingLog()
+    trusted = trusted_of(task.trusted)
+    found: list[Tombstone] = []
+    for key in task.keys:
+        one = await read_tombstone(store, key, trusted, task.authority_id)
+        if one is None:
+            findings.add(FindingKind.REFUSED_TOMBSTONE, key)
+        else:
+            found.append(one)
+    put = partial(put_table, backoff=Backoff.seeded_by(clock))
+    place = digest_of(task.keys[0].encode())[:16]
+    files = []
+    for shard in split_shards(task.settings.shards):
+        table = tombstones_table(found, shard)
+        if len(table):
+            written = await put(store, task.folder, "tombstones", f"{shard.name}-{place}", table)
+            files.append(msgspec.structs.replace(written, place=shard.name))
+    if findings.rows:
+        at = f"tombstones-{place}"
+        files.append(await put(store, task.folder, "findings", at, findings.table()))
+    counts = AuditCounts(refused_tombstones=len(findings.rows) or msgspec.UNSET)
+    return AuditTaskFacts(ranges=(), files=tuple(files), counts=counts)
+
+
 _BLOBS_AT_ONCE: Final = 8
 """A blob has up to 16 MiB. This limit bounds the memory of a deep audit."""
 
@@ -422,6 +470,9 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         deep_seed: Seed that selects the blobs that are hashed.
+        expiring_before_ns: Manifests that appeared before it are older than the raw retention; None
+            if nothing expires.
+        proved_before_ns: A tombstone that was made before it is proved again if the blob exists.
     """
 
     folder: str
@@ -429,6 +480,9 @@ class ShardTask(msgspec.Struct, frozen=True, kw_only=True):
     named: tuple[EvidenceFile, ...]
     deep_seed: int
     settings: AuditSettings
+    tombstones: tuple[EvidenceFile, ...] = ()
+    expiring_before_ns: int | None = None
+    proved_before_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -440,6 +494,8 @@ class ShardPass:
     backoff: Backoff
     findings: FindingLog = field(default_factory=FindingLog)
     names: set[bytes] = field(default_factory=set)
+    expired: dict[tuple[bytes, str], int] = field(default_factory=dict)
+    """When the newest tombstone of a sha256 and a manifest key was made."""
     references: int = 0
     deep_read: int = 0
 
@@ -452,7 +508,9 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     backoff = Backoff.seeded_by(clock)
     seen = ShardPass(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
-    seen.names.update(named["sha256"].to_pylist())
+    await _read_tombstones(store, seen)
+    unexpired = _without_expired(named, seen)
+    seen.names.update(unexpired["sha256"].to_pylist())
     ranges = [
         (root, await _join_references(store, seen, root, _expected_references(named, root)))
         for root in (ACCEPTED_BY_BLOB, QUARANTINE_BY_BLOB)
@@ -467,11 +525,59 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     tables = {"names": names}
     if blobs is not None:
         eligible = join_names(blobs, names["sha256"])
-        counts = counts.plus(_compare(blobs, eligible, named, seen))
+        counts = counts.plus(_compare(blobs, eligible, unexpired, seen))
+        counts = counts.plus(AuditCounts(expired=len(named) - len(unexpired)))
         tables |= {"blobs": blobs, "eligible": eligible_table(eligible)}
+        tables |= _expiry_tables(blobs, eligible, named, seen)
     return AuditTaskFacts(
         ranges=tuple(ranges), files=await _write(store, seen, tables), counts=counts
     )
+
+
+async def _read_tombstones(store: ObjectStore, seen: ShardPass) -> None:
+    rows = await read_tables(store, seen.task.tombstones, TOMBSTONES)
+    columns = (rows[name].to_pylist() for name in ("sha256", "key", "made_at_ns"))
+    for sha256, key, made_at_ns in zip(*columns, strict=True):
+        seen.expired[sha256, key] = max(made_at_ns, seen.expired.get((sha256, key), 0))
+
+
+def _without_expired(named: pa.Table, seen: ShardPass) -> pa.Table:
+    """Return the rows of `NAMED` without accepted manifests that have expired."""
+    if not seen.expired:
+        return named
+    columns = (named[name].to_pylist() for name in ("sha256", "key", "quarantined"))
+    kept = [
+        quarantined or (sha256, key) not in seen.expired
+        for sha256, key, quarantined in zip(*columns, strict=True)
+    ]
+    return named.filter(pa.array(kept, pa.bool_()))
+
+
+def _expiry_tables(
+    blobs: pa.Table, eligible: EligibleVersions, named: pa.Table, seen: ShardPass
+) -> dict[str, pa.Table]:
+    """Return which blobs are of expired batches, and which manifests are old enough to expire."""
+    tables = {}
+    if seen.expired:
+        unnamed = eligible.rows["sha256"].filter(pa.array(~eligible.named)).to_pylist()
+        of_batches = {sha256 for sha256, _ in seen.expired}
+        gone = sorted(of_batches.intersection(unnamed))
+        if gone:
+            tables["expired"] = pa.table([pa.array(gone, pa.binary(32))], schema=NAMES)
+    before_ns = seen.task.expiring_before_ns
+    if before_ns is not None:
+        old = pc.and_(
+            pc.invert(named["quarantined"]), pc.less(named["last_modified_ns"], before_ns)
+        )
+        rows = named.filter(old).select(EXPIRING.names)
+        present = are_named(rows["sha256"], blobs.filter(blobs["current"])["sha256"].sort())
+        rows = rows.filter(pa.array(present))
+        pairs = zip(rows["sha256"].to_pylist(), rows["key"].to_pylist(), strict=True)
+        proved = [seen.expired.get(pair, -1) >= seen.task.proved_before_ns for pair in pairs]
+        rows = rows.filter(pa.array([not one for one in proved], pa.bool_()))
+        if len(rows):
+            tables["expiring"] = rows
+    return tables
 
 
 def _expected_references(named: pa.Table, root: str) -> list[tuple[str, str]]:
@@ -512,6 +618,7 @@ async def _join_references(
                 extra.append(listed.key)
             seen.references += 1
     missing += [] if head is None else [head, *pending]
+    missing = [pair for pair in missing if not _is_expired(pair, seen)]
     concurrency = seen.task.settings.reads_max
     if root == ACCEPTED_BY_BLOB and missing:
         manifests = [manifest for _, manifest in missing]
@@ -524,6 +631,13 @@ async def _join_references(
         extra, lambda key: _check_unexpected(store, seen, key), concurrency=concurrency
     )
     return listing.covered_range()
+
+
+def _is_expired(pair: tuple[str, str], seen: ShardPass) -> bool:
+    """Return True if a reference and its manifest are of an expired batch."""
+    if not seen.expired:
+        return False
+    return (digest_bytes(parse_by_blob_key(pair[0]).digest), pair[1]) in seen.expired
 
 
 async def _repair(store: ObjectStore, seen: ShardPass, key: str, manifest_key: str) -> None:

@@ -19,8 +19,10 @@ from sluice_gc.audit_tasks import (
     AuditTaskFacts,
     ManifestTask,
     ShardTask,
+    TombstoneTask,
     audit_manifests,
     audit_shard,
+    audit_tombstones,
 )
 from sluice_gc.certificate import (
     AUDITED_PREFIXES,
@@ -47,20 +49,27 @@ from sluice_gc.key_ranges import (
 )
 from sluice_gc.plan import check_clock_fall, read_store_time
 from sluice_gc.settings import AuditSettings
-from sluice_gc.signing_keys import AuditorKeys, load_keys
+from sluice_gc.signing_keys import AuditorKeys, load_keys, public_texts
 from sluice_gc.task_engine import TaskEngine
+from sluice_gc.tombstones import list_tombstones
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.collection_records import AuditCounts, Certificate, EvidenceFile, KeyRange
+from sluice_protocol.expiry import keep_s_least
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
 from sluice_protocol.prices import RequestCounts, request_dollars
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import read_raw_retention
 
 _PLACES_MAX: Final = 16
 """How often an audit tries the next chain position when concurrent audits take its position."""
+
+
+TOMBSTONES_TOGETHER: Final = 64
+"""Tombstones that one task reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +164,7 @@ class Auditor:
         """
         audit = await self._begin()
         first = await self._audit_manifests(audit, settings)
+        first += await self._audit_tombstones(audit, settings)
         second = await self._audit_shards(audit, settings, first)
         return await self._certify(audit, settings, [*first, *second])
 
@@ -193,6 +203,24 @@ class Auditor:
         work = partial(audit_manifests, clock=self._clock)
         return list(await self._engine.run(work, tasks, together=settings.concurrent_tasks))
 
+    async def _audit_tombstones(
+        self, audit: AuditContext, settings: AuditSettings
+    ) -> list[AuditTaskFacts]:
+        """Read tombstones after the manifests, so that a tombstone's manifest was listed."""
+        keys = await list_tombstones(self._store)
+        tasks = [
+            TombstoneTask(
+                folder=audit.folder,
+                keys=tuple(keys[at : at + TOMBSTONES_TOGETHER]),
+                trusted=public_texts(self._keys.trusted),
+                authority_id=audit.authority.authority_id,
+                settings=settings,
+            )
+            for at in range(0, len(keys), TOMBSTONES_TOGETHER)
+        ]
+        work = partial(audit_tombstones, clock=self._clock)
+        return list(await self._engine.run(work, tasks, together=settings.concurrent_tasks))
+
     async def _previous_files(self, audit: AuditContext) -> tuple[EvidenceFile, ...] | None:
         if audit.before is None:
             return None
@@ -202,10 +230,16 @@ class Auditor:
         self, audit: AuditContext, settings: AuditSettings, first: Iterable[AuditTaskFacts]
     ) -> list[AuditTaskFacts]:
         named: dict[str, list[EvidenceFile]] = defaultdict(list)
+        tombstones: dict[str, list[EvidenceFile]] = defaultdict(list)
         for facts in first:
             for file in facts.files:
                 if file.kind == "named":
                     named[file.place].append(file)
+                elif file.kind == "tombstones":
+                    tombstones[file.place].append(file)
+        rule = await read_raw_retention(self._store)
+        keep_s = None if rule is None else rule.keep_s
+        started_ns = audit.started_at_ns
         tasks = [
             ShardTask(
                 folder=audit.folder,
@@ -213,6 +247,9 @@ class Auditor:
                 named=tuple(named[shard.name]),
                 deep_seed=audit.started_at_ns // NS_PER_S,
                 settings=settings,
+                tombstones=tuple(tombstones[shard.name]),
+                expiring_before_ns=None if keep_s is None else started_ns - keep_s * NS_PER_S,
+                proved_before_ns=started_ns - keep_s_least(audit.authority) * NS_PER_S,
             )
             for shard in split_shards(settings.shards)
         ]
@@ -280,8 +317,8 @@ def make_certificate(
     for one in facts:
         for prefix, covered in one.ranges:
             ranges[prefix].append(covered)
-        # Only this audit reads the files of `named`; their number is ranges times shards.
-        files += [file for file in one.files if file.kind != "named"]
+        # Only this audit reads these files; their number is ranges times shards.
+        files += [file for file in one.files if file.kind not in ("named", "tombstones")]
         counts = counts.plus(one.counts)
     prefixes = AUDITED_PREFIXES if settings.list_blobs else PROVING_PREFIXES
     coverage = tuple(cover_prefix(prefix, ranges[prefix]) for prefix in prefixes)

@@ -20,7 +20,8 @@ from sluice_gc.evidence_files import (
     read_names,
 )
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.signing_keys import TrustedKeys, public_texts
+from sluice_gc.tombstones import read_expired_now
 from sluice_protocol.blob_deletion import AuditResult, MustKeep
 from sluice_protocol.keys import blob_key
 from sluice_protocol.outcomes import Found
@@ -78,7 +79,10 @@ async def explain_blob(store: ObjectStore, trusted: TrustedKeys, digest: Digest)
         audit_id=audit.audit_id if audit else None,
         named_in_audit=named,
         incarnations=tuple(
-            [await _decide_now(store, digest, one, audit) for one in await _list(store, digest)]
+            [
+                await _decide_now(store, trusted, digest, one, audit)
+                for one in await _list(store, digest)
+            ]
         ),
         proofs=tuple(await _read_proofs(store, digest)),
     )
@@ -111,7 +115,11 @@ async def _list(store: ObjectStore, digest: Digest) -> list[ListedIncarnation]:
 
 
 async def _decide_now(
-    store: ObjectStore, digest: Digest, listed: ListedIncarnation, audit: AuditResult | None
+    store: ObjectStore,
+    trusted: TrustedKeys,
+    digest: Digest,
+    listed: ListedIncarnation,
+    audit: AuditResult | None,
 ) -> VersionVerdict:
     authority = await read_authority(store)
     nothing = AuditResult(audit_id="", started_at_ns=UnixNs(0), complete=False, names_blob=None)
@@ -123,7 +131,8 @@ async def _decide_now(
         retry_horizon_ns=authority.retry_horizon_ns,
         versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
     )
-    verdict = (await prove_deletion(store, case)).verdict
+    expired = await read_expired_now(store, public_texts(trusted), authority)
+    verdict = (await prove_deletion(store, case, expired=expired)).verdict
     kept = verdict if isinstance(verdict, MustKeep) else None
     return VersionVerdict(
         incarnation=listed.incarnation,

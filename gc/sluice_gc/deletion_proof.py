@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import PROOFS, digest_bytes
+from sluice_gc.tombstones import ExpiredBatches
 from sluice_protocol.authority import VISIBILITY_S_MAX
 from sluice_protocol.blob_deletion import (
     DELETION_CLAUSES,
@@ -22,6 +23,7 @@ from sluice_protocol.blob_deletion import (
     CurrentRead,
     EnvelopeLookup,
     Evidence,
+    ExpiryLookup,
     ListedNow,
     ManifestLookup,
     MayDelete,
@@ -33,10 +35,12 @@ from sluice_protocol.errors import InvalidRecord, SluiceError, StoreUnavailable
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
     GC_PROOFS,
     accepted_by_blob_prefix,
     accepted_key,
     digest_of,
+    parse_by_blob_key,
     quarantine_by_blob_prefix,
     quarantine_key,
 )
@@ -119,11 +123,16 @@ def audit_result(certificate: Certificate, *, names_blob: bool) -> AuditResult:
 
 
 async def prove_deletion(
-    store: ObjectStore, case: CandidateCase, clauses: ClauseSets = ALL_CLAUSES
+    store: ObjectStore,
+    case: CandidateCase,
+    clauses: ClauseSets = ALL_CLAUSES,
+    *,
+    expired: ExpiredBatches,
 ) -> DeletionProof:
     """Read the evidence for one candidate and decide whether it may be deleted.
 
-    The listing is read last, so that the deleted version is the version that was checked. If the
+    `expired` knows the tombstones and the holds that were read for this batch of candidates. The
+    listing is read last, so that the deleted version is the version that was checked. If the
     store is unreachable, the candidate is kept. Raise `GcRefused` if a manifest exists that the
     audit should have seen: the audit is not complete.
     """
@@ -132,9 +141,10 @@ async def prove_deletion(
         if case.noncurrent:
             evidence = replace(evidence, current=await _read_current(store, case.candidate))
         else:
-            evidence = replace(evidence, references=await _count_references(store, case))
+            count = await _count_references(store, case, expired)
             identity = await _read_identity(store, case.candidate)
-            evidence = replace(evidence, envelope=await _look_up_envelope(store, case, identity))
+            look, expiry = await _look_up_envelope(store, case, identity, expired)
+            evidence = replace(evidence, references=count, envelope=look, expiry=expiry)
         listed, now_ns = await _read_listed(store, case.candidate)
         evidence = replace(evidence, listed=listed, now_ns=now_ns)
     except StoreUnavailable:
@@ -143,15 +153,36 @@ async def prove_deletion(
     return DeletionProof(case=case, evidence=evidence, identity=identity, verdict=verdict)
 
 
-async def _count_references(store: ObjectStore, case: CandidateCase) -> int:
+async def _count_references(
+    store: ObjectStore, case: CandidateCase, expired: ExpiredBatches
+) -> int:
+    """Count the reverse references of both kinds, without those of expired manifests."""
     digest = case.candidate.digest
     count = 0
     for prefix in (accepted_by_blob_prefix(digest), quarantine_by_blob_prefix(digest)):
         async for page in store.list(prefix):
             for one in page.objects:
+                if await _is_of_expired(store, one.key, expired):
+                    continue
                 _check_seen(case, one.key, one.last_modified_ns)
                 count += 1
     return count
+
+
+async def _is_of_expired(store: ObjectStore, key: str, expired: ExpiredBatches) -> bool:
+    """Return True if a reverse reference is that of an expired manifest."""
+    if not key.startswith(ACCEPTED_BY_BLOB):
+        return False
+    try:
+        reference = parse_by_blob_key(key)
+        place = accepted_key(reference.identity)
+        read = await store.get(place)
+        if not isinstance(read, Found):
+            return False
+        manifest = decode_accepted(place, read.body)
+    except InvalidRecord:
+        return False
+    return manifest.digest == reference.digest and await expired.look_up(manifest) is not None
 
 
 async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity | None:
@@ -166,33 +197,36 @@ async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity |
 
 
 async def _look_up_envelope(
-    store: ObjectStore, case: CandidateCase, identity: Identity | None
-) -> EnvelopeLookup | None:
+    store: ObjectStore, case: CandidateCase, identity: Identity | None, expired: ExpiredBatches
+) -> tuple[EnvelopeLookup | None, ExpiryLookup | None]:
     if identity is None:
-        return None
+        return None, None
     digest = case.candidate.digest
-    accepted = await _look_up_accepted(store, case, accepted_key(identity))
+    accepted, expiry = await _look_up_accepted(store, case, accepted_key(identity), expired)
     quarantined = await store.head(quarantine_key(identity, digest))
     if isinstance(quarantined, NotFound):
-        return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.ABSENT)
+        return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.ABSENT), expiry
     _check_seen(case, quarantined.key, quarantined.last_modified_ns)
-    return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.NAMES_IT)
+    return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.NAMES_IT), expiry
 
 
 async def _look_up_accepted(
-    store: ObjectStore, case: CandidateCase, key: ObjectKey
-) -> ManifestLookup:
+    store: ObjectStore, case: CandidateCase, key: ObjectKey, expired: ExpiredBatches
+) -> tuple[ManifestLookup, ExpiryLookup | None]:
     read = await store.get(key)
     if isinstance(read, NotFound):
-        return ManifestLookup.ABSENT
+        return ManifestLookup.ABSENT, None
     try:
-        named = decode_accepted(key, read.body).digest
+        manifest = decode_accepted(key, read.body)
     except InvalidRecord:
-        return ManifestLookup.UNREADABLE
-    if named != case.candidate.digest:
-        return ManifestLookup.NAMES_OTHER
+        return ManifestLookup.UNREADABLE, None
+    if manifest.digest != case.candidate.digest:
+        return ManifestLookup.NAMES_OTHER, None
+    expiry = await expired.look_up(manifest)
+    if expiry is not None:
+        return ManifestLookup.EXPIRED, expiry
     _check_seen(case, key, read.info.last_modified_ns)
-    return ManifestLookup.NAMES_IT
+    return ManifestLookup.NAMES_IT, None
 
 
 def _check_seen(case: CandidateCase, key: str, last_modified_ns: UnixNs) -> None:

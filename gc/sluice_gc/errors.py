@@ -27,6 +27,8 @@ class RefusalRule(StrEnum):
     EVIDENCE_CHANGED = "evidence_changed"
     INVENTORY = "inventory"
     AUDIT_MISSED_A_MANIFEST = "audit_missed_a_manifest"
+    EXPIRE_RATIO = "expire_ratio"
+    TABLE_CHANGED = "table_changed"
 
 
 class GcRefused(SluiceError):

@@ -41,9 +41,23 @@ NAMED: Final = pa.schema(
         pa.field("sha256", DIGEST, nullable=False),
         pa.field("quarantined", pa.bool_(), nullable=False),
         pa.field("key", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
     ]
 )
 """The same manifests, split by shard of the sha256 that they name."""
+
+
+EXPIRING: Final = pa.schema(
+    [
+        pa.field("sha256", DIGEST, nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("last_modified_ns", pa.int64(), nullable=False),
+    ]
+)
+"""Accepted manifests that are older than the raw retention, and whose blob exists.
+
+They are candidates of an expiry run, which proves each.
+"""
 
 
 NAMES: Final = pa.schema([pa.field("sha256", DIGEST, nullable=False)])

@@ -144,7 +144,7 @@ def check_horizon_covered(summary: PlanSummary) -> None:
     Then the audit started before the retry horizon of each of them ended.
     """
     uncovered = summary.kept.get(Clause.CERTIFICATE.value, VersionTally())
-    if uncovered.incarnations and not summary.orphans.incarnations:
+    if uncovered.incarnations and not summary.orphans.plus(summary.expired_tally).incarnations:
         raise GcRefused(
             RefusalRule.HORIZON_NOT_COVERED,
             f"no certificate covers the retry horizon of {uncovered.incarnations} orphans;"
@@ -156,6 +156,7 @@ def check_amount(summary: PlanSummary, max_delete_ratio: float) -> None:
     """Refuse a plan that would delete too much.
 
     That is every current blob, or more than `max_delete_ratio` of the blobs or of their bytes.
+    Blobs of expired batches do not count: the run that let them expire has a limit.
     """
     gone, all_blobs = summary.orphans, summary.blobs
     if gone.incarnations and gone.incarnations == all_blobs.incarnations:

@@ -50,8 +50,9 @@ from sluice_gc.plan import (
     stopped_key,
 )
 from sluice_gc.settings import RunSettings
-from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.signing_keys import TrustedKeys, public_texts
 from sluice_gc.task_engine import TaskEngine
+from sluice_gc.tombstones import read_expired_now
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, MayDelete, MustKeep
 from sluice_protocol.clock import Clock
@@ -87,6 +88,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         highest_ns: The latest reading of the store's clock, which must not go back.
+        trusted: The public keys whose tombstones count, base64.
         deletes_per_s_max: The part of the limit of the settings for this task; 0 means no limit.
     """
 
@@ -99,6 +101,7 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
     names: tuple[EvidenceFile, ...]
     deletes_per_s_max: float
     settings: RunSettings
+    trusted: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,9 +253,10 @@ def _candidate_case(sweep: SweepState, row: dict[str, object], versioning: bool)
 
 async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[DeletionProof]:
     proofs: dict[int, DeletionProof] = {}
+    expired = await read_expired_now(sweep.store, sweep.task.trusted, sweep.task.authority)
 
     async def one(at: int) -> None:
-        proofs[at] = await prove_deletion(sweep.store, cases[at], sweep.clauses)
+        proofs[at] = await prove_deletion(sweep.store, cases[at], sweep.clauses, expired=expired)
 
     concurrency = sweep.task.settings.proofs_at_once
     await run_concurrently(range(len(cases)), one, concurrency=concurrency)
@@ -365,7 +369,7 @@ class PlanRunner:
         basis = await self._read_basis(plan, settings)
         work = partial(sweep_shard, clock=self._clock, clauses=self._clauses)
         facts = SweepFacts()
-        tasks = sweep_tasks(plan, basis, settings, self._engine.parallelism)
+        tasks = sweep_tasks(plan, basis, settings, self._engine.parallelism, self._trusted)
         for one in await self._engine.run(work, tasks):
             facts = facts.plus(one)
         if not settings.dry_run and facts.complete:
@@ -394,7 +398,11 @@ class PlanRunner:
 
 
 def sweep_tasks(
-    plan: Plan, basis: PlanBasis, settings: RunSettings, parallelism: int
+    plan: Plan,
+    basis: PlanBasis,
+    settings: RunSettings,
+    parallelism: int,
+    trusted: TrustedKeys,
 ) -> list[SweepTask]:
     """Return one task per shard with candidates; the tasks share the rate limit.
 
@@ -418,6 +426,7 @@ def sweep_tasks(
             names=names[file.place],
             deletes_per_s_max=settings.deletes_per_s_max / share,
             settings=settings,
+            trusted=public_texts(trusted),
         )
         for file in plan.candidates
     ]

@@ -19,7 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice_gc.certificate import ShardFiles, read_certificate_or_newest, shard_files
-from sluice_gc.eligible_versions import LeftOut, Mask, join_names, left_out_of, tally_rows
+from sluice_gc.eligible_versions import (
+    LeftOut,
+    Mask,
+    are_named,
+    join_names,
+    left_out_of,
+    tally_rows,
+)
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, CANDIDATES, NAMES, put_blobs, put_table, read_tables
 from sluice_gc.plan import (
@@ -84,15 +91,21 @@ class CandidateSelection:
     kept: Mapping[Clause, VersionTally]
     blobs: VersionTally
     orphans: VersionTally
+    expired: VersionTally
 
 
 def select_candidates(
-    blobs: pa.Table, names: pa.ChunkedArray, rule: PlanRule, left_out: LeftOut
+    blobs: pa.Table,
+    names: pa.ChunkedArray,
+    rule: PlanRule,
+    left_out: LeftOut,
+    expired: pa.ChunkedArray | None = None,
 ) -> CandidateSelection:
     """Return the object versions of a shard that the clauses of a plan allow to delete.
 
     `names` has every sha256 of the shard that a manifest or reverse reference names. `left_out` are
-    the versions that the audit's own join left out of `blobs`.
+    the versions that the audit's own join left out of `blobs`. `expired` are the sha256 of expired
+    batches.
     """
     joined = join_names(blobs, names)
     left_out = joined.left_out.plus(left_out)
@@ -105,12 +118,16 @@ def select_candidates(
     unnamed = tally_rows(rest_sizes, ~superseded)
     if not open_rows.all():
         rest, superseded = rest.filter(pa.array(open_rows)), superseded[open_rows]
+    of_batches = np.zeros(len(rest), bool)
+    if expired is not None and len(expired):
+        of_batches = are_named(rest["sha256"], expired) & ~superseded
     candidates = _rows(rest, superseded, rule)
     return CandidateSelection(
         candidates=candidates,
         kept=kept,
         blobs=left_out.audit.plus(unnamed),
-        orphans=tally_rows(candidates["size_bytes"].to_numpy(), ~superseded),
+        orphans=tally_rows(candidates["size_bytes"].to_numpy(), ~superseded & ~of_batches),
+        expired=tally_rows(candidates["size_bytes"].to_numpy(), of_batches),
     )
 
 
@@ -177,9 +194,12 @@ def summarize(selection: CandidateSelection, rule: PlanRule) -> PlanSummary:
         blobs=selection.blobs,
         orphans=selection.orphans,
         superseded=VersionTally(
-            incarnations=len(rows) - selection.orphans.incarnations,
-            bytes=int(sizes.sum()) - selection.orphans.bytes,
+            incarnations=len(rows)
+            - selection.orphans.incarnations
+            - selection.expired.incarnations,
+            bytes=int(sizes.sum()) - selection.orphans.bytes - selection.expired.bytes,
         ),
+        expired=selection.expired if selection.expired.incarnations else msgspec.UNSET,
         kept={clause.value: tally for clause, tally in selection.kept.items()},
         by_size=_buckets(sizes, sizes, SIZE_LIMITS, 1),
         by_age=_buckets(sizes, ages, AGE_DAYS, _NS_PER_DAY),
@@ -211,11 +231,13 @@ class PlanTask(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         shards: Each has files of names, and files of blobs or of eligible versions.
+        expired: The files with the sha256 of expired batches, of any shard.
     """
 
     folder: str
     shards: tuple[ShardFiles, ...]
     rule: PlanRule
+    expired: tuple[EvidenceFile, ...] = ()
 
 
 class Planner:
@@ -319,7 +341,12 @@ def tasks_of_plan(
     )
     count = task_count(shards, parallelism)
     return [
-        PlanTask(folder=f"{GC_PLANS}{plan_id}/", shards=tuple(shards[at::count]), rule=rule)
+        PlanTask(
+            folder=f"{GC_PLANS}{plan_id}/",
+            shards=tuple(shards[at::count]),
+            rule=rule,
+            expired=certificate.files("expired"),
+        )
         for at in range(count)
     ]
 
@@ -352,15 +379,20 @@ async def plan_shards(store: ObjectStore, task: PlanTask, *, clock: Clock) -> tu
     writing: list[asyncio.Task[ShardPlan]] = []
     try:
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(_read(store, *task.shards[0])) if task.shards else None
+            following = group.create_task(_read(store, task, 0)) if task.shards else None
             for at in range(len(task.shards)):
                 read = await following if following else None
                 more = at + 1 < len(task.shards)
-                following = group.create_task(_read(store, *task.shards[at + 1])) if more else None
+                following = group.create_task(_read(store, task, at + 1)) if more else None
                 if read is not None:
                     await limit.acquire()
                     selection = await asyncio.to_thread(
-                        select_candidates, read.blobs, read.names, task.rule, read.left_out
+                        select_candidates,
+                        read.blobs,
+                        read.names,
+                        task.rule,
+                        read.left_out,
+                        read.expired,
                     )
                     work = _write(partial(put, store), task, read.name, selection, limit)
                     writing.append(group.create_task(work))
@@ -377,21 +409,20 @@ class ShardEvidence:
     names: pa.ChunkedArray
     blobs: pa.Table
     left_out: LeftOut
+    expired: pa.ChunkedArray
 
 
-async def _read(
-    store: ObjectStore,
-    name: str,
-    names: tuple[EvidenceFile, ...],
-    blobs: tuple[EvidenceFile, ...],
-) -> ShardEvidence:
+async def _read(store: ObjectStore, task: PlanTask, at: int) -> ShardEvidence:
+    name, names, blobs = task.shards[at]
     versions = await read_tables(store, blobs, BLOBS)
+    expired = [one for one in task.expired if one.place == name]
     is_joined = any(one.kind == "eligible" for one in blobs)
     return ShardEvidence(
         name=name,
         names=(await read_tables(store, names, NAMES))["sha256"],
         blobs=versions,
         left_out=left_out_of(versions) if is_joined else LeftOut(),
+        expired=(await read_tables(store, expired, NAMES))["sha256"],
     )
 
 

@@ -96,6 +96,29 @@ class RunSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpireSettings:
+    """Settings of a run of expiry.
+
+    Attributes:
+        key_file: The key that signs tombstones; its public key is trusted for certificates too.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        max_expire_ratio: Highest share of the batches that have not expired that a run may let
+            expire, 0.0 to 1.0. The first run of an old deployment needs more than the default.
+        dry_run: Prove, and create no tombstone.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    max_expire_ratio: float = 0.5
+    dry_run: bool = False
+    vacuum_hours: ClassVar[int] = 24
+    """The default of `sluice spark compact`: nothing expires that is younger than the files that it
+    keeps. The retention is a week longer than the retry horizon, so only a much larger value
+    matters."""
+    clock_skew_s_max: ClassVar[float] = CLOCK_SKEW_S_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CycleSettings:
     """Settings of one unattended cycle.
 

@@ -110,6 +110,16 @@ def key_id_of(public: Ed25519PublicKey) -> str:
     return digest_of(public.public_bytes_raw())[:16]
 
 
+def public_texts(trusted: TrustedKeys) -> tuple[str, ...]:
+    """Return the keys as base64, for tasks of other processes."""
+    return tuple(base64.b64encode(one.public_bytes_raw()).decode() for one in trusted.values())
+
+
+def trusted_of(texts: Iterable[str]) -> TrustedKeys:
+    """Return the keys of `public_texts`."""
+    return {key_id_of(one): one for one in map(parse_public_key, texts)}
+
+
 def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
     """Return the base64 Ed25519 signature over a domain line and a body."""
     return base64.b64encode(key.sign(domain + body)).decode()

@@ -24,7 +24,8 @@ from sluice_gc.deletion_proof import (
 )
 from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.signing_keys import TrustedKeys, public_texts
+from sluice_gc.tombstones import read_expired_now
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import MayDelete
 from sluice_protocol.clock import Clock
@@ -82,6 +83,7 @@ async def purge_trash(
         purge_id=purge_id,
         certificate=link.certificate,
         authority=await read_authority(store),
+        trusted=trusted,
         backoff=Backoff.seeded_by(clock),
     )
     files = names_by_shard(link.certificate)
@@ -103,6 +105,7 @@ class _Purge:
     purge_id: str
     certificate: Certificate
     authority: Authority
+    trusted: TrustedKeys
     backoff: Backoff
 
     async def shard(
@@ -112,11 +115,11 @@ class _Purge:
         named = await read_names(self.store, names)
         enabled = await self.store.read_versioning() is Versioning.ENABLED
         proofs: list[DeletionProof] = []
+        expired = await read_expired_now(self.store, public_texts(self.trusted), self.authority)
 
         async def one(listed: ListedIncarnation) -> None:
-            proofs.append(
-                await prove_deletion(self.store, self._case(listed, named, enabled=enabled))
-            )
+            case = self._case(listed, named, enabled=enabled)
+            proofs.append(await prove_deletion(self.store, case, expired=expired))
 
         await run_concurrently(copies, one, concurrency=_PROOFS_AT_ONCE)
         going = [proof.case.candidate for proof in proofs if isinstance(proof.verdict, MayDelete)]

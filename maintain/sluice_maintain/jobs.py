@@ -26,6 +26,7 @@ from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDenied, StoreError
+from sluice_protocol.expiry import Holds
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
@@ -40,6 +41,7 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
+from sluice_store.stored_expiry import read_holds
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
 """Part of an error of delta-rs or the JVM if the store denied a request."""
@@ -121,30 +123,38 @@ def run_spark_job(
     return RunResult(outcome=RunOutcome.DONE, figures=figures_of(report))
 
 
-def plan_retention(days_of: Mapping[str, int], now_ns: int) -> Iterator[DeleteRecord]:
+def plan_retention(days_of: Mapping[str, int], now_ns: int, holds: Holds) -> Iterator[DeleteRecord]:
     """Yield the deletes that are due today, by the store's clock: one a kind and day.
+
+    They cover batches that were accepted before the first hold begins.
 
     Their keys and bytes are functions of kind, day and limit, so every process creates the same
     objects, and a repeated run changes nothing. The deletes of a day cover those of all days
     before. A batch that is accepted today and contains older records is covered tomorrow.
     """
     today_ns = now_ns // _DAY_NS * _DAY_NS
+    until_ns = holds.permitted_until_ns(today_ns)
+    if until_ns is None:
+        return
     for kind in KINDS:
         days = days_of.get(kind)
         if days:
             yield DeleteRecord(
-                delete_id=_delete_id(kind, days, today_ns),
+                delete_id=_delete_id(kind, days, today_ns, until_ns),
                 kind=kind,
-                accepted_until_unix_ns=today_ns,
+                accepted_until_unix_ns=until_ns,
                 to_unix_ns=today_ns - days * _DAY_NS,
                 reason=f"retention of {days} days",
                 principal=RETENTION_PRINCIPAL,
             )
 
 
-def _delete_id(kind: Kind, days: int, today_ns: int) -> str:
+def _delete_id(kind: Kind, days: int, today_ns: int, until_ns: int) -> str:
     time_ms = (today_ns // 1_000_000).to_bytes(6, "big")
-    content = hashlib.sha256(f"{RETENTION_PRINCIPAL} {kind} {days} {today_ns}".encode()).digest()
+    name = f"{RETENTION_PRINCIPAL} {kind} {days} {today_ns}"
+    if until_ns != today_ns:
+        name = f"{name} {until_ns}"
+    content = hashlib.sha256(name.encode()).digest()
     return str(ULID(time_ms + content[:10]))
 
 
@@ -185,7 +195,7 @@ class StoreJobs:
         """Create the deletes of today that do not exist; return how many were created."""
         created = 0
         date_ns = (await self._store.head(delete_key("0" * 26))).date_ns
-        for record in plan_retention(days_of, date_ns):
+        for record in plan_retention(days_of, date_ns, await read_holds(self._store)):
             backoff = Backoff.seeded_by(self._clock)
             created += (await write_delete(self._store, record, backoff, self._ids)).created
         return {"deletes_created": created}

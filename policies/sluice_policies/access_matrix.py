@@ -101,6 +101,7 @@ MATRIX: Final = {
                 *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
                 *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DELETES, keys.DOCTOR),
                 *(keys.RECONCILER, keys.AUDIT, GC, keys.LAKE, keys.GATEWAYS, keys.MAINTAIN),
+                *(keys.RETENTION, keys.EXPIRED),
             ),
             Verb.WRITE: (
                 *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
@@ -122,7 +123,7 @@ MATRIX: Final = {
             Verb.READ: (
                 *(keys.RAW_BLOBS, keys.ACCEPTED, keys.ACCEPTED_BY_TIME, keys.WORK_LISTS),
                 *(keys.QUEUE, keys.AUTHORITY, keys.DELETES, keys.LAKE, keys.INDEX, keys.ROLLUP),
-                *(keys.MAINTAIN, keys.ACTIVE_DELETES, keys.PROMOTIONS),
+                *(keys.MAINTAIN, keys.ACTIVE_DELETES, keys.PROMOTIONS, keys.RETENTION),
             ),
             # The leases of `sluice maintain` save work and prove nothing.
             Verb.WRITE: (
@@ -149,7 +150,8 @@ MATRIX: Final = {
         purpose="audits: writes certificates, their evidence, missing references and signed plans",
         prefixes={
             Verb.READ: EVERYTHING,
-            Verb.WRITE: (*TASK_RIGHTS["audit"].writes, keys.MAINTAIN),
+            # Tombstones; it cannot set the rule by which batches expire, nor lift a hold.
+            Verb.WRITE: (*TASK_RIGHTS["audit"].writes, keys.EXPIRED, keys.MAINTAIN),
             Verb.DELETE: TASK_RIGHTS["audit"].deletes,
         },
     ),
@@ -171,14 +173,14 @@ MATRIX: Final = {
     ),
     RoleName.OPERATOR: Rights(
         purpose=(
-            "resolves conflicts, deletes records, promotes attributes, sets retention, approves and"
-            " stops deletion plans, resumes halted tasks, runs the doctor"
+            "resolves conflicts, deletes records, promotes attributes, sets retention, holds"
+            " batches, approves and stops deletion plans, resumes halted tasks, runs the doctor"
         ),
         prefixes={
             Verb.READ: EVERYTHING,
             Verb.WRITE: (
                 *(keys.DECISIONS, keys.DELETES, keys.ACTIVE_DELETES, keys.DOCTOR, keys.MAINTAIN),
-                *(keys.GC_APPROVALS, keys.GC_PLANS, keys.PROMOTIONS),
+                *(keys.GC_APPROVALS, keys.GC_PLANS, keys.PROMOTIONS, keys.RETENTION),
             ),
             Verb.DELETE: (keys.DOCTOR,),
         },
@@ -195,6 +197,7 @@ MATRIX: Final = {
                 *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE, keys.QUARANTINE_BY_BLOB, keys.QUEUE),
                 *(keys.WORK_LISTS, keys.AUTHORITY, keys.DECISIONS, keys.DOCTOR, keys.RECONCILER),
                 *(keys.GATEWAYS, keys.MAINTAIN, keys.AUDIT, GC, *LAKE_PLACES),
+                *(keys.RETENTION, keys.EXPIRED),
             ),
             # Nothing that it writes deletes bytes: a stop mark next to a plan, and an approval that
             # other conditions precede.
@@ -216,7 +219,7 @@ MATRIX: Final = {
 
 RECORDED_DECISIONS: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.DECISIONS, keys.DELETES, keys.AUTHORITY),
-    *(keys.PROMOTIONS, keys.GC_APPROVALS),
+    *(keys.PROMOTIONS, keys.GC_APPROVALS, keys.RETENTION, keys.EXPIRED),
 )
 """Records that are written once and permanent: a second write under the same key would change an
 earlier decision.
@@ -244,7 +247,7 @@ writers.
 BASIS_OF_DELETION: Final = (
     *(keys.ACCEPTED, keys.QUARANTINE, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
     *(keys.AUTHORITY, keys.DECISIONS, keys.AUDIT, keys.GC_EVIDENCE),
-    keys.GC_APPROVALS,
+    *(keys.GC_APPROVALS, keys.RETENTION, keys.EXPIRED),
 )
 """The evidence for deleting a blob, which the role that deletes blobs cannot write."""
 

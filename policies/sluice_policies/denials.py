@@ -57,8 +57,8 @@ REQUIREMENTS: Final = (
     Requirement(
         name="create-only",
         description="Under `accepted/` (and `quarantine/`, `decisions/`, `deletes/`, "
-        "`promotions/`, `authority/`, `gc/v1/approvals/`) an object is written only with "
-        "`If-None-Match: *`; "
+        "`promotions/`, `authority/`, `retention/`, `expired/`, `gc/v1/approvals/`) an object is "
+        "written only with `If-None-Match: *`; "
         "requests without the header (parts, form posts, copies) are denied",
         statements=("CreateOnly",),
         properties=("accepted-created-once",),

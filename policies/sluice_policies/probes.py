@@ -178,6 +178,12 @@ def _administering() -> Iterator[PolicyProbe]:
     yield _allowed("operator-decide", RoleName.OPERATOR, Trial.PUT, keys.DECISIONS, **_CREATE)
     yield _allowed("operator-promote", RoleName.OPERATOR, Trial.PUT, keys.PROMOTIONS, **_CREATE)
     yield _denied("spark-promote", RoleName.SPARK, Trial.PUT, keys.PROMOTIONS, "writers", **_CREATE)
+    yield _allowed("operator-hold", RoleName.OPERATOR, Trial.PUT, keys.RETENTION, **_CREATE)
+    yield _allowed("certifier-expire", RoleName.CERTIFIER, Trial.PUT, keys.EXPIRED, **_CREATE)
+    for role in (RoleName.CERTIFIER, RoleName.GC, RoleName.MAINTAINER):
+        name = f"{role.value}-set-retention"
+        yield _denied(name, role, Trial.PUT, keys.RETENTION, "writers", **_CREATE)
+    yield _denied("gc-expire", RoleName.GC, Trial.PUT, keys.EXPIRED, "writers", **_CREATE)
     console, put = RoleName.CONSOLE, Trial.PUT
     yield _denied("console-put-accepted", console, put, keys.ACCEPTED, "writers", **_CREATE)
     yield _denied("console-put-certificate", console, put, keys.AUDIT, "writers")

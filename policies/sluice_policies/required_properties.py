@@ -163,8 +163,8 @@ PUT = ("s3:PutObject",)
 def _creation(settings: Settings) -> Iterator[Property]:
     yield only_if(
         "accepted-created-once",
-        "under accepted/ (and quarantine/, decisions/, deletes/, promotions/, authority/) an "
-        "object is written only with If-None-Match: *",
+        "under accepted/ (and quarantine/, decisions/, deletes/, promotions/, authority/, "
+        "retention/, expired/) an object is written only with If-None-Match: *",
         PUT,
         objects_arns(settings, RECORDED_DECISIONS),
         equals(IF_NONE_MATCH, "*"),

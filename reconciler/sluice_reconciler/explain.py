@@ -15,6 +15,7 @@ from sluice_protocol.errors import (
     StoreError,
     UnsupportedVersion,
 )
+from sluice_protocol.expiry import SignedTombstone
 from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import HoldRecord, hold_record_key
@@ -52,6 +53,7 @@ from sluice_reconciler.lanes.sequence_ranges import BootRanges, EnqueueStatus
 from sluice_reconciler.verify import VerifiedBatch, verify_batches
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
+from sluice_store.stored_expiry import TombstoneReader
 
 
 class ObjectRole(StrEnum):
@@ -112,10 +114,21 @@ async def blob_object(store: ObjectStore, manifest: AcceptedManifest, problem: s
     """
     info = await store.head(ObjectKey(manifest.raw_blob_key))
     if not isinstance(info, ObjectInfo):
-        return _missing(ObjectRole.BLOB, manifest.raw_blob_key)
+        missing = _missing(ObjectRole.BLOB, manifest.raw_blob_key)
+        signed = await TombstoneReader(store).find(manifest) if problem == EXPIRED_BLOB else None
+        return missing if signed is None else replace(missing, proof=_tombstone_text(signed))
     # A verification compares the bytes, or the checksum that the store verified at the upload.
     sha256 = info.sha256 or (None if problem else manifest.frame_sha256)
     return _stored(ObjectRole.BLOB, info.key, info, sha256=sha256, right=not problem)
+
+
+def _tombstone_text(signed: SignedTombstone) -> str:
+    one = signed.tombstone
+    tables = ", ".join(f"{name} {state.version}" for name, state in sorted(one.tables.items()))
+    return (
+        f"It expired after {one.keep_s / 86_400:g} days by rule {one.rule}: run {one.run_id}"
+        f" compared it with the tables ({tables}) and recorded that in {one.key}."
+    )
 
 
 async def index_objects(store: ObjectStore, sound: VerifiedBatch) -> list[StoredObject]:
@@ -233,7 +246,7 @@ class BatchPath:
     Attributes:
         manifest: The manifest, or None if the identity was not accepted.
         accepted_for_s: Age of the manifest, seconds.
-        blob: `ok`, or what is wrong with the blob.
+        blob: `ok`, `expired`, or what is wrong with the blob.
         sealed: What is known of the time of its seal; None if the identity was not accepted.
         objects: Every object of the batch, with key, size, hash, time, and what it proves.
         queues: Its state in each queue.
@@ -254,6 +267,9 @@ class BatchPath:
     quarantined: tuple[str, ...] = ()
     lake: BatchInLake | None = None
 
+
+EXPIRED_BLOB: Final = "expired"
+"""The state of a blob that does not exist because its batch expired."""
 
 ReadLake = Callable[[AcceptedManifest], Awaitable[BatchInLake]]
 """Reads where a batch is in the lake, which this component does not open."""
@@ -406,6 +422,8 @@ async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
     if isinstance(seen, StoreError):
         raise seen
     defect = f"{seen.reason}: {seen.detail}" if isinstance(seen, HoldRecord) else ""
+    if isinstance(seen, VerifiedBatch) and seen.expired:
+        defect = EXPIRED_BLOB
     marked = await store.head(hold_record_key(key))
     mark = hold_record_key(key) if isinstance(marked, ObjectInfo) else None
     queues = await _queues(store, manifest, lane_of(who.agent_id, lanes))

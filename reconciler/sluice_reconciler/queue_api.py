@@ -29,6 +29,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.http_queue import CLAIMS_MAX, ClaimedEntry, HttpQueue, LeaseLost, ServedLane
 from sluice_store.port import ObjectStore
+from sluice_store.stored_expiry import TombstoneReader
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import decode_json_body, json_response
 from sluice_web.parameters import ChoiceParameter, IntegerParameter, TextParameter
@@ -75,7 +76,9 @@ async def entry_chunks(
 ) -> AsyncIterator[bytes]:
     """Yield the lines of an entry in chunks, and count what they contain.
 
-    If a blob is missing or wrong, raise `BatchUnreadable`: what was yielded is incomplete.
+    A batch that has expired is its manifest with `expired`, without records: an entry contains one
+    only after `sluice rebuild`. If a blob is missing or wrong, raise `BatchUnreadable`: what was
+    yielded is incomplete.
     """
     head = EntryHead(
         lease_id=entry.lease_id,
@@ -89,6 +92,10 @@ async def entry_chunks(
     for manifest in entry.batches:
         found = await store.get(ObjectKey(manifest.raw_blob_key))
         body = found.body if isinstance(found, Found) else None
+        if body is None and await TombstoneReader(store).find(manifest) is not None:
+            yield _line({"batch": manifest, "expired": True})
+            count.batches += 1
+            continue
         frame = await asyncio.to_thread(_decode, manifest, body)
         if form == "frame":
             yield await asyncio.to_thread(_line, {"batch": manifest, "frame": body})

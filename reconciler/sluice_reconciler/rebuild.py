@@ -43,6 +43,7 @@ from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
     ACCEPTED_BY_TIME,
+    EXPIRED,
     QUARANTINE,
     QUARANTINE_BY_BLOB,
     RAW_BLOBS_BY_TIME,
@@ -68,6 +69,7 @@ from sluice_reconciler.indexes import (
     unpack,
     unreadable_difference,
 )
+from sluice_reconciler.lanes.defects import has_ledger
 from sluice_reconciler.lanes.rebuild import Fence, LaneRebuild
 from sluice_reconciler.verify import SourceManifest
 from sluice_store.port import ObjectStore
@@ -492,8 +494,10 @@ class Rebuild:
         """Repair every difference and return them; make a full pass afterwards.
 
         `first_sequence` is where the sequences of a lost register continue if it is not known what
-        its consumer persisted. If both are unknown, raise `BadUsage`.
+        its consumer persisted. If both are unknown, raise `BadUsage`, and also if batches have
+        expired and the tables with their records are missing.
         """
+        await self._check_expired_records()
         async for lost in self._lanes.repair_lanes(first_sequence):
             yield lost
         # All differences are found before any is repaired: a repair would hide its cause.
@@ -503,6 +507,17 @@ class Rebuild:
             yield difference
         await self._repair_indexes(comparison, found)
         await self._lanes.repair_lists()
+
+    async def _check_expired_records(self) -> None:
+        """Refuse to enqueue everything again where only lost tables had the records of batches."""
+        if await has_ledger(self._store):
+            return
+        async for page in self._store.list(EXPIRED):
+            if page.objects:
+                raise BadUsage(
+                    "batches have expired, and the tables that contain their records are missing:"
+                    " restore `lake/v1/` from a backup, and run the command again"
+                )
 
     async def _repair_indexes(
         self, comparison: IndexComparison, found: Sequence[DerivedDifference]

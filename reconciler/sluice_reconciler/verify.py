@@ -5,6 +5,7 @@ batch and is never a reason to skip one: every pass verifies a held batch again.
 valid, it is enqueued and its hold record is deleted.
 """
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -35,6 +36,7 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_store.port import ObjectStore
 from sluice_store.retry import delete_current_version
+from sluice_store.stored_expiry import TombstoneReader
 
 log = structlog.get_logger()
 
@@ -126,9 +128,13 @@ class SourceManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedBatch(SourceManifest):
-    """A batch whose manifest is valid and whose blob exists with the right bytes."""
+    """A batch whose manifest is valid and whose blob exists with the right bytes.
+
+    If it has `expired`, a tombstone names it and the blob does not exist.
+    """
 
     date_ns: UnixNs
+    expired: bool = False
 
 
 CheckedBatch = VerifiedBatch | HoldRecord | StoreError | None
@@ -206,17 +212,20 @@ def _read_manifest(
 async def _check_blobs(
     store: ObjectStore, checked: dict[ObjectKey, CheckedBatch], requests: RequestLimit
 ) -> None:
-    """Replace each batch whose blob is missing, wrong or unreadable by a hold record or error."""
+    """Replace each batch whose blob is missing, wrong or unreadable by a hold record or error.
+
+    A missing blob of a batch that has expired is no defect.
+    """
     batches = [one for one in checked.values() if isinstance(one, VerifiedBatch)]
     infos = await store.head_many([ObjectKey(one.manifest.raw_blob_key) for one in batches])
+    tombstones = TombstoneReader(store)
     unproved: list[VerifiedBatch] = []
     for one, info in zip(batches, infos, strict=True):
-        if isinstance(info, StoreError):
-            checked[one.key] = info
-        elif defect := _blob_defect(info, one.manifest):
-            checked[one.key] = _hold_record(one.key, *defect, one.date_ns)
-        elif isinstance(info, ObjectInfo) and info.sha256 is None:
+        found = await _judge_blob(tombstones, one, info)
+        if found is None:
             unproved.append(one)
+        else:
+            checked[one.key] = found
 
     async def read(one: VerifiedBatch) -> None:
         try:
@@ -228,6 +237,27 @@ async def _check_blobs(
             checked[one.key] = _hold_record(one.key, *defect, one.date_ns)
 
     await requests.each(unproved, read)
+
+
+async def _judge_blob(
+    tombstones: TombstoneReader, one: VerifiedBatch, info: HeadOutcome | StoreError
+) -> CheckedBatch:
+    """Return the result for a batch by the metadata of its blob; None if its bytes must be read.
+
+    A tombstone that cannot be read names nothing.
+    """
+    if isinstance(info, StoreError):
+        return info
+    if isinstance(info, NotFound):
+        try:
+            if await tombstones.find(one.manifest) is not None:
+                return dataclasses.replace(one, expired=True)
+        except InvalidRecord:
+            pass  # the audit reports the tombstone, and the missing blob is a defect
+    defect = _blob_defect(info, one.manifest)
+    if defect is not None:
+        return _hold_record(one.key, *defect, one.date_ns)
+    return None if isinstance(info, ObjectInfo) and info.sha256 is None else one
 
 
 def _valid_batch(

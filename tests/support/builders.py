@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sluice_protocol.columns import Columns
+from sluice_protocol.expiry import ExpiredBatch, TableVersion, Tombstone
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, decode_head, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of
+from sluice_protocol.keys import accepted_key, blob_key, digest_of, hour_path
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
@@ -151,4 +152,37 @@ def descriptors(first: int, count: int) -> tuple[Descriptor, ...]:
             ingested_at_ns=UnixNs(1),
         )
         for number in range(count)
+    )
+
+
+def tombstone_of(
+    manifest: AcceptedManifest,
+    state: TableVersion,
+    *,
+    run_id: str = "01ARZ3NDEKTSV4RRFFQ69G5FAV",
+    authority_id: str = "A",
+    at_ns: int = 1,
+) -> Tombstone:
+    """Return a tombstone that names one batch; its table and the ledger are in one state."""
+    one = ExpiredBatch(
+        accepted_key(manifest.identity),
+        manifest.digest,
+        manifest.frame_bytes,
+        manifest.kind,
+        manifest.record_count,
+        "content",
+    )
+    return Tombstone(
+        run_id=run_id,
+        part=0,
+        hour=hour_path(manifest.accepted_at_unix_ns),
+        authority_id=authority_id,
+        rule=1,
+        keep_s=30 * 86_400,
+        audit_id="A0",
+        certificate_sha256=digest_of(b""),
+        tables={manifest.kind: state, "batches": state},
+        deletes=0,
+        made_at_unix_ns=at_ns,
+        batches=(one,),
     )

@@ -16,7 +16,13 @@ import pyarrow as pa
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from msgspec.structs import replace
-from support.builders import accepted_manifest, conflict_manifest, make_identity, salted_frame
+from support.builders import (
+    accepted_manifest,
+    conflict_manifest,
+    make_identity,
+    salted_frame,
+    tombstone_of,
+)
 from support.frames import logs
 from support.gc_store import VersionedStore
 
@@ -32,6 +38,7 @@ from sluice_gc.planner import Planner
 from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.tombstones import sign_tombstone
 from sluice_protocol.authority import Authority
 from sluice_protocol.collection_records import (
     AuditCounts,
@@ -42,9 +49,12 @@ from sluice_protocol.collection_records import (
     PlanSummary,
     VersionTally,
 )
+from sluice_protocol.expiry import LegalHold, TableVersion, Tombstone, encode_tombstone
 from sluice_protocol.identity import Identity
+from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import (
     GC_PLANS,
+    LAKE,
     accepted_by_blob_key,
     accepted_key,
     blob_key,
@@ -53,6 +63,7 @@ from sluice_protocol.keys import (
     quarantine_key,
 )
 from sluice_protocol.manifests import (
+    decode_accepted,
     encode_record,
     encode_reference,
 )
@@ -62,7 +73,8 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
-from sluice_store.retry import Backoff, OtherBytes, create_once
+from sluice_store.retry import Backoff, OtherBytes, create_once, overwrite_known
+from sluice_store.stored_expiry import add_hold, set_raw_retention
 
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
@@ -158,6 +170,56 @@ class GcWorld:
     async def orphan(self, start: int, *, salt: str = "orphan") -> Digest:
         """Write a blob whose gateway crashed before the manifest."""
         return await self.put_blob(self.frame(start, salt=salt))
+
+    async def commit(self, version: int, content: str = "") -> Digest:
+        """Write the log entry of a version of `logs` and of the ledger, in place of another."""
+        body = f"{version} {content}".encode()
+        for table in ("logs", "batches"):
+            key = ObjectKey(f"{LAKE}{table}/_delta_log/{version:020d}.json")
+            await overwrite_known(self.store, key, body, Backoff.seeded_by(self.clock))
+        return digest_of(body)
+
+    async def expire(
+        self, start: int, *, key: Ed25519PrivateKey = KEY, authority_id: str = "A1"
+    ) -> Tombstone:
+        """Create the tombstone of an accepted batch whose tables are at version 4."""
+        place = accepted_key(self.identity(start))
+        read = await self.store.get(place)
+        assert isinstance(read, Found)
+        manifest = decode_accepted(place, read.body)
+        tombstone = tombstone_of(
+            manifest,
+            TableVersion(version=4, commit_sha256=await self.commit(4)),
+            run_id=self.ids.ulid(),
+            authority_id=authority_id,
+            at_ns=self.clock.now_ns(),
+        )
+        await self.store.create(tombstone.key, encode_tombstone(sign_tombstone(tombstone, key)))
+        return tombstone
+
+    async def decide(self, keep_s: int | None) -> None:
+        """Decide how long raw batches are kept."""
+        backoff = Backoff.seeded_by(self.clock)
+        await set_raw_retention(self.store, keep_s, by="ann", note="", backoff=backoff)
+
+    async def discover(self) -> None:
+        """Record that every batch so far is in every queue."""
+        now_ns = self.clock.now_ns()
+        record = DiscoveryRecord(complete_through_unix_ns=now_ns, listed=0, writer=self.ids.ulid())
+        body = encode_record(record)
+        await overwrite_known(self.store, DISCOVERY, body, Backoff.seeded_by(self.clock))
+
+    async def hold(self, agent: str = "host-1") -> LegalHold:
+        hold = LegalHold(
+            hold_id=self.ids.ulid(),
+            case="C-1",
+            reason="litigation",
+            held_by="ann",
+            review_at_unix_ns=self.clock.now_ns() + 1,
+            held_at_unix_ns=self.clock.now_ns(),
+            agent_id=agent,
+        )
+        return await add_hold(self.store, hold, Backoff.seeded_by(self.clock))
 
     async def has(self, digest: Digest) -> bool:
         return isinstance(await self.store.get(blob_key(digest)), Found)

@@ -7,7 +7,8 @@ Actors: uploads (each driven by the product's `acceptance.step`), sweepers (driv
 deletion clauses), and a store with versions. Every interleaving of their single store calls is
 explored, up to stated bounds: with lost responses, late writes, writes that become visible later
 than their timestamp, late and repeated deletes, crashes and the passing of time. The search is
-breadth first, so a counterexample is a shortest one.
+breadth first, so a counterexample is a shortest one. Where batches may expire, ingestion, the
+expiry run, holds, compaction, rebuilds and restored tables are further actors (`model_expiry`).
 
 Time is whole units; `HORIZON` and `MARGIN` represent the authority's settings.
 
@@ -19,8 +20,19 @@ from collections.abc import Iterator
 from functools import cache
 
 from msgspec.structs import replace
-from support.model_store import (
+from support.model_expiry import (
+    EXPIRED_EARLY,
     HORIZON,
+    PROVED_HELD,
+    PROVED_LOST,
+    Lake,
+    expiry_lookup,
+    faults_of_proof,
+    is_expired,
+    lake_moves,
+    may_be_gone,
+)
+from support.model_store import (
     KINDS,
     LOST,
     MARGIN,
@@ -75,7 +87,7 @@ def sweeper_moves(
             begun = Sweeper("begun", world.now, frozenset(), None, sweeper.cycles + 1)
             yield f"{who}: audit starts", put(begun)
         case "begun":
-            named = _accepted_names(world.store, rules)
+            named = _accepted_names(world.store, world.lake, rules)
             half = replace(sweeper, phase="half", named=named)
             yield f"{who}: audit lists accepted/", put(half)
         case "half":
@@ -86,12 +98,12 @@ def sweeper_moves(
             )
         case "read":
             for blob in world.store.blobs:
-                if _proved(world.store, world.now, sweeper, blob, rules):
+                if _proved(world.store, world.lake, world.now, sweeper, blob, rules):
                     planned = replace(sweeper, phase="planned", target=blob)
                     yield f"{who}: plans {blob.digest}#{blob.number}", put(planned)
         case "planned" if sweeper.target is not None:
             blob = sweeper.target
-            verdicts = _still_proved(world.store, world.now, sweeper, blob, rules)
+            verdicts = _still_proved(world.store, world.lake, world.now, sweeper, blob, rules)
             if True in verdicts:
                 after = Sweeper("proved", target=blob, cycles=sweeper.cycles)
                 proved = put(after, _judged(world, blob))
@@ -118,16 +130,28 @@ def _judged(world: World, blob: Blob) -> World:
     store = world.store
     current = store.current(blob.digest)
     named = {one.digest for one in (store.manifest, *store.quarantine) if one is not None}
+    if world.lake is not None:
+        named |= world.lake.named_elsewhere
     replaced = current is not None and current != blob and not current.wrong
     if replaced or blob.digest not in named:
         return world
-    return replace(world, acked=world.acked | {(PROVED_NAMED, blob.digest)})
+    faults = set(faults_of_proof(world.lake, blob.digest))
+    others = {one.digest for one in store.quarantine}
+    others |= world.lake.named_elsewhere if world.lake is not None else frozenset()
+    if not is_expired(world.lake, blob.digest) or blob.digest in others:
+        faults.add(PROVED_NAMED)
+    return replace(world, acked=world.acked | {(fault, blob.digest) for fault in faults})
 
 
-def _accepted_names(store: Store, rules: Rules) -> frozenset[str]:
+def _accepted_names(store: Store, lake: Lake | None, rules: Rules) -> frozenset[str]:
+    """Return the digests that manifests name which have not expired."""
+    named = frozenset() if lake is None else lake.named_elsewhere
     if rules.lagging_references or store.manifest is None:
-        return frozenset()
-    return frozenset({store.manifest.digest})
+        return named
+    digest = store.manifest.digest
+    if not is_expired(lake, digest):
+        return named | {digest}
+    return named if rules.expiry.by_manifest else named - {digest}
 
 
 def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
@@ -137,9 +161,11 @@ def _quarantined_names(store: Store, rules: Rules) -> frozenset[str]:
 
 
 @cache
-def _proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> bool:
+def _proved(
+    store: Store, lake: Lake | None, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
+) -> bool:
     """Return True if a plan would list the blob."""
-    evidence = _evidence(store, now, sweeper, blob, rules)
+    evidence = _evidence(store, lake, now, sweeper, blob, rules)
     return any(
         isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
         for clauses in (rules.plan_clauses, rules.superseded_clauses)
@@ -148,10 +174,10 @@ def _proved(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) 
 
 @cache
 def _still_proved(
-    store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
+    store: Store, lake: Lake | None, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
 ) -> frozenset[bool]:
     """Return what each list of clauses decides at deletion, over evidence that is read again."""
-    evidence = _evidence(store, now, sweeper, blob, rules)
+    evidence = _evidence(store, lake, now, sweeper, blob, rules)
     superseded = isinstance(d.decide_deletion(evidence, rules.superseded_clauses), d.MayDelete)
     return frozenset(
         superseded or isinstance(d.decide_deletion(evidence, clauses), d.MayDelete)
@@ -159,9 +185,12 @@ def _still_proved(
     )
 
 
-def _evidence(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules) -> d.Evidence:
+def _evidence(
+    store: Store, lake: Lake | None, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
+) -> d.Evidence:
     digest = Digest(blob.digest)
-    named = blob.digest in _accepted_names(store, rules) | _quarantined_names(store, rules)
+    names = _accepted_names(store, lake, rules) | _quarantined_names(store, rules)
+    named = blob.digest in names
     accepted = store.manifest is not None and store.manifest.digest == blob.digest
     quarantined = any(kept.digest == blob.digest for kept in store.quarantine)
     seen = not rules.lagging_references
@@ -184,14 +213,20 @@ def _evidence(store: Store, now: int, sweeper: Sweeper, blob: Blob, rules: Rules
         ),
         references=int(named),
         envelope=d.EnvelopeLookup(
-            accepted=d.ManifestLookup.NAMES_IT if accepted and seen else d.ManifestLookup.ABSENT,
+            accepted=_lookup(lake, digest) if accepted and seen else d.ManifestLookup.ABSENT,
             quarantine=d.ManifestLookup.NAMES_IT
             if quarantined and seen
             else d.ManifestLookup.ABSENT,
         ),
+        expiry=expiry_lookup(lake, rules.expiry),
         listed=_listed(store, blob),
         current=_current(store, blob),
     )
+
+
+def _lookup(lake: Lake | None, digest: str) -> d.ManifestLookup:
+    expired = is_expired(lake, digest)
+    return d.ManifestLookup.EXPIRED if expired else d.ManifestLookup.NAMES_IT
 
 
 def _listed(store: Store, blob: Blob) -> d.ListedNow | None:
@@ -264,6 +299,16 @@ def transitions(world: World, rules: Rules, bounds: Bounds) -> Iterator[tuple[st
         yield from sweeper_moves(world, index, sweeper, rules, bounds)
     for request in world.late:
         yield from _late_transitions(world, request, rules)
+    if world.lake is not None:
+        deleting = any(one.kind == "delete" for one in world.late)
+        deleting |= any(one.phase == "proved" for one in world.sweepers)
+        for name, lake, verdict in lake_moves(
+            world.lake, world.store, world.now, rules.expiry, deleting=deleting
+        ):
+            after = replace(world, lake=lake)
+            if verdict is not None and world.store.manifest is not None:
+                after = _told(after, verdict, world.store.manifest.digest)
+            yield name, after
 
 
 def _arrivals(world: World, rules: Rules) -> Iterator[tuple[str, World]]:
@@ -369,7 +414,10 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
         kept = tuple(
             b for b in world.store.blobs if (b.digest, b.number) != (request.digest, request.number)
         )
-        yield "late delete applies", replace(world, store=replace(world.store, blobs=kept))
+        store = replace(world.store, blobs=kept)
+        if not rules.expiry.manifest_stays and is_expired(world.lake, request.digest):
+            store = replace(store, manifest=None)
+        yield "late delete applies", replace(world, store=store)
         return
     progress = a.begin(offer(request.attempt, request.digest, sent_before=False))
     actions: dict[str, a.Action] = {
@@ -392,6 +440,9 @@ def _late_transitions(world: World, request: Late, rules: Rules) -> Iterator[tup
 _FORBIDDEN = {
     "cache without a proof": "was answered from memory after its proof had ended",
     PROVED_NAMED: "was proved unnamed while a manifest named it",
+    PROVED_HELD: "was proved while a hold covered it",
+    PROVED_LOST: "was proved while its records were not in the table",
+    EXPIRED_EARLY: "expired before its age",
 }
 """Kinds of verdicts that no actor may send."""
 
@@ -402,7 +453,7 @@ def broken_guarantee(world: World) -> str | None:
     for kind, digest in world.acked:
         blob = store.current(digest)
         readable = blob is not None and not blob.wrong
-        if kind in {"200", "409"} and not readable:
+        if kind in {"200", "409"} and not readable and not may_be_gone(world.lake, digest):
             return f"{kind} was sent for {digest} and its blob is deleted"
         owner = None if store.manifest is None else store.manifest.digest
         if kind == "200" and owner != digest:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
+from support.model_expiry import HORIZON, PRODUCT_EXPIRY, ExpiryRules, Lake
 
 from sluice_protocol import acceptance as a
 from sluice_protocol import blob_deletion as d
@@ -18,7 +19,6 @@ from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unkn
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.layout import is_late
 
-HORIZON = 3
 MARGIN = 1
 IDENTITY = Identity(agent_id="a", boot_id="b", seq_start=0, seq_end=0)
 LOST = Unknown(reason=UnknownReason.TIMEOUT)
@@ -137,6 +137,8 @@ class World(Struct, frozen=True, cache_hash=True, gc=False):
     held: tuple[Held, ...] = ()
     holds: int = 0
     """Writes that were held so far."""
+    lake: Lake | None = None
+    """None where batches never expire."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,6 +165,7 @@ class Rules:
     """Whether a reader checks a timestamp that its writer did not."""
     cache_reads: bool = False
     """The planted cache: what was only read."""
+    expiry: ExpiryRules = PRODUCT_EXPIRY
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,6 +20,7 @@ from sluice_spark.compaction.delete_matches import sql_literal
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import read_known_deletes
+from sluice_store.stored_expiry import read_holds
 from sluice_store.stored_promotions import read_promotions
 
 
@@ -34,17 +35,22 @@ class MaintenanceInput:
 
 
 async def read_maintenance_input(store: ObjectStore) -> MaintenanceInput:
-    """Read the authority, every delete, and the promotions that can be decoded.
+    """Read the authority, the deletes, and the promotions that can be decoded.
+
+    A delete that may remove records of a batch that a hold covers is left out, and applied once the
+    hold is lifted. Queries apply it anyway.
 
     Raises:
         InvalidRecord: Skipping a delete that cannot be decoded would keep deleted rows.
     """
     authority = await read_authority(store)
     date_ns = (await store.head(ACTIVE_DELETES)).date_ns
+    deletes = await read_known_deletes(store)
+    holds = await read_holds(store)
     return MaintenanceInput(
         now_ns=date_ns,
         retry_horizon_s=authority.retry_horizon_s,
-        deletes=tuple(await read_known_deletes(store)),
+        deletes=tuple(record for record in deletes if holds.touching(record) is None),
         promotions=(await read_promotions(store)).records,
     )
 

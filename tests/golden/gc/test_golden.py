@@ -17,6 +17,7 @@ from sluice_gc.eligible_versions import EligibleVersions, LeftOut, eligible_tabl
 from sluice_gc.evidence_files import (
     BLOBS,
     CANDIDATES,
+    EXPIRING,
     FILES,
     FINDINGS,
     MANIFESTS,
@@ -29,6 +30,7 @@ from sluice_gc.evidence_files import (
 )
 from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan import sign_plan, verify_plan
+from sluice_gc.tombstones import TOMBSTONES
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.collection_records import (
     EvidenceFile,
@@ -122,6 +124,8 @@ def test_columns_of_evidence_do_not_change() -> None:
         "proofs": PROOFS,
         "ranges": RANGES,
         "files": FILES,
+        "expiring": EXPIRING,
+        "tombstones": TOMBSTONES,
     }
     text = "\n".join(f"[{name}]\n{schema.to_string()}\n" for name, schema in schemas.items())
     assert golden("gc/evidence-columns.txt", text.encode()) == text.encode()

@@ -1,6 +1,7 @@
 """Audit, plan and run on a real S3 server with versioning."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,8 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, open_store
 from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import lift_hold
 
 pytestmark = pytest.mark.s3
 
@@ -39,6 +42,46 @@ async def cycle(store: ObjectStore, world: GcWorld) -> int:
     return report.facts.deleted
 
 
+@asynccontextmanager
+async def brief_world(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[ObjectStore, GcWorld]]:
+    """Open a deployment with a retry horizon of 3 s."""
+    monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
+    monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)
+    url = server.url("gc-bucket", "some/prefix")
+    await make_bucket(url)
+    async with open_store(url, StoreMode.CREATE) as store:
+        wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
+        authority = await create_authority(store, wanted)
+        clock = MovedClock(SystemClock().now_ns())
+        yield store, GcWorld(store=store, clock=clock, authority=authority)
+
+
+async def test_expired_batches_are_deleted_and_explained_on_a_real_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hold keeps one of two until it is lifted; a late duplicate is deleted again."""
+    async with brief_world(server, monkeypatch) as (store, world):
+        first, second = await world.accept(0), await world.accept(10)
+        unexpired = await world.accept(20)
+        for start in (0, 10):
+            await world.expire(start)
+        hold = await world.hold()
+        await SystemClock().sleep(5)
+        assert await cycle(store, world) == 0
+        backoff = Backoff.seeded_by(SystemClock())
+        await lift_hold(store, hold.hold_id, by="bob", reason="over", backoff=backoff)
+        assert await cycle(store, world) == 2
+        assert not await world.has(first)
+        assert await world.has(unexpired)
+        assert await world.put_blob(world.frame(10)) == second
+        assert await cycle(store, world) == 0
+        await SystemClock().sleep(5)
+        assert await cycle(store, world) == 1
+        assert not await world.has(second)
+
+
 async def test_orphan_is_deleted_on_a_real_server(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,16 +90,7 @@ async def test_orphan_is_deleted_on_a_real_server(
     The clock of a server cannot be set back. The authority's retry horizon is therefore shorter
     than `sluice init` allows. The rules are unchanged.
     """
-    monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
-    monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)
-
-    url = server.url("gc-bucket", "some/prefix")
-    await make_bucket(url)
-    async with open_store(url, StoreMode.CREATE) as store:
-        wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
-        authority = await create_authority(store, wanted)
-        clock = MovedClock(SystemClock().now_ns())
-        world = GcWorld(store=store, clock=clock, authority=authority)
+    async with brief_world(server, monkeypatch) as (store, world):
         kept = await world.accept(0)
         refused = await world.quarantine(0, salt="other")
         orphan = await world.orphan(10)

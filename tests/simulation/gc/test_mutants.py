@@ -42,6 +42,8 @@ class DeletionJudge:
         self.wrong: list[str] = []
         self.deleted = 0
         self.truly_enabled = True
+        self.expired: set[Digest] = set()
+        self.held = self.table_lost = False
         store.on_delete = self.see
 
     def certified(self, certificate: Certificate) -> None:
@@ -68,8 +70,14 @@ class DeletionJudge:
             return
         if not any(at > version.stamp_ns + HORIZON_NS for at in self._started):
             yield "certificate"
-        if self._named(digest):
-            yield "named"
+        if digest not in self.expired:
+            if self._named(digest):
+                yield "named"
+            return
+        if self.held:
+            yield "held"
+        if self.table_lost:
+            yield "table"
 
     def _named(self, digest: Digest) -> bool:
         manifests = (key for key in self._store.versions if key.startswith((ACCEPTED, QUARANTINE)))
@@ -208,6 +216,32 @@ async def young_superseded(world: GcWorld, store: VersionedStore, judge: Deletio
     return await hostile_plan(store, world.ids.ulid(), noncurrent=True)
 
 
+async def _aged_expired(world: GcWorld, judge: DeletionJudge) -> None:
+    batch = await world.accept(10)
+    world.clock.pass_s(HORIZON_S + 2)
+    await world.expire(10)
+    judge.expired.add(batch)
+    judge.certified(await world.audit())
+
+
+async def held_after_plan(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """A hold is placed after the plan of an expired batch."""
+    await _aged_expired(world, judge)
+    plan = await hostile_plan(store, world.ids.ulid())
+    await world.hold()
+    judge.held = True
+    return plan
+
+
+async def older_table(world: GcWorld, store: VersionedStore, judge: DeletionJudge) -> Plan:
+    """An older copy of the table was restored, which reached the same version again."""
+    await _aged_expired(world, judge)
+    plan = await hostile_plan(store, world.ids.ulid())
+    await world.commit(4, "another")
+    judge.table_lost = True
+    return plan
+
+
 ORPHAN_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
     (d.versioning_enabled, versioning_goes_off, "versioning"),
     (d.incarnation_exact, null_version, "incarnation"),
@@ -217,6 +251,8 @@ ORPHAN_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [
     (d.references_absent, misnamed_later, "named"),
     (d.envelope_unnamed, late_manifest, "named"),
     (d.envelope_unnamed, late_quarantine, "named"),
+    (d.expiry_stands, held_after_plan, "held"),
+    (d.expiry_stands, older_table, "table"),
     (d.still_listed, written_again, "listed"),
 ]
 SUPERSEDED_SCENES: list[tuple[d.ClauseCheck, Scene, str]] = [

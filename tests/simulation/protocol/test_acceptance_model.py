@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from support import mutants
 from support.model import explore
+from support.model_expiry import HORIZON
 from support.model_store import (
-    HORIZON,
     MARGIN,
     Blob,
     Bounds,

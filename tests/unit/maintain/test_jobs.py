@@ -4,6 +4,7 @@ import asyncio
 import sys
 
 import pytest
+from msgspec.structs import replace
 from support.maintain_processes import at
 
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
@@ -20,6 +21,7 @@ from sluice_protocol.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
+from sluice_protocol.expiry import Holds, LegalHold
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import decode_delete, delete_key
@@ -64,21 +66,41 @@ def test_a_request_survives_its_encoding() -> None:
 
 
 def test_retention_without_days_deletes_nothing() -> None:
-    assert list(plan_retention({}, at(0))) == []
+    assert list(plan_retention({}, at(0), Holds())) == []
 
 
 def test_retention_is_one_delete_per_kind_and_day_with_equal_bytes() -> None:
     policy = {"spans": 7, "metrics": 400, "logs": 30}
-    morning = list(plan_retention(policy, at(10)))
-    evening = list(plan_retention(policy, at(DAY_S - 1)))
+    morning = list(plan_retention(policy, at(10), Holds()))
+    evening = list(plan_retention(policy, at(DAY_S - 1), Holds()))
     assert morning == evening
     assert [one.kind for one in morning] == ["logs", "metrics", "spans"]
     assert morning[0].to_unix_ns == at(-30 * DAY_S)
     assert morning[0].accepted_until_unix_ns == at(0)
-    tomorrow = list(plan_retention(policy, at(DAY_S)))
+    tomorrow = list(plan_retention(policy, at(DAY_S), Holds()))
     assert {one.delete_id for one in tomorrow}.isdisjoint(one.delete_id for one in morning)
     for record in morning:
         assert decode_delete(delete_key(record.delete_id), encode_record(record)) == record
+
+
+def test_retention_stops_before_the_first_hold() -> None:
+    hold = LegalHold(
+        hold_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        case="C-1",
+        reason="litigation",
+        held_by="ann",
+        review_at_unix_ns=2,
+        held_at_unix_ns=1,
+        from_unix_ns=at(-9 * DAY_S),
+    )
+    later = replace(hold, from_unix_ns=at(-3 * DAY_S))
+    (record,) = plan_retention({"logs": 7}, at(10), Holds(active=(later, hold)))
+    assert record.accepted_until_unix_ns == at(-9 * DAY_S) - 1
+    assert not hold.touches(record)
+    (free,) = plan_retention({"logs": 7}, at(10), Holds())
+    assert free.delete_id != record.delete_id
+    whole = replace(hold, from_unix_ns=None)
+    assert list(plan_retention({"logs": 7}, at(10), Holds(active=(later, whole)))) == []
 
 
 @pytest.mark.parametrize("line", ["'what'", f"'7' * {3 * LINE_BYTES_MAX}"])

@@ -15,6 +15,7 @@ from sluice_protocol.blob_deletion import (
     CurrentRead,
     EnvelopeLookup,
     Evidence,
+    ExpiryLookup,
     ListedNow,
     ManifestLookup,
     MayDelete,
@@ -46,6 +47,11 @@ ORPHAN = Evidence(
     envelope=EnvelopeLookup(accepted=ManifestLookup.ABSENT, quarantine=ManifestLookup.ABSENT),
     listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=True),
 )
+EXPIRED = replace(
+    ORPHAN,
+    envelope=EnvelopeLookup(accepted=ManifestLookup.EXPIRED, quarantine=ManifestLookup.ABSENT),
+    expiry=ExpiryLookup(held=False, table_stays=True),
+)
 SUPERSEDED = replace(
     ORPHAN,
     listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=False),
@@ -63,6 +69,10 @@ def _envelope(
     quarantine: ManifestLookup = ManifestLookup.ABSENT,
 ) -> Evidence:
     return replace(ORPHAN, envelope=EnvelopeLookup(accepted=accepted, quarantine=quarantine))
+
+
+def _expiry(*, held: bool | None = False, table_stays: bool | None = True) -> Evidence:
+    return replace(EXPIRED, expiry=ExpiryLookup(held=held, table_stays=table_stays))
 
 
 def _listed(**changed: object) -> Evidence:
@@ -98,6 +108,11 @@ KEPT = [
     (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.NAMES_IT)),
     (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.NAMES_OTHER)),
     (Clause.ENVELOPE, _envelope(quarantine=ManifestLookup.UNREADABLE)),
+    (Clause.HELD, replace(EXPIRED, expiry=None)),
+    (Clause.HELD, _expiry(held=True)),
+    (Clause.HELD, _expiry(held=None)),
+    (Clause.TABLE, _expiry(table_stays=False)),
+    (Clause.TABLE, _expiry(table_stays=None)),
     (Clause.LISTED, replace(ORPHAN, listed=None)),
     (Clause.LISTED, _listed(incarnation=V2)),
     (Clause.LISTED, _listed(last_modified_ns=UnixNs(1_001))),
@@ -128,6 +143,7 @@ def test_orphan_past_its_horizon_may_be_deleted() -> None:
         == MayDelete()
     )
     assert decide_deletion(SUPERSEDED, NONCURRENT_CLAUSES) == MayDelete()
+    assert decide_deletion(EXPIRED, DELETION_CLAUSES) == MayDelete()
 
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT)
@@ -152,7 +168,7 @@ def test_missing_evidence_keeps() -> None:
     """Evidence that was not read, and an empty list of clauses, never support a deletion."""
     bare = Evidence(candidate=ORPHAN.candidate, retry_horizon_ns=HORIZON)
     silent = [check.__name__ for check in DELETION_CLAUSES if check(bare) is None]
-    assert silent == ["incarnation_exact"]
+    assert silent == ["incarnation_exact", "expiry_stands"], "the envelope shows no expiry"
     assert isinstance(decide_deletion(ORPHAN, ()), MustKeep)
 
 

@@ -1,0 +1,170 @@
+"""`sluice retention`: how long raw batches are kept, and the proof before they expire."""
+
+import asyncio
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from cyclopts import App, Parameter
+
+from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
+from sluice_cli.shell.output import emit, format_size
+from sluice_cli.spark import spark_session
+from sluice_gc.settings import ExpireSettings
+from sluice_protocol.errors import BadUsage, ExitCode
+from sluice_protocol.expiry import Holds, RawRetention, keep_s_least
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.timestamps import format_rfc3339
+from sluice_store import StoreMode, open_deployment
+from sluice_store.authority import read_authority
+from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import read_holds, read_raw_retention, set_raw_retention
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sluice_gc.expiry_run import ExpireReport
+
+app = App(name="retention", help="Decide how long raw batches are kept.")
+
+_DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
+_NEVER: Final = "never"
+_DAY_S: Final = 86_400
+_EXPIRE = ExpireSettings()
+
+
+class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in effect.
+
+    Attributes:
+        rule: The last decision; null if nothing was ever decided, so that nothing expires.
+        least_s: The shortest raw retention that the store accepts.
+        holds: The number of holds in effect.
+        unreadable: The number of holds that cannot be decoded; then nothing expires.
+    """
+
+    rule: RawRetention | None
+    least_s: int
+    holds: int
+    unreadable: int
+
+
+@app.command(name="set")
+def set_command(
+    *, store: StoreUrl = STORE_DEFAULT, raw: str, note: str = "", json: Json = False
+) -> int:
+    """Decide the age at which raw batches may expire; the decision is recorded.
+
+    By default they never do. A batch expires only when the tables are proved to contain its
+    records; its manifest stays.
+
+    Args:
+        store: The store.
+        raw: Days, such as `30d`: at least the retry horizon plus 7 days. `never` withdraws the
+            rule for batches that have not expired.
+        note: Why; kept in the record.
+        json: Print JSON for programs.
+    """
+    rule = asyncio.run(_set(store, _parse_raw(raw), note))
+    emit(rule, as_json=json, human=lambda console: console.print(_describe(rule)))
+    return ExitCode.DONE.value
+
+
+@app.command
+def show(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
+    """Show the decision in effect, and how many holds there are."""
+    state = asyncio.run(_show(store))
+    emit(state, as_json=json, human=lambda console: _draw(console, state))
+    return ExitCode.DONE.value
+
+
+@app.command
+def run(
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    settings: Annotated[ExpireSettings, Parameter(name="*")] = _EXPIRE,
+    json: Json = False,
+) -> int:
+    """Prove which batches may expire, and record it in signed tombstones. Delete nothing.
+
+    The candidates are those of the newest certificate. A Spark job compares each blob with the
+    tables. After the next audit, `sluice gc plan` lists the blobs of expired batches. The command
+    may be killed and repeated at any time; `--dry-run` shows the bytes that it would free.
+    """
+    from sluice_gc.expiry_run import ExpiryRun  # noqa: PLC0415 - the import takes a second
+    from sluice_gc.signing_keys import load_keys  # noqa: PLC0415
+    from sluice_spark.read_back import compare_batches  # noqa: PLC0415
+
+    keys = load_keys(settings.key_file, settings.trusted_keys)
+    with spark_session(store) as session:
+
+        async def prove() -> "ExpireReport":
+            mode = StoreMode.READ if settings.dry_run else StoreMode.WRITE
+            async with open_deployment(store, mode) as opened:
+                expiry = ExpiryRun(
+                    opened,
+                    partial(compare_batches, session, store),
+                    keys,
+                    SystemClock(),
+                    SystemIds(),
+                )
+                return await expiry.run(settings)
+
+        report = asyncio.run(prove())
+    emit(report, as_json=json, human=lambda console: _draw_report(console, report))
+    return ExitCode.DONE.value
+
+
+async def _set(url: str, keep_s: int | None, note: str) -> RawRetention:
+    async with open_deployment(url) as store:
+        by, backoff = f"operator:{user_name()}", Backoff.seeded_by(SystemClock())
+        return await set_raw_retention(store, keep_s, by=by, note=note, backoff=backoff)
+
+
+async def _show(url: str) -> RetentionState:
+    async with open_deployment(url, StoreMode.READ) as store:
+        rule = await read_raw_retention(store)
+        holds: Holds = await read_holds(store)
+        return RetentionState(
+            rule=rule,
+            least_s=keep_s_least(await read_authority(store)),
+            holds=len(holds.active),
+            unreadable=len(holds.unreadable),
+        )
+
+
+def _parse_raw(text: str) -> int | None:
+    if text == _NEVER:
+        return None
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"raw retention is a number of days, as `30d`, or never: raw=`{text[:40]}`")
+    return int(found[1]) * _DAY_S
+
+
+def _describe(rule: RawRetention | None) -> str:
+    if rule is None:
+        return "raw batches never expire: nothing was decided"
+    at = f"decided by {rule.decided_by} at {format_rfc3339(rule.decided_at_unix_ns)}"
+    if rule.keep_s is None:
+        return f"raw batches never expire, {at}"
+    return f"raw batches may expire after {rule.keep_s / _DAY_S:g} days, {at}"
+
+
+def _draw_report(console: "Console", report: "ExpireReport") -> None:
+    console.print(_describe(report.rule), markup=False)
+    done = "would expire" if report.dry_run else "expired"
+    console.print(
+        f"{report.expired} of {report.candidates} candidates {done},"
+        f" {format_size(report.expired_bytes)} in {report.tombstones} tombstones"
+    )
+    for clause, count in sorted(report.kept.items()):
+        console.print(f"  kept by {clause}: {count}")
+
+
+def _draw(console: "Console", state: RetentionState) -> None:
+    console.print(_describe(state.rule), markup=False)
+    console.print(f"  shortest possible: {state.least_s / _DAY_S:g} days")
+    console.print(f"  holds: {state.holds} in effect, {state.unreadable} unreadable")

@@ -1,0 +1,508 @@
+"""Expiry of raw batches: the rule, holds, tombstones, and the proof that a batch may expire.
+
+By default no batch expires. A rule of an operator makes batches of an age candidates. A batch
+expires when a tombstone names it. A tombstone deletes nothing: it takes the name of its manifest
+away, so that the clauses of `blob_deletion` may allow the deletion of the blob.
+
+A batch may expire only if every clause is satisfied by the evidence. Evidence that was not read,
+could not be read or does not match is a reason to keep: `None` never supports an expiry. The
+central clause is `rows_equal`: at one version the table has exactly the records that the blob
+decodes to, without those that recorded deletes hide on both sides. It compares with the source and
+not with the ledger, which is the report of the loader.
+
+A hold keeps every batch that it covers, whatever else is proved, and also between the tombstone and
+the deletion. A hold that cannot be decoded covers everything. Source: ADR 48.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import Clause, MustKeep
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.fields import Kind
+from sluice_protocol.keys import EXPIRED, HOLDS, RAW_RETENTION, hour_path
+from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+
+WAIT_AFTER_HORIZON_S: Final = 7 * 86_400
+"""The least time between the end of the retry horizon and an expiry."""
+TOMBSTONE_BATCHES_MAX: Final = 10_000
+"""Batches of one tombstone, about 150 bytes each when compressed."""
+TOMBSTONE_BYTES_MAX: Final = 64 << 20
+"""The size of a decompressed tombstone, at most."""
+TEXT_CHARS_MAX: Final = 1_000
+"""The length of a case, a reason and a name, at most."""
+_TOMBSTONE: Final = re.compile(
+    re.escape(EXPIRED) + r"(date=[0-9-]{10}/hour=[0-9]{2})/([0-9A-HJKMNP-TV-Z]{26})-([0-9]{4})"
+    r"\.json\.z"
+)
+
+
+class RawRetention(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of an operator how long raw batches are kept; the last one is in effect.
+
+    Attributes:
+        number: 1 for the first decision, without gaps.
+        keep_s: The age at which a batch may expire, seconds; None: never.
+        decided_at_unix_ns: By the store's clock.
+    """
+
+    schema: Literal["sluice.raw_retention.v1"] = "sluice.raw_retention.v1"
+    number: int
+    keep_s: int | None
+    decided_by: str
+    decided_at_unix_ns: int
+    note: str = ""
+
+
+def raw_retention_key(number: int) -> ObjectKey:
+    """Return the key of a decision about raw retention."""
+    return ObjectKey(f"{RAW_RETENTION}{number:06d}.json")
+
+
+def decode_raw_retention(number: int, body: bytes) -> RawRetention:
+    """Decode a decision about raw retention."""
+    key = raw_retention_key(number)
+    found = decode_record(key, body, RawRetention)
+    if found.number != number:
+        raise InvalidRecord(key, "decision has another number than its key")
+    return found
+
+
+def keep_s_least(authority: Authority) -> int:
+    """Return the shortest raw retention that a deployment may have, seconds."""
+    return authority.retry_horizon_s + WAIT_AFTER_HORIZON_S
+
+
+def check_keep_s(authority: Authority, keep_s: int | None) -> None:
+    """Refuse a raw retention that is shorter than the retry horizon plus seven days."""
+    least = keep_s_least(authority)
+    if keep_s is not None and keep_s < least:
+        raise BadUsage(
+            "raw batches are kept for the retry horizon plus 7 days at least:"
+            f" use {-(-least // 86_400)}d or more, raw=`{keep_s / 86_400:g}d`"
+        )
+
+
+class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
+    """A named case that keeps batches and records: who, why, until when it is reviewed.
+
+    It covers the batches that meet every given condition; without a condition, all.
+
+    Attributes:
+        hold_id: ULID, also in the key.
+        case: The name of the case; several holds may have the same.
+        review_at_unix_ns: When an operator should decide again; the hold does not end then.
+        from_unix_ns: Only batches that were accepted at or after it.
+        to_unix_ns: Only batches that were accepted before it.
+        held_at_unix_ns: By the store's clock.
+    """
+
+    schema: Literal["sluice.legal_hold.v1"] = "sluice.legal_hold.v1"
+    hold_id: str
+    case: str
+    reason: str
+    held_by: str
+    review_at_unix_ns: int
+    held_at_unix_ns: int
+    agent_id: str | None = None
+    principal: str | None = None
+    from_unix_ns: int | None = None
+    to_unix_ns: int | None = None
+
+    def covers(self, batch: AcceptedManifest) -> bool:
+        """Return True if the hold keeps a batch."""
+        at_ns = batch.accepted_at_unix_ns
+        return (
+            self.agent_id in (None, batch.agent_id)
+            and self.principal in (None, batch.principal)
+            and (self.from_unix_ns is None or at_ns >= self.from_unix_ns)
+            and (self.to_unix_ns is None or at_ns < self.to_unix_ns)
+        )
+
+    def touches(self, record: DeleteRecord) -> bool:
+        """Return True if a delete of records may remove some of a batch that the hold covers."""
+        other_agent = None not in (self.agent_id, record.agent_id) and (
+            self.agent_id != record.agent_id
+        )
+        before = self.from_unix_ns is not None and (
+            record.accepted_until_unix_ns < self.from_unix_ns
+        )
+        return not other_agent and not before
+
+
+class LegalHoldLifted(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a hold; the time is that of the store's clock."""
+
+    schema: Literal["sluice.legal_hold_lifted.v1"] = "sluice.legal_hold_lifted.v1"
+    hold_id: str
+    lifted_by: str
+    reason: str
+    lifted_at_unix_ns: int
+
+
+def legal_hold_key(hold_id: str) -> ObjectKey:
+    """Return the key of a hold."""
+    return ObjectKey(f"{HOLDS}{hold_id}.json")
+
+
+def hold_lifted_key(hold_id: str) -> ObjectKey:
+    """Return the key of the record that a hold was lifted."""
+    return ObjectKey(f"{HOLDS}{hold_id}-lifted.json")
+
+
+def check_hold(hold: LegalHold) -> None:
+    """Refuse a hold without a case or a reason, or with a range that is empty."""
+    for name, text in (("case", hold.case), ("reason", hold.reason)):
+        if not text.strip():
+            raise BadUsage(f"a hold needs a {name}: add one with `--{name}`")
+        if len(text) > TEXT_CHARS_MAX:
+            raise BadUsage(f"the {name} of a hold has at most {TEXT_CHARS_MAX} characters")
+    span = (hold.from_unix_ns, hold.to_unix_ns)
+    if None not in span and span[0] >= span[1]:  # type: ignore[operator]
+        raise BadUsage("the time range of a hold ends before it starts")
+    if hold.review_at_unix_ns <= hold.held_at_unix_ns:
+        raise BadUsage("the review date of a hold is in the future: choose a later `--review`")
+
+
+def decode_hold(key: str, body: bytes) -> LegalHold:
+    """Decode a hold and check that it agrees with its key."""
+    found = decode_record(key, body, LegalHold)
+    if legal_hold_key(found.hold_id) != key:
+        raise InvalidRecord(key, "hold belongs under another key")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holds:
+    """The holds in effect.
+
+    Attributes:
+        unreadable: Records that cannot be decoded, with the reason; each covers everything.
+        lifted: Holds that were lifted, with the record of that.
+    """
+
+    active: tuple[LegalHold, ...] = ()
+    unreadable: tuple[InvalidRecord, ...] = ()
+    lifted: tuple[tuple[LegalHold, LegalHoldLifted], ...] = ()
+
+    def covers(self, batch: AcceptedManifest) -> bool:
+        """Return True if a hold keeps a batch."""
+        return bool(self.unreadable) or any(hold.covers(batch) for hold in self.active)
+
+    def touching(self, record: DeleteRecord) -> str | None:
+        """Return the case whose batches a delete may affect, or None."""
+        if self.unreadable:
+            return f"unreadable: {self.unreadable[0].key}"
+        return next((hold.case for hold in self.active if hold.touches(record)), None)
+
+    def permitted_until_ns(self, until_ns: int) -> int | None:
+        """Return the acceptance up to which batches of every agent may lose records.
+
+        It is `until_ns` or just before the first hold begins; None if a hold has no beginning.
+        """
+        if self.unreadable:
+            return None
+        starts = [hold.from_unix_ns for hold in self.active]
+        if None in starts:
+            return None
+        return min((until_ns, *(start - 1 for start in starts if start is not None)))
+
+
+class ExpiredBatch(msgspec.Struct, frozen=True, array_like=True):
+    """A batch that expired.
+
+    Attributes:
+        key: The key of its manifest.
+        sha256: That of its blob.
+        size_bytes: The size of its blob.
+        rows: The records that were compared.
+        content: The order-free hash of their contents, which table and blob had in common.
+    """
+
+    key: ObjectKey
+    sha256: Digest
+    size_bytes: int
+    kind: Kind
+    rows: int
+    content: str
+
+
+class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """One state of a table: a version, and the sha256 of the log entry that committed it.
+
+    A table of a restored copy reaches the same version again, by another commit.
+    """
+
+    version: int
+    commit_sha256: Digest
+
+
+class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that batches of one hour of acceptance expired; permanent.
+
+    Attributes:
+        run_id: ULID of the run that proved the batches.
+        part: 0 for the first tombstone of the run for this hour.
+        hour: `date=YYYY-MM-DD/hour=HH` of the acceptance of every batch in it.
+        rule: The number of the decision about raw retention.
+        tables: The states that were read, by the name of the table.
+        deletes: The number of recorded deletes that were applied to both sides.
+        made_at_unix_ns: By the store's clock.
+    """
+
+    schema: Literal["sluice.tombstone.v1"] = "sluice.tombstone.v1"
+    run_id: str
+    part: int
+    hour: str
+    authority_id: str
+    rule: int
+    keep_s: int
+    audit_id: str
+    certificate_sha256: Digest
+    tables: dict[str, TableVersion]
+    deletes: int
+    made_at_unix_ns: int
+    batches: tuple[ExpiredBatch, ...]
+
+    @property
+    def key(self) -> ObjectKey:
+        """The key under which it is created."""
+        return ObjectKey(f"{EXPIRED}{self.hour}/{self.run_id}-{self.part:04d}.json.z")
+
+
+class SignedTombstone(msgspec.Struct, frozen=True, kw_only=True):
+    """A tombstone with the signature of the auditor over its canonical bytes."""
+
+    tombstone: Tombstone
+    key_id: str
+    signature: str
+
+
+def tombstone_prefix(accepted_at_ns: int) -> str:
+    """Return the prefix of every tombstone that may name a batch."""
+    return f"{EXPIRED}{hour_path(accepted_at_ns)}/"
+
+
+def encode_tombstone(signed: SignedTombstone) -> bytes:
+    """Return the stored bytes of a tombstone."""
+    return zlib.compress(encode_record(signed), 9)
+
+
+def decode_tombstone(key: str, body: bytes) -> SignedTombstone:
+    """Decode a tombstone and check that it agrees with its key; its signature is not checked."""
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, TOMBSTONE_BYTES_MAX)
+    except zlib.error as error:
+        raise InvalidRecord(key, f"tombstone is not compressed: {error}") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise InvalidRecord(key, "tombstone is cut off, too large or followed by other bytes")
+    found = decode_record(key, plain, SignedTombstone)
+    if _TOMBSTONE.fullmatch(key) is None or found.tombstone.key != key:
+        raise InvalidRecord(key, "tombstone belongs under another key")
+    return found
+
+
+# --- the proof ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowTally:
+    """The records of a batch on one side: their number, and the order-free hash of contents."""
+
+    rows: int
+    content: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchEvidence:
+    """Everything that was read about one batch; None is evidence that was not read.
+
+    Attributes:
+        named: The sha256 in the manifest, which was read itself and not through an index.
+        accepted_at_ns: The time in the manifest: that of a spool may be behind.
+        appeared_at_ns: Last-Modified of the manifest, by the store's clock.
+        keep_ns: The rule in effect; None if nothing expires.
+        vacuum_ns: The age up to which replaced files of the table are kept.
+        now_ns: The store's clock.
+        audit_started_at_ns: The start of the complete audit on which the run rests.
+        audit_found_wrong: Whether it found something on which an operator must act.
+        blob: The sha256 of the bytes that were read and decoded.
+        ledger: The sha256 in the ledger of ingestion; None if it has no row of the batch.
+        blob_rows: What the blob decodes to, without records that deletes hide.
+        table_rows: What the table has of the batch at one version, without the same.
+        enqueued: Whether the batch is known to be in every queue.
+        unacknowledged: Whether an entry that a consumer has not acknowledged names it.
+        dead_letter: Whether it is an open dead letter.
+        quarantined: Whether bytes are quarantined under its identity.
+        held: Whether a hold covers it.
+    """
+
+    named: Digest
+    accepted_at_ns: UnixNs
+    retry_horizon_ns: int
+    keep_ns: int | None = None
+    vacuum_ns: int | None = None
+    now_ns: UnixNs | None = None
+    appeared_at_ns: UnixNs | None = None
+    audit_started_at_ns: UnixNs | None = None
+    audit_found_wrong: bool | None = None
+    blob: Digest | None = None
+    ledger: Digest | None = None
+    blob_rows: RowTally | None = None
+    table_rows: RowTally | None = None
+    enqueued: bool | None = None
+    unacknowledged: bool | None = None
+    dead_letter: bool | None = None
+    quarantined: bool | None = None
+    held: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MayExpire:
+    """Every clause is satisfied."""
+
+
+BatchCheck = Callable[[BatchEvidence], MustKeep | None]
+
+
+def decide_expiry(
+    evidence: BatchEvidence, clauses: Iterable[BatchCheck] | None = None
+) -> MustKeep | MayExpire:
+    """Return the first reason to keep the batch, or `MayExpire`."""
+    for check in EXPIRY_CLAUSES if clauses is None else clauses:
+        kept = check(evidence)
+        if kept is not None:
+            return kept
+    return MayExpire()
+
+
+def rule_in_effect(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep without a rule, and under one that is shorter than the retry horizon and seven days."""
+    if evidence.keep_ns is None:
+        return MustKeep(clause=Clause.RULE, reason="no raw retention is set")
+    if evidence.keep_ns < evidence.retry_horizon_ns + WAIT_AFTER_HORIZON_S * NS_PER_S:
+        return MustKeep(clause=Clause.RULE, reason="the raw retention is too short")
+    return None
+
+
+def batch_old_enough(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep a batch that is younger than the rule or than the replaced files of its table.
+
+    Its age counts from the later of the two times: the clock of a spool may have been behind.
+    """
+    times = (evidence.now_ns, evidence.appeared_at_ns, evidence.keep_ns, evidence.vacuum_ns)
+    now_ns, appeared_at_ns, keep_ns, vacuum_ns = times
+    if now_ns is None or appeared_at_ns is None or keep_ns is None or vacuum_ns is None:
+        return MustKeep(clause=Clause.AGE, reason="its age or the store's clock was not read")
+    age_ns = now_ns - max(evidence.accepted_at_ns, appeared_at_ns)
+    if age_ns <= max(keep_ns, vacuum_ns):
+        return MustKeep(clause=Clause.AGE, reason="younger than the raw retention")
+    return None
+
+
+def audited_after(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep unless a complete audit without findings began a retry horizon after it appeared."""
+    started_ns, appeared_ns = evidence.audit_started_at_ns, evidence.appeared_at_ns
+    if started_ns is None or appeared_ns is None or evidence.audit_found_wrong is None:
+        return MustKeep(clause=Clause.CERTIFICATE, reason="no certificate")
+    if started_ns <= max(appeared_ns, evidence.accepted_at_ns) + evidence.retry_horizon_ns:
+        return MustKeep(
+            clause=Clause.CERTIFICATE, reason="the audit started before the horizon ended"
+        )
+    if evidence.audit_found_wrong:
+        return MustKeep(clause=Clause.CERTIFICATE, reason="the audit has findings")
+    return None
+
+
+def blob_verified(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep unless the bytes that were read and decoded hash to the name in the manifest."""
+    if evidence.blob is None:
+        return MustKeep(clause=Clause.BLOB, reason="its blob was not read")
+    if evidence.blob != evidence.named:
+        return MustKeep(clause=Clause.BLOB, reason="its blob has other bytes")
+    return None
+
+
+def in_ledger(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep unless the ledger of ingestion has these bytes of the batch."""
+    if evidence.ledger is None:
+        return MustKeep(clause=Clause.LEDGER, reason="not in the ledger")
+    if evidence.ledger != evidence.named:
+        return MustKeep(clause=Clause.LEDGER, reason="the ledger has other bytes")
+    return None
+
+
+def rows_equal(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep unless the table has exactly the records that the blob decodes to."""
+    if evidence.blob_rows is None or evidence.table_rows is None:
+        return MustKeep(clause=Clause.ROWS, reason="its rows were not compared")
+    if evidence.blob_rows != evidence.table_rows:
+        there, wanted = evidence.table_rows.rows, evidence.blob_rows.rows
+        return MustKeep(
+            clause=Clause.ROWS, reason=f"the table differs, rows={there}, expected={wanted}"
+        )
+    return None
+
+
+def consumed(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep unless every consumer has acknowledged the batch."""
+    if evidence.enqueued is None or evidence.unacknowledged is None:
+        return MustKeep(clause=Clause.CONSUMERS, reason="the queues were not read")
+    if not evidence.enqueued:
+        return MustKeep(clause=Clause.CONSUMERS, reason="not in every queue")
+    if evidence.unacknowledged:
+        return MustKeep(clause=Clause.CONSUMERS, reason="a consumer has not acknowledged it")
+    return None
+
+
+def no_dead_letter(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep a batch that could not be ingested."""
+    if evidence.dead_letter is None:
+        return MustKeep(clause=Clause.DEAD_LETTER, reason="dead letters were not read")
+    if evidence.dead_letter:
+        return MustKeep(clause=Clause.DEAD_LETTER, reason="it is an open dead letter")
+    return None
+
+
+def no_conflict(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep a batch under whose identity other bytes are quarantined."""
+    if evidence.quarantined is None:
+        return MustKeep(clause=Clause.CONFLICT, reason="the quarantine was not read")
+    if evidence.quarantined:
+        return MustKeep(
+            clause=Clause.CONFLICT, reason="other bytes are quarantined under its identity"
+        )
+    return None
+
+
+def not_held(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep a batch that a hold covers."""
+    if evidence.held is None:
+        return MustKeep(clause=Clause.HELD, reason="holds were not read")
+    if evidence.held:
+        return MustKeep(clause=Clause.HELD, reason="a hold covers it")
+    return None
+
+
+EXPIRY_CLAUSES: Final[tuple[BatchCheck, ...]] = (
+    rule_in_effect,
+    batch_old_enough,
+    audited_after,
+    not_held,
+    no_conflict,
+    consumed,
+    no_dead_letter,
+    in_ledger,
+    blob_verified,
+    rows_equal,
+)
+"""All clauses; those whose evidence costs least are first."""

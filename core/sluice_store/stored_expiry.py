@@ -1,0 +1,176 @@
+"""Stored decisions about expiry: how long raw batches are kept, holds, and tombstones.
+
+Decisions and holds grow by what operators decide. A hold that was lifted stays, with the record of
+that. Tombstones grow with batches, and a reader lists only those of one hour of acceptance.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.expiry import (
+    ExpiredBatch,
+    Holds,
+    LegalHold,
+    LegalHoldLifted,
+    RawRetention,
+    SignedTombstone,
+    check_hold,
+    check_keep_s,
+    decode_hold,
+    decode_raw_retention,
+    decode_tombstone,
+    hold_lifted_key,
+    legal_hold_key,
+    raw_retention_key,
+    tombstone_prefix,
+)
+from sluice_protocol.keys import AUTHORITY_SETTINGS, HOLDS, RAW_RETENTION, accepted_key
+from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore, read_bodies
+from sluice_store.retry import Backoff, OtherBytes, create_once
+
+HOURS_KEPT: Final = 48
+"""Hours of tombstones that a reader remembers."""
+_LIFTED: Final = "-lifted.json"
+
+
+async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
+    """Return the decision in effect; None if nothing was ever decided."""
+    numbers = [
+        int(one.key.removeprefix(RAW_RETENTION).removesuffix(".json"))
+        async for page in store.list(RAW_RETENTION)
+        for one in page.objects
+        if one.key.removeprefix(RAW_RETENTION).removesuffix(".json").isdecimal()
+    ]
+    if not numbers:
+        return None
+    key = raw_retention_key(max(numbers))
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        raise InvalidRecord(key, "listed but no longer present, although decisions are permanent")
+    return decode_raw_retention(max(numbers), read.body)
+
+
+async def set_raw_retention(
+    store: ObjectStore, keep_s: int | None, *, by: str, note: str, backoff: Backoff
+) -> RawRetention:
+    """Record a decision, unless it is in effect already; return the one in effect.
+
+    Raises:
+        BadUsage: It is too short, or another operator decided at the same moment.
+    """
+    check_keep_s(await read_authority(store), keep_s)
+    before = await read_raw_retention(store)
+    if before is not None and before.keep_s == keep_s:
+        return before
+    wanted = RawRetention(
+        number=1 if before is None else before.number + 1,
+        keep_s=keep_s,
+        decided_by=by,
+        decided_at_unix_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns,
+        note=note,
+    )
+    key = raw_retention_key(wanted.number)
+    if isinstance(await create_once(store, key, encode_record(wanted), backoff), OtherBytes):
+        raise BadUsage("another operator decided at the same moment: see `sluice retention show`")
+    return wanted
+
+
+async def read_holds(store: ObjectStore) -> Holds:
+    """Read every hold; one that cannot be decoded, or whose end cannot, is in effect."""
+    keys = [one.key async for page in store.list(HOLDS) for one in page.objects]
+    bodies = dict(zip(keys, await read_bodies(store, keys), strict=True))
+    active: list[LegalHold] = []
+    lifted: list[tuple[LegalHold, LegalHoldLifted]] = []
+    unreadable: list[InvalidRecord] = []
+    for key in keys:
+        if key.endswith(_LIFTED):
+            continue
+        try:
+            hold = decode_hold(key, bodies[key] or b"")
+        except InvalidRecord as error:
+            unreadable.append(error)
+            continue
+        end_key = hold_lifted_key(hold.hold_id)
+        body = bodies.get(end_key)
+        try:
+            end = None if body is None else decode_record(end_key, body, LegalHoldLifted)
+        except InvalidRecord:
+            end = None
+        if end is None or end.hold_id != hold.hold_id:
+            active.append(hold)
+        else:
+            lifted.append((hold, end))
+    return Holds(active=tuple(active), unreadable=tuple(unreadable), lifted=tuple(lifted))
+
+
+async def add_hold(store: ObjectStore, hold: LegalHold, backoff: Backoff) -> LegalHold:
+    """Create a hold; its id is new."""
+    check_hold(hold)
+    key = legal_hold_key(hold.hold_id)
+    if isinstance(await create_once(store, key, encode_record(hold), backoff), OtherBytes):
+        raise BadUsage(f"another hold has this id: run the command again, hold=`{hold.hold_id}`")
+    return hold
+
+
+async def lift_hold(
+    store: ObjectStore, hold_id: str, *, by: str, reason: str, backoff: Backoff
+) -> LegalHoldLifted:
+    """Record that a hold ends; a second time returns the first record."""
+    if not reason.strip():
+        raise BadUsage("the end of a hold needs a reason: add one with `--reason`")
+    read = await store.get(legal_hold_key(hold_id))
+    if not isinstance(read, Found):
+        raise BadUsage(f"no such hold: see `sluice hold list`, hold=`{hold_id[:80]}`")
+    end = LegalHoldLifted(
+        hold_id=hold_id, lifted_by=by, reason=reason, lifted_at_unix_ns=read.info.date_ns
+    )
+    key = hold_lifted_key(hold_id)
+    outcome = await create_once(store, key, encode_record(end), backoff)
+    if isinstance(outcome, OtherBytes):
+        return decode_record(key, outcome.body, LegalHoldLifted)
+    return end
+
+
+class TombstoneReader:
+    """Finds the tombstones of batches, and remembers those of the hours that were read last.
+
+    Signatures are not verified: a reader only reports them. A deletion verifies them.
+    """
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._hours: OrderedDict[str, tuple[SignedTombstone, ...]] = OrderedDict()
+
+    async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
+        """Return the newest tombstone that names a manifest and its hash; None without one."""
+        key = accepted_key(manifest.identity)
+        found = None
+        for signed in await self._of_hour(tombstone_prefix(manifest.accepted_at_unix_ns)):
+            if any(_names(one, key, manifest) for one in signed.tombstone.batches):
+                found = signed
+        return found
+
+    async def _of_hour(self, prefix: str) -> tuple[SignedTombstone, ...]:
+        known = self._hours.get(prefix)
+        if known is not None:
+            self._hours.move_to_end(prefix)
+            return known
+        keys = [one.key async for page in self._store.list(prefix) for one in page.objects]
+        found = [
+            decode_tombstone(key, body)
+            for key, body in zip(keys, await read_bodies(self._store, keys), strict=True)
+            if body is not None
+        ]
+        self._hours[prefix] = tuple(found)
+        while len(self._hours) > HOURS_KEPT:
+            self._hours.popitem(last=False)
+        return self._hours[prefix]
+
+
+def _names(one: ExpiredBatch, key: ObjectKey, manifest: AcceptedManifest) -> bool:
+    return one.key == key and one.sha256 == manifest.digest

@@ -1,0 +1,345 @@
+"""A run of expiry: prove that batches may expire, and record it in signed tombstones.
+
+The newest certificate names the manifests that are older than the rule and whose blob exists. A run
+reads each of them itself, compares its blob with the tables in a Spark job, and creates one
+tombstone for the batches of an hour of acceptance. A tombstone deletes nothing; a plan made after
+the next audit does. A run may be killed at any request: a batch is either named by a tombstone, or
+the next run proves it again.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from sluice_gc.certificate import ChainLink, read_certificate_or_newest
+from sluice_gc.errors import GcRefused, RefusalRule
+from sluice_gc.evidence_files import EXPIRING, read_tables
+from sluice_gc.plan import (
+    check_certificate_for,
+    check_clock_fall,
+    check_clocks,
+    read_store_time,
+)
+from sluice_gc.settings import ExpireSettings
+from sluice_gc.signing_keys import AuditorKeys
+from sluice_gc.tombstones import is_trusted, read_commit, sign_tombstone
+from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import MustKeep
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.errors import InvalidRecord, InvariantViolated
+from sluice_protocol.expiry import (
+    TOMBSTONE_BATCHES_MAX,
+    BatchEvidence,
+    ExpiredBatch,
+    Holds,
+    RawRetention,
+    TableVersion,
+    Tombstone,
+    decide_expiry,
+    encode_tombstone,
+    keep_s_least,
+)
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, parse_quarantine_key
+from sluice_protocol.manifests import AcceptedManifest, decode_accepted
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore, read_bodies
+from sluice_store.retry import Backoff, OtherBytes, create_once
+from sluice_store.stored_expiry import TombstoneReader, read_holds, read_raw_retention
+
+BATCHES_TOGETHER: Final = 50_000
+"""Batches that one job compares: about 1 KiB each on the driver."""
+QUARANTINED_MAX: Final = 1_000_000
+"""Quarantine manifests that are listed; with more, nothing expires."""
+_DAY_S: Final = 86_400
+
+Compare = Callable[[Sequence[AcceptedManifest]], BatchComparison]
+"""`compare_batches` of one session and store."""
+
+
+class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a run.
+
+    Attributes:
+        rule: The decision about raw retention; null if nothing was ever decided.
+        candidates: Batches that are older than the rule, and whose blob exists.
+        expired: Batches that were proved; with `dry_run`, those that would expire.
+        expired_bytes: The size of their blobs.
+        kept: Candidates that were kept, by clause.
+    """
+
+    run_id: str
+    dry_run: bool
+    rule: RawRetention | None
+    candidates: int = 0
+    expired: int = 0
+    expired_bytes: int = 0
+    tombstones: int = 0
+    kept: dict[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Basis:
+    """What a run rests on; all of it was read before the batches."""
+
+    authority: Authority
+    link: ChainLink
+    rule: RawRetention
+    keep_s: int
+    now_ns: UnixNs
+    queues: QueueFacts
+    quarantined: frozenset[Identity] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Candidate:
+    """A manifest that was read, and when it appeared."""
+
+    manifest: AcceptedManifest
+    appeared_at_ns: UnixNs
+
+
+class ExpiryRun:
+    """One run over one store. `compare` is called outside of any event loop."""
+
+    def __init__(
+        self, store: ObjectStore, compare: Compare, keys: AuditorKeys, clock: Clock, ids: IdSource
+    ) -> None:
+        self._store = store
+        self._compare = compare
+        self._keys = keys
+        self._clock = clock
+        self._run_id = ids.ulid()
+        self._parts: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+
+    async def run(self, settings: ExpireSettings) -> ExpireReport:
+        """Prove the candidates of the newest certificate, and create tombstones.
+
+        Raises:
+            GcRefused: A safety rule is violated; nothing more expires.
+        """
+        rule = await read_raw_retention(self._store)
+        if rule is None or rule.keep_s is None:
+            return ExpireReport(run_id=self._run_id, dry_run=settings.dry_run, rule=rule)
+        basis = await self._read_basis(rule, rule.keep_s, settings)
+        rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
+        _check_amount(basis, len(rows), settings.max_expire_ratio)
+        expired = size_bytes = tombstones = 0
+        for chunk in _chunks(rows):
+            proved, comparison = await self._prove(basis, settings, await self._read(chunk))
+            expired += len(proved)
+            size_bytes += sum(one.frame_bytes for one, _ in proved)
+            if proved and not settings.dry_run:
+                tombstones += await self._record(basis, proved, comparison)
+        return ExpireReport(
+            run_id=self._run_id,
+            dry_run=settings.dry_run,
+            rule=rule,
+            candidates=len(rows),
+            expired=expired,
+            expired_bytes=size_bytes,
+            tombstones=tombstones,
+            kept=dict(self._kept),
+        )
+
+    async def _read_basis(
+        self, rule: RawRetention, keep_s: int, settings: ExpireSettings
+    ) -> _Basis:
+        authority = await read_authority(self._store)
+        link = await read_certificate_or_newest(self._store, self._keys.trusted, None)
+        check_certificate_for(authority, link.certificate)
+        now_ns = await read_store_time(self._store)
+        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
+        check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
+        # Discovery and the queues are read before the tables (see `read_back`).
+        queues = await read_queues(self._store)
+        return _Basis(
+            authority=authority,
+            link=link,
+            rule=rule,
+            keep_s=keep_s,
+            now_ns=now_ns,
+            queues=queues,
+            quarantined=await self._read_quarantined(),
+        )
+
+    async def _read_quarantined(self) -> frozenset[Identity] | None:
+        found: set[Identity] = set()
+        async for page in self._store.list(QUARANTINE_CONFLICTS):
+            for one in page.objects:
+                try:
+                    found.add(parse_quarantine_key(one.key)[0])
+                except InvalidRecord:
+                    return None  # it is unknown which identity it is of
+            if len(found) > QUARANTINED_MAX:
+                return None
+        return frozenset(found)
+
+    async def _read(self, rows: pa.Table) -> list[_Candidate]:
+        """Read the manifests; one that another tombstone of this certificate names is left out."""
+        keys = [ObjectKey(key) for key in rows["key"].to_pylist()]
+        bodies = await read_bodies(self._store, keys)
+        named = zip(rows["sha256"].to_pylist(), rows["last_modified_ns"].to_pylist(), strict=True)
+        found: list[_Candidate] = []
+        for key, body, (sha256, appeared_ns) in zip(keys, bodies, named, strict=True):
+            try:
+                manifest = None if body is None else decode_accepted(key, body)
+            except InvalidRecord:
+                manifest = None
+            if manifest is None or bytes.fromhex(manifest.digest) != sha256:
+                self._kept["manifest"] += 1
+                continue
+            found.append(_Candidate(manifest=manifest, appeared_at_ns=UnixNs(appeared_ns)))
+        return sorted(found, key=lambda one: one.manifest.accepted_at_unix_ns)
+
+    async def _prove(
+        self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[_Candidate]
+    ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], BatchComparison]:
+        """Return the batches of which every clause is true, with what was compared."""
+        certificate = basis.link.certificate
+        reader = TombstoneReader(self._store)
+        fresh: list[_Candidate] = []
+        for one in candidates:
+            signed = await reader.find(one.manifest)
+            done = signed is not None and is_trusted(
+                signed, self._keys.trusted, basis.authority.authority_id
+            )
+            if done and signed is not None:
+                done = signed.tombstone.made_at_unix_ns >= certificate.started_at_unix_ns
+            if done:
+                self._kept["expired"] += 1
+            else:
+                fresh.append(one)
+        comparison = await asyncio.to_thread(self._compare, [one.manifest for one in fresh])
+        holds = await read_holds(self._store)
+        proved = []
+        for one in fresh:
+            compared = comparison.batches.get(one.manifest.identity, ComparedBatch())
+            verdict = decide_expiry(_evidence(basis, settings, one, compared, holds))
+            if isinstance(verdict, MustKeep):
+                self._kept[verdict.clause.value] += 1
+            else:
+                proved.append((one.manifest, compared))
+        return proved, comparison
+
+    async def _record(
+        self,
+        basis: _Basis,
+        proved: Iterable[tuple[AcceptedManifest, ComparedBatch]],
+        comparison: BatchComparison,
+    ) -> int:
+        """Create the tombstones of proved batches; return their number."""
+        states = await self._read_states(comparison.versions)
+        by_hour: dict[str, list[ExpiredBatch]] = defaultdict(list)
+        for manifest, compared in proved:
+            if compared.table_rows is None:
+                raise InvariantViolated("a batch expires only if its rows were compared")
+            one = ExpiredBatch(
+                accepted_key(manifest.identity),
+                manifest.digest,
+                manifest.frame_bytes,
+                manifest.kind,
+                compared.table_rows.rows,
+                compared.table_rows.content,
+            )
+            by_hour[hour_path(manifest.accepted_at_unix_ns)].append(one)
+        count = 0
+        backoff = Backoff.seeded_by(self._clock)
+        for hour, batches in by_hour.items():
+            for at in range(0, len(batches), TOMBSTONE_BATCHES_MAX):
+                tombstone = Tombstone(
+                    run_id=self._run_id,
+                    part=self._parts[hour],
+                    hour=hour,
+                    authority_id=basis.authority.authority_id,
+                    rule=basis.rule.number,
+                    keep_s=basis.keep_s,
+                    audit_id=basis.link.certificate.audit_id,
+                    certificate_sha256=basis.link.sha256,
+                    tables=states,
+                    deletes=comparison.deletes,
+                    made_at_unix_ns=await read_store_time(self._store),
+                    batches=tuple(batches[at : at + TOMBSTONE_BATCHES_MAX]),
+                )
+                body = encode_tombstone(sign_tombstone(tombstone, self._keys.private))
+                outcome = await create_once(self._store, tombstone.key, body, backoff)
+                if isinstance(outcome, OtherBytes):
+                    raise InvariantViolated(
+                        f"another tombstone exists under a new id, key=`{tombstone.key}`"
+                    )
+                self._parts[hour] += 1
+                count += 1
+        return count
+
+    async def _read_states(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
+        states = {}
+        for name, version in versions.items():
+            sha256 = await read_commit(self._store, name, version)
+            if sha256 is None:
+                raise GcRefused(
+                    RefusalRule.TABLE_CHANGED,
+                    f"the log of table {name} has no entry of version {version}; run it again",
+                )
+            states[name] = TableVersion(version=version, commit_sha256=Digest(sha256))
+        return states
+
+
+def _evidence(
+    basis: _Basis,
+    settings: ExpireSettings,
+    one: _Candidate,
+    compared: ComparedBatch,
+    holds: Holds,
+) -> BatchEvidence:
+    manifest, queues = one.manifest, basis.queues
+    counts = basis.link.certificate.counts
+    who = manifest.identity
+    return BatchEvidence(
+        named=manifest.digest,
+        accepted_at_ns=manifest.accepted_at_ns,
+        retry_horizon_ns=basis.authority.retry_horizon_ns,
+        keep_ns=basis.keep_s * NS_PER_S,
+        vacuum_ns=basis.authority.retry_horizon_ns + settings.vacuum_hours * 3600 * NS_PER_S,
+        now_ns=basis.now_ns,
+        appeared_at_ns=one.appeared_at_ns,
+        audit_started_at_ns=UnixNs(basis.link.certificate.started_at_unix_ns),
+        # A missing blob of another manifest is no reason: that one may have caused no 200.
+        audit_found_wrong=msgspec.structs.replace(counts, missing_blobs=0).found_wrong,
+        blob=compared.blob,
+        ledger=compared.ledger,
+        blob_rows=compared.blob_rows,
+        table_rows=compared.table_rows,
+        enqueued=queues.enqueued_before_ns > max(one.appeared_at_ns, manifest.accepted_at_ns),
+        unacknowledged=None if queues.pending is None else who in queues.pending,
+        dead_letter=compared.dead_letter,
+        quarantined=None if basis.quarantined is None else who in basis.quarantined,
+        held=holds.covers(manifest),
+    )
+
+
+def _chunks(rows: pa.Table) -> Iterator[pa.Table]:
+    """Yield the candidates in the order of their times, so that a chunk has few hours."""
+    ordered = rows.sort_by("last_modified_ns")
+    for at in range(0, len(ordered), BATCHES_TOGETHER):
+        yield ordered.slice(at, BATCHES_TOGETHER)
+
+
+def _check_amount(basis: _Basis, candidates: int, max_expire_ratio: float) -> None:
+    """Refuse a run that would let too many of the batches expire that have not yet."""
+    counts = basis.link.certificate.counts
+    left = counts.accepted - (counts.expired or 0)
+    if candidates > max_expire_ratio * max(left, 1):
+        raise GcRefused(
+            RefusalRule.EXPIRE_RATIO,
+            f"{candidates} of {left} batches would expire, max_expire_ratio={max_expire_ratio:.0%};"
+            f" the rule is {basis.keep_s / _DAY_S:g} days and at least"
+            f" {keep_s_least(basis.authority) / _DAY_S:g}: check it before you raise the limit",
+        )

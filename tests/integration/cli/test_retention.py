@@ -1,0 +1,63 @@
+"""`sluice retention` and `sluice hold`: recorded decisions, and one line for a bad one."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.commands import CommandResult, sluice
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"file://{tmp_path}/store"
+    assert sluice("init", "--store", url).returncode == 0
+    return url
+
+
+def run(url: str, *words: str) -> CommandResult:
+    return sluice(*words, "--store", url)
+
+
+def test_decisions_are_recorded_and_shown(url: str) -> None:
+    shown = run(url, "retention", "show").stdout
+    assert shown.startswith("raw batches never expire: nothing was decided\n")
+    assert run(url, "retention", "set", "--raw", "30d").returncode == 0
+    placed = run(
+        url, "hold", "add", "--case", "C-1", "--reason", "litigation", "--review", "2099-01-01",
+        "--agent", "host-1", "--json",
+    )  # fmt: skip
+    hold_id = json.loads(placed.stdout)["hold_id"]
+    shown = run(url, "retention", "show").stdout
+    assert "may expire after 30 days, decided by operator:" in shown
+    assert "holds: 1 in effect" in shown
+    assert "may expire after 30 days" in (status := run(url, "status").stdout)
+    assert "holds: C-1" in status
+    assert hold_id in run(url, "hold", "list").stdout
+    refused = run(url, "delete", "--where", "agent = 'host-1'")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "case=`C-1`" in refused.stderr
+    assert run(url, "hold", "lift", hold_id, "--reason", "settled").returncode == 0
+    assert run(url, "delete", "--where", "agent = 'host-1'").returncode == 0
+    assert run(url, "hold", "list").stdout == "no holds\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("retention", "set", "--raw", "13d"), "retry horizon plus 7 days"),
+        (("retention", "set", "--raw", "soon"), "is a number of days"),
+        (("hold", "add", "--case", "C", "--review", "2099-01-01"), "needs a reason"),
+        (("hold", "add", "--reason", "R", "--review", "2099-01-01"), "needs a case"),
+        (("hold", "add", "--case", "C", "--reason", "R"), "needs a review date"),
+        (("hold", "add", "--case", "C", "--reason", "R", "--review", "2001-01-01"), "future"),
+        (("hold", "lift", "nothing", "--reason", "R"), "no such hold"),
+    ],
+)
+def test_bad_input_gets_one_line_and_records_nothing(
+    url: str, words: tuple[str, ...], message: str
+) -> None:
+    done = run(url, *words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+    assert "nothing was decided" in run(url, "retention", "show").stdout
+    assert run(url, "hold", "list").stdout == "no holds\n"

@@ -1,0 +1,183 @@
+"""Deletion of the blobs of expired batches: by the path of all other blobs, and never too early."""
+
+from dataclasses import replace as changed
+from pathlib import Path
+
+from msgspec.structs import replace
+from support.gc_world import (
+    HORIZON_S,
+    KEYS,
+    PLAN,
+    RIVAL,
+    RUN,
+    GcWorld,
+    memory_world,
+    open_world,
+)
+
+from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.evidence_files import EXPIRING, read_tables
+from sluice_gc.trash import restore_blob
+from sluice_protocol.expiry import decode_tombstone, encode_tombstone
+from sluice_protocol.keys import accepted_key, digest_of, parse_accepted_key
+from sluice_protocol.outcomes import Found
+from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import lift_hold
+
+DAY_S = 86_400
+
+
+async def aged(world: GcWorld) -> None:
+    """Accept three batches, of which 10 expires."""
+    for start in (10, 20, 30):
+        await world.accept(start)
+    world.clock.pass_s(HORIZON_S + 2)
+
+
+async def names(world: GcWorld, *starts: int) -> list[bool]:
+    found = []
+    for start in starts:
+        read = await world.store.get(accepted_key(world.identity(start)))
+        found.append(isinstance(read, Found))
+    return found
+
+
+async def test_the_blob_of_an_expired_batch_is_deleted_and_its_manifest_stays(
+    tmp_path: Path,
+) -> None:
+    async with open_world(tmp_path) as world:
+        await aged(world)
+        tombstone = await world.expire(10)
+        (batch,) = tombstone.batches
+        certificate = await world.audit()
+        assert (certificate.counts.expired, certificate.counts.accepted) == (1, 3)
+        assert not certificate.counts.found_wrong
+        plan = await world.plan()
+        assert plan.summary.expired_tally.incarnations == 1
+        assert plan.summary.orphans.incarnations == 0
+        report = await world.run(plan)
+        assert report.facts.deleted == 1
+        assert not await world.has(batch.sha256)
+        assert await names(world, 10, 20, 30) == [True] * 3
+        later = await world.audit()
+        assert later.counts.missing_blobs == 0
+        assert not later.counts.found_wrong
+        assert (await world.plan()).summary.expired_tally.incarnations == 0
+
+
+async def test_every_batch_may_expire_although_a_plan_of_every_orphan_is_refused() -> None:
+    async with memory_world() as (world, _):
+        await aged(world)
+        for start in (10, 20, 30):
+            await world.expire(start)
+        await world.audit()
+        plan = await world.plan(changed(PLAN, max_delete_ratio=0.01))
+        assert plan.summary.expired_tally.incarnations == 3
+        assert (await world.run(plan)).facts.deleted == 3
+
+
+async def test_a_hold_keeps_the_blob_until_the_last_one_is_lifted() -> None:
+    async with memory_world() as (world, _):
+        await aged(world)
+        (batch,) = (await world.expire(10)).batches
+        await world.audit()
+        plan = await world.plan()
+        holds = [await world.hold(), await world.hold()]
+        for hold in holds:
+            report = await world.run(plan, changed(RUN, dry_run=True))
+            assert report.facts.kept == {"held": 1}
+            backoff = Backoff.seeded_by(world.clock)
+            await lift_hold(world.store, hold.hold_id, by="bob", reason="over", backoff=backoff)
+        assert (await world.run(plan)).facts.deleted == 1
+        assert not await world.has(batch.sha256)
+
+
+async def test_a_table_that_was_restored_keeps_the_blob() -> None:
+    async with memory_world() as (world, _):
+        await aged(world)
+        (batch,) = (await world.expire(10)).batches
+        await world.audit()
+        plan = await world.plan()
+        await world.commit(4, "another")
+        assert (await world.run(plan)).facts.kept == {"table": 1}
+        told = await explain_blob(world.store, KEYS.trusted, batch.sha256)
+        assert [one.clause for one in told.incarnations] == ["table"]
+
+
+async def test_a_tombstone_that_is_not_trusted_is_a_finding_and_frees_nothing() -> None:
+    """It is signed by another key, is of another deployment, or was changed by a byte."""
+    async with memory_world() as (world, store):
+        await aged(world)
+        await world.expire(10, key=RIVAL)
+        await world.expire(20, authority_id="A2")
+        edited = await world.expire(30)
+        signed = decode_tombstone(edited.key, store.versions[edited.key][0].body)
+        other = replace(signed, tombstone=replace(edited, rule=2))
+        store.put(edited.key, encode_tombstone(other))
+        certificate = await world.audit()
+        assert certificate.counts.refused_tombstones == 3
+        assert certificate.counts.found_wrong
+        assert not certificate.counts.expired
+        assert not (await world.plan()).summary.expired
+
+
+async def test_a_late_duplicate_is_deleted_again_after_the_retry_horizon() -> None:
+    """A gateway proves the blob again; the tombstone still names the manifest."""
+    async with memory_world() as (world, _):
+        await aged(world)
+        (batch,) = (await world.expire(10)).batches
+        await world.cycle()
+        assert not await world.has(batch.sha256)
+        await world.put_blob(world.frame(10))
+        assert (await world.cycle()).facts.deleted == 0
+        assert await world.has(batch.sha256)
+        world.clock.pass_s(HORIZON_S + 2)
+        assert (await world.cycle()).facts.deleted == 1
+        assert not await world.has(batch.sha256)
+
+
+async def test_a_quarantine_manifest_of_the_same_bytes_keeps_them() -> None:
+    async with memory_world() as (world, _):
+        await aged(world)
+        assert await world.quarantine(10, salt="") == digest_of(world.frame(10))
+        await world.expire(10)
+        certificate = await world.audit()
+        assert certificate.counts.expired == 1
+        assert not (await world.plan()).summary.expired
+
+
+async def test_a_deleted_blob_can_be_restored_within_the_undo_window() -> None:
+    async with memory_world() as (world, _):
+        await aged(world)
+        (batch,) = (await world.expire(10)).batches
+        await world.audit()
+        await world.run(await world.plan(), changed(RUN, undo=True))
+        await world.hold()
+        assert (await restore_blob(world.store, batch.sha256, world.clock)).restored
+        world.clock.pass_s(HORIZON_S + 2)
+        assert (await world.cycle()).facts.kept == {"held": 1}
+        assert await world.has(batch.sha256)
+
+
+async def test_the_audit_names_the_manifests_that_are_old_enough() -> None:
+    """Only under a rule; without those that have expired and whose blob is deleted."""
+    async with memory_world() as (world, _):
+        await aged(world)
+        assert not (await world.audit()).files("expiring")
+        world.clock.pass_s(8 * DAY_S)
+        await world.accept(40)
+        await world.decide(8 * DAY_S)
+        assert await expiring(world) == [10, 20, 30]
+        await world.expire(10)
+        assert await expiring(world) == [20, 30]
+        world.clock.pass_s(8 * DAY_S)
+        assert await expiring(world) == [10, 20, 30], "its tombstone is old and its blob exists"
+        await world.expire(10)
+        await world.cycle()
+        world.clock.pass_s(8 * DAY_S)
+        assert await expiring(world) == [20, 30, 40]
+
+
+async def expiring(world: GcWorld) -> list[int]:
+    rows = await read_tables(world.store, (await world.audit()).files("expiring"), EXPIRING)
+    return sorted(parse_accepted_key(key).seq_start for key in rows["key"].to_pylist())

@@ -1,0 +1,89 @@
+"""A batch that has expired is no damage: it is indexed, enqueued and explained without its blob."""
+
+import json
+
+import pytest
+from support.builders import tombstone_of
+from support.queue_store import SimStore
+from support.reconciler_seed import accept_logs
+from support.reconciler_world import make
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.expiry import SignedTombstone, TableVersion, encode_tombstone
+from sluice_protocol.journals import HOLD_RECORDS
+from sluice_protocol.keys import LEDGER_LOG, blob_key, digest_of
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.units import ObjectKey
+from sluice_reconciler.explain import read_batch_paths
+from sluice_reconciler.http_queue import ClaimedEntry
+from sluice_reconciler.queue_api import BatchUnreadable, DataCount, entry_chunks
+from sluice_store.authority import create_authority
+
+AUTHORITY = Authority(authority_id="A", lanes=1)
+STATE = TableVersion(version=4, commit_sha256=digest_of(b"4"))
+
+
+async def seeded(store: SimStore) -> tuple[AcceptedManifest, AcceptedManifest]:
+    """Accept two batches; the blob of the second is lost, and the first has expired."""
+    await create_authority(store, AUTHORITY)
+    first = await accept_logs(store, ["a"], seq=1, at_ns=1)
+    second = await accept_logs(store, ["b"], seq=2, at_ns=2)
+    for one in (first, second):
+        del store.held[blob_key(one.digest)]
+    tombstone = tombstone_of(first, STATE)
+    signed = SignedTombstone(tombstone=tombstone, key_id="k", signature="s")
+    await store.create(tombstone.key, encode_tombstone(signed))
+    return first, second
+
+
+async def test_only_the_batch_without_a_tombstone_is_held(store: SimStore) -> None:
+    first, _ = await seeded(store)
+    await make(store, authority=AUTHORITY).once()
+    assert sum(key.startswith(HOLD_RECORDS) for key in store.held) == 1
+    [path] = await read_batch_paths(store, first.identity)
+    assert [one.enqueued for one in path.queues] == [True]
+
+
+async def test_an_expired_batch_is_explained_by_its_tombstone(store: SimStore) -> None:
+    first, second = await seeded(store)
+    [path] = await read_batch_paths(store, first.identity)
+    assert path.blob == "expired"
+    [proof] = [one.proof for one in path.objects if one.role == "blob"]
+    assert "expired after 30 days by rule 1" in proof
+    assert "(batches 4, logs 4)" in proof
+    [path] = await read_batch_paths(store, second.identity)
+    assert path.blob.startswith("blob_missing: ")
+
+
+async def test_a_damaged_tombstone_explains_nothing(store: SimStore) -> None:
+    first, _ = await seeded(store)
+    store._put(tombstone_of(first, STATE).key, b"damaged")
+    [path] = await read_batch_paths(store, first.identity)
+    assert path.blob.startswith("blob_missing: ")
+
+
+async def test_a_consumer_is_told_that_a_batch_has_expired(store: SimStore) -> None:
+    batches = await seeded(store)
+
+    async def sent(*wanted: AcceptedManifest) -> list[dict[str, object]]:
+        entry = ClaimedEntry(
+            lease_id="l", lane=0, sequence=1, attempts=0, lease_s=60.0, batches=wanted
+        )
+        count = DataCount()
+        chunks = [one async for one in entry_chunks(store, entry, "records", count)]
+        assert count.batches == len(wanted)
+        return [json.loads(line) for line in b"".join(chunks).splitlines()]
+
+    _, line = await sent(batches[0])
+    assert line["expired"] is True
+    with pytest.raises(BatchUnreadable):
+        await sent(*batches)
+
+
+async def test_a_rebuild_is_refused_where_only_lost_tables_had_the_records(store: SimStore) -> None:
+    await seeded(store)
+    with pytest.raises(BadUsage, match="restore `lake/v1/` from a backup"):
+        _ = [one async for one in make(store, authority=AUTHORITY).rebuild().repair()]
+    await store.create(ObjectKey(f"{LEDGER_LOG}00000000000000000000.json"), b"{}")
+    _ = [one async for one in make(store, authority=AUTHORITY).rebuild().repair()]

@@ -1,0 +1,130 @@
+"""Decisions about expiry in a store: numbered rules, and holds that stop deletes until lifted."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+from support.memory_bucket import MemoryBucket, open_memory_store
+
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.expiry import LegalHold, hold_lifted_key, legal_hold_key
+from sluice_protocol.record_deletes import DeleteRequest
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_spark.compaction.file_selection import read_maintenance_input
+from sluice_store.authority import create_authority
+from sluice_store.port import ObjectStore
+from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import submit_delete
+from sluice_store.stored_expiry import (
+    add_hold,
+    lift_hold,
+    read_holds,
+    read_raw_retention,
+    set_raw_retention,
+)
+
+DAY_S = 86_400
+IDS = SystemIds()
+
+
+async def deployment() -> ObjectStore:
+    store = open_memory_store(MemoryBucket(clock=SystemClock(), rng=random.Random(0)))[0]
+    await create_authority(store, Authority(authority_id="A"))
+    return store
+
+
+def backoff() -> Backoff:
+    return Backoff.seeded_by(SystemClock())
+
+
+async def decide(store: ObjectStore, days: int | None, by: str = "ann") -> int:
+    keep_s = None if days is None else days * DAY_S
+    return (await set_raw_retention(store, keep_s, by=by, note="", backoff=backoff())).number
+
+
+async def hold(store: ObjectStore, case: str = "C-1", **changes: object) -> LegalHold:
+    wanted = LegalHold(
+        hold_id=IDS.ulid(),
+        case=case,
+        reason="litigation",
+        held_by="ann",
+        review_at_unix_ns=2**62,
+        held_at_unix_ns=1,
+    )
+    return await add_hold(store, replace(wanted, **changes), backoff())
+
+
+async def lift(store: ObjectStore, one: LegalHold, reason: str = "settled") -> None:
+    await lift_hold(store, one.hold_id, by="bob", reason=reason, backoff=backoff())
+
+
+async def remove(store: ObjectStore, agent: str = "host-1") -> str:
+    request = DeleteRequest(kind="logs", where=f"agent = '{agent}'")
+    return (await submit_delete(store, request, "ann", backoff(), IDS)).record.delete_id
+
+
+async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
+    store = await deployment()
+    assert await read_raw_retention(store) is None
+    assert [await decide(store, days) for days in (30, 30, 14, None)] == [1, 1, 2, 3]
+    rule = await read_raw_retention(store)
+    assert rule is not None
+    assert (rule.number, rule.keep_s, rule.decided_by) == (3, None, "ann")
+    assert rule.decided_at_unix_ns > 0
+    with pytest.raises(BadUsage, match="use 14d or more"):
+        await decide(store, 13)
+    assert await read_raw_retention(store) == rule
+
+
+async def test_the_last_hold_that_is_lifted_frees() -> None:
+    store = await deployment()
+    first, second = await hold(store), await hold(store, case="C-2", agent_id="host-1")
+    for one, case in ((first, "C-1"), (second, "C-2")):
+        with pytest.raises(BadUsage, match=f"a hold covers .*case=`{case}`"):
+            await remove(store)
+        await lift(store, one)
+    await remove(store)
+    found = await read_holds(store)
+    assert found.active == ()
+    assert [(one.case, end.reason) for one, end in found.lifted] == [
+        ("C-1", "settled"),
+        ("C-2", "settled"),
+    ]
+
+
+async def test_a_hold_stops_deletes_of_its_own_agent_and_compaction_applies_the_rest() -> None:
+    """A delete that existed before the hold stays recorded and is applied once it is lifted."""
+    store = await deployment()
+    before = await remove(store)
+    one = await hold(store, agent_id="host-1", from_unix_ns=1_000)
+    other = await remove(store, "host-2")
+    applied = (await read_maintenance_input(store)).deletes
+    assert [record.delete_id for record in applied] == [other]
+    await lift(store, one)
+    applied = (await read_maintenance_input(store)).deletes
+    assert [record.delete_id for record in applied] == [before, other]
+
+
+async def test_a_record_that_cannot_be_read_keeps_everything() -> None:
+    store = await deployment()
+    one = await hold(store, agent_id="host-9")
+    await store.create(hold_lifted_key(one.hold_id), b"{}")
+    assert (await read_holds(store)).active == (one,)
+    await remove(store)
+    await store.create(legal_hold_key("01ARZ3NDEKTSV4RRFFQ69G5FAV"), b"{}")
+    with pytest.raises(BadUsage, match="unreadable"):
+        await remove(store)
+
+
+async def test_the_end_of_a_hold_is_recorded_once_with_a_reason() -> None:
+    store = await deployment()
+    one = await hold(store)
+    with pytest.raises(BadUsage, match="needs a reason"):
+        await lift(store, one, reason=" ")
+    with pytest.raises(BadUsage, match="no such hold"):
+        await lift(store, replace(one, hold_id="01ARZ3NDEKTSV4RRFFQ69G5FAV"))
+    await lift(store, one)
+    await lift(store, one, reason="again")
+    ((_, end),) = (await read_holds(store)).lifted
+    assert (end.reason, end.lifted_by) == ("settled", "bob")
