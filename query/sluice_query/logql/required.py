@@ -42,7 +42,7 @@ def _of_filter(one: LineFilter) -> Groups:
         case LineOperator.CONTAINS:
             found = [((text,),) if text else () for text in one.values]
         case LineOperator.MATCHES:
-            found = [texts_of(pattern) for pattern in one.values]
+            found = [pattern_texts(pattern) for pattern in one.values]
         case LineOperator.PATTERN:
             parts = [text.split("<_>") for text in one.values]
             found = [tuple((part,) for part in some if part) for some in parts]
@@ -51,7 +51,7 @@ def _of_filter(one: LineFilter) -> Groups:
     return _either(found)
 
 
-def texts_of(pattern: str) -> Groups:
+def pattern_texts(pattern: str) -> Groups:
     """Return the groups of texts of which every match of an RE2 pattern contains one each.
 
     Characters in a set or before a repetition count are left out.

@@ -12,7 +12,7 @@ from sluice_query.logql.required import (
     ALTERNATIVES_MAX,
     PARENTHESES_MAX,
     required_texts,
-    texts_of,
+    pattern_texts,
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
@@ -53,7 +53,7 @@ from sluice_query.statements import SqlStatement
     ],
 )
 def test_texts_of_patterns(pattern: str, groups: list[tuple[str, ...]]) -> None:
-    assert texts_of(pattern) == tuple(groups)
+    assert pattern_texts(pattern) == tuple(groups)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_every_match_contains_a_text_of_each_group(
     text = data.draw(st.from_regex(re.compile(pattern)))
     assert re.search(pattern, text)
     folded = text.encode().lower().decode()  # as the index compares: ASCII only
-    for group in texts_of(pattern):
+    for group in pattern_texts(pattern):
         assert any(one.lower() in folded for one in group), (pattern, text)
 
 
