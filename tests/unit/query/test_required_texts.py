@@ -11,8 +11,8 @@ from sluice_query.logql.expressions import LineFilter, LineOperator
 from sluice_query.logql.required import (
     ALTERNATIVES_MAX,
     PARENTHESES_MAX,
-    required_texts,
     pattern_texts,
+    required_texts,
 )
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
