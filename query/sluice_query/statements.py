@@ -309,20 +309,22 @@ def select_sql(
             shown = (*shown, *value.values)
         chosen = SqlStatement(f"{source} WHERE {where.text}", where.values)
         if query.pipeline is not None and (query.pipeline.stages or staged):
-            chosen = _staged(query, query.pipeline, chosen, staged or _NO_LABELS)
+            chosen = _staged(query, query.pipeline, chosen, staged)
         selects.append(f"SELECT {text} FROM {chosen.text}")  # noqa: S608 - constants
         values += (*shown, *chosen.values)
     return SqlStatement(" UNION ALL ".join(selects), tuple(values))
 
 
 def _staged(
-    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: StagedLabels
+    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: StagedLabels | None
 ) -> SqlStatement:
     from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
 
     _, _, rest = split_conditions(pipeline)
+    if not rest.stages and labels is None:
+        return chosen
     inner = SqlStatement(f"SELECT * FROM {chosen.text}", chosen.values)  # noqa: S608 - constants
-    staged = staged_sql(rest, query.kind, inner, *labels)
+    staged = staged_sql(rest, query.kind, inner, *(labels or _NO_LABELS))
     return SqlStatement(f"({staged.text})", staged.values)
 
 

@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.meaning import ID_BYTES_MAX, plain_id
 from sluice_protocol.units import UnixNs
 from sluice_query.logql.expressions import (
     Evaluation,
@@ -205,9 +204,11 @@ def narrowed(query: Query, question: LogQuery) -> Query:
 
 def _is_id(column: str, value: str) -> bool:
     """Return whether only a field can have a value: an attribute with it becomes the field."""
-    if column not in ("trace_id", "span_id") or len(value.encode()) > ID_BYTES_MAX:
+    if column not in ("trace_id", "span_id"):
         return False
-    return plain_id(column, value) == value
+    from sluice_protocol.meaning import ID_BYTES_MAX, plain_id  # noqa: PLC0415 - large tables
+
+    return len(value.encode()) <= ID_BYTES_MAX and plain_id(column, value) == value
 
 
 def check_pipelines(engine: "QueryEngine", query: Query) -> None:
