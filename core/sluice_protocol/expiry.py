@@ -34,7 +34,7 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 WAIT_AFTER_HORIZON_S: Final = 7 * 86_400
 """The least time between the end of the retry horizon and an expiry."""
 TOMBSTONE_BATCHES_MAX: Final = 10_000
-"""Batches of one tombstone, about 150 bytes each when compressed."""
+"""Batches of one tombstone, about 100 bytes each when compressed."""
 TOMBSTONE_BYTES_MAX: Final = 64 << 20
 """The size of a decompressed tombstone, at most."""
 TEXT_CHARS_MAX: Final = 1_000

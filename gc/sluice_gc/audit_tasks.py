@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 
 from sluice_gc.eligible_versions import (
     EligibleVersions,
+    Mask,
     are_named,
     eligible_table,
     join_names,
@@ -494,8 +495,7 @@ class ShardPass:
     backoff: Backoff
     findings: FindingLog = field(default_factory=FindingLog)
     names: set[bytes] = field(default_factory=set)
-    expired: dict[tuple[bytes, str], int] = field(default_factory=dict)
-    """When the newest tombstone of a sha256 and a manifest key was made."""
+    tombstones: pa.Table = field(default_factory=TOMBSTONES.empty_table)
     references: int = 0
     deep_read: int = 0
 
@@ -508,8 +508,10 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     backoff = Backoff.seeded_by(clock)
     seen = ShardPass(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
-    await _read_tombstones(store, seen)
-    unexpired = _without_expired(named, seen)
+    seen.tombstones = await read_tables(store, task.tombstones, TOMBSTONES)
+    unexpired = named
+    if len(seen.tombstones):
+        unexpired = named.filter(pa.array(~_are_expired(named, seen.tombstones)))
     seen.names.update(unexpired["sha256"].to_pylist())
     ranges = [
         (root, await _join_references(store, seen, root, _expected_references(named, root)))
@@ -534,23 +536,19 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     )
 
 
-async def _read_tombstones(store: ObjectStore, seen: ShardPass) -> None:
-    rows = await read_tables(store, seen.task.tombstones, TOMBSTONES)
-    columns = (rows[name].to_pylist() for name in ("sha256", "key", "made_at_ns"))
-    for sha256, key, made_at_ns in zip(*columns, strict=True):
-        seen.expired[sha256, key] = max(made_at_ns, seen.expired.get((sha256, key), 0))
+def _pairs(rows: pa.Table) -> pa.ChunkedArray:
+    """Return the sha256 and the key of each row as one value."""
+    sha256, key = (rows[name].cast(pa.large_binary()) for name in ("sha256", "key"))
+    return pc.binary_join_element_wise(sha256, key, pa.scalar(b"", pa.large_binary()))
 
 
-def _without_expired(named: pa.Table, seen: ShardPass) -> pa.Table:
-    """Return the rows of `NAMED` without accepted manifests that have expired."""
-    if not seen.expired:
-        return named
-    columns = (named[name].to_pylist() for name in ("sha256", "key", "quarantined"))
-    kept = [
-        quarantined or (sha256, key) not in seen.expired
-        for sha256, key, quarantined in zip(*columns, strict=True)
-    ]
-    return named.filter(pa.array(kept, pa.bool_()))
+def _are_expired(named: pa.Table, tombstones: pa.Table) -> Mask:
+    """Return which manifests have expired: an accepted one whose key and sha256 one names."""
+    if not len(tombstones):
+        return np.zeros(len(named), bool)
+    found = pc.is_in(_pairs(named), value_set=_pairs(tombstones).combine_chunks())
+    expired: Mask = pc.and_(found, pc.invert(named["quarantined"])).to_numpy()
+    return expired
 
 
 def _expiry_tables(
@@ -558,23 +556,22 @@ def _expiry_tables(
 ) -> dict[str, pa.Table]:
     """Return which blobs are of expired batches, and which manifests are old enough to expire."""
     tables = {}
-    if seen.expired:
-        unnamed = eligible.rows["sha256"].filter(pa.array(~eligible.named)).to_pylist()
-        of_batches = {sha256 for sha256, _ in seen.expired}
-        gone = sorted(of_batches.intersection(unnamed))
-        if gone:
-            tables["expired"] = pa.table([pa.array(gone, pa.binary(32))], schema=NAMES)
+    if len(seen.tombstones):
+        unnamed = eligible.rows["sha256"].filter(pa.array(~eligible.named))
+        of_batches = pc.is_in(unnamed, value_set=seen.tombstones["sha256"].combine_chunks())
+        gone = unnamed.filter(of_batches).unique().sort()
+        if len(gone):
+            tables["expired"] = pa.table([gone], schema=NAMES)
     before_ns = seen.task.expiring_before_ns
     if before_ns is not None:
         old = pc.and_(
             pc.invert(named["quarantined"]), pc.less(named["last_modified_ns"], before_ns)
         )
-        rows = named.filter(old).select(EXPIRING.names)
-        present = are_named(rows["sha256"], blobs.filter(blobs["current"])["sha256"].sort())
-        rows = rows.filter(pa.array(present))
-        pairs = zip(rows["sha256"].to_pylist(), rows["key"].to_pylist(), strict=True)
-        proved = [seen.expired.get(pair, -1) >= seen.task.proved_before_ns for pair in pairs]
-        rows = rows.filter(pa.array([not one for one in proved], pa.bool_()))
+        rows = named.filter(old)
+        fresh = pc.greater_equal(seen.tombstones["made_at_ns"], seen.task.proved_before_ns)
+        present = are_named(rows["sha256"], blobs.filter(blobs["current"])["sha256"])
+        proved = _are_expired(rows, seen.tombstones.filter(fresh))
+        rows = rows.filter(pa.array(present & ~proved)).select(EXPIRING.names)
         if len(rows):
             tables["expiring"] = rows
     return tables
@@ -618,7 +615,10 @@ async def _join_references(
                 extra.append(listed.key)
             seen.references += 1
     missing += [] if head is None else [head, *pending]
-    missing = [pair for pair in missing if not _is_expired(pair, seen)]
+    if missing and len(seen.tombstones):
+        expired = set(seen.tombstones["key"].to_pylist())
+        # A reference is not repaired, which is harmless even if the tombstone is of other bytes.
+        missing = [pair for pair in missing if pair[1] not in expired]
     concurrency = seen.task.settings.reads_max
     if root == ACCEPTED_BY_BLOB and missing:
         manifests = [manifest for _, manifest in missing]
@@ -631,13 +631,6 @@ async def _join_references(
         extra, lambda key: _check_unexpected(store, seen, key), concurrency=concurrency
     )
     return listing.covered_range()
-
-
-def _is_expired(pair: tuple[str, str], seen: ShardPass) -> bool:
-    """Return True if a reference and its manifest are of an expired batch."""
-    if not seen.expired:
-        return False
-    return (digest_bytes(parse_by_blob_key(pair[0]).digest), pair[1]) in seen.expired
 
 
 async def _repair(store: ObjectStore, seen: ShardPass, key: str, manifest_key: str) -> None:
