@@ -120,7 +120,8 @@ def test_a_dictionary_has_each_text_once_and_no_null() -> None:
     assert found["level"].to_pylist() == ["odd", "odd", "info", None]
     for name in ("service", "level", "host"):
         texts = found[name].dictionary.to_pylist()
-        assert None not in texts and len(set(texts)) == len(texts)
+        assert None not in texts
+        assert len(set(texts)) == len(texts)
 
 
 def test_the_severity_of_the_protocol_counts_first() -> None:
