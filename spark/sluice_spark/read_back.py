@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from sluice_lake.blobs import RejectedBlob, decode_blob
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
+from sluice_lake.log_errors import data_errors_translated
 from sluice_lake.open_dead_letters import read_open_dead_letters
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.schemas import arrow_schema, conform
@@ -169,10 +170,11 @@ def _read_ledger(
     if opened is None:
         return None, {}
     hours = sorted({accepted_hour(one.accepted_at_unix_ns) for one in manifests})
-    dataset = opened.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
     names = ["agent_id", "boot_id", "seq_start", "seq_end", "frame_sha256"]
     agents = pa.array(sorted({one.agent_id for one in manifests}))
-    rows = dataset.to_table(columns=names, filter=pc.field("agent_id").isin(agents))
+    with data_errors_translated(opened.table_uri):
+        dataset = opened.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
+        rows = dataset.to_table(columns=names, filter=pc.field("agent_id").isin(agents))
     found: dict[Identity, Digest] = {}
     for agent, boot, start, end, sha256 in zip(
         *(rows.column(name).to_pylist() for name in names), strict=True
