@@ -8,6 +8,7 @@ from pathlib import Path
 HELPERS = {
     *("__main__", "measure", "accept_load", "accept_servers"),
     "doors_bodies",
+    "query_engines",
     *("end_to_end_roles", "manifests", "older_manifests"),
     *("peer_agents", "peer_figures", "peer_requests", "peer_servers"),
     "peers",  # `make bench-peers` runs it, because it builds and runs other servers
