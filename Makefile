@@ -8,7 +8,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-browser test-console test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-grafana test-browser test-console test-package test-deploy site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -52,6 +52,10 @@ test-clients: setup  ## run the tests with real clients of the doors; builds or 
 	@$(BIN)/python -m deploy.java
 	@deploy/clients/build.sh
 	$(BIN)/python -m pytest $(TWO_PARALLEL) tests/integration/clients
+
+test-grafana: setup  ## replay the requests of Grafana, compare with its grammar of LogQL, and evaluate PromQL with Prometheus over remote read; builds the programs once
+	@deploy/clients/build.sh debian prometheus node_clients
+	$(BIN)/python -m pytest $(TWO_PARALLEL) -m "not long" tests/integration/grafana tests/integration/clients/test_logql_grammar.py
 
 test-browser: setup  ## run the tests that need a real browser; installs Debian's chromium if it is missing
 	@command -v chromium > /dev/null || { apt-get update && apt-get install -y --no-install-recommends chromium; }

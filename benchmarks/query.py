@@ -32,6 +32,9 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
+from sluice_query.logql.planning import narrowed
+from sluice_query.logql.stages import own_condition
 from sluice_query.request import (
     BUCKETS_DEFAULT,
     LIMIT_DEFAULT,
@@ -51,6 +54,7 @@ from sluice_query.streaming import stream_search
 from sluice_spark.commits import commit_files
 from sluice_spark.index import group_files, make_chunk
 from sluice_spark.written_files import (
+    ROW_GROUP_ROWS,
     WrittenFile,
     file_statistics,
     parquet_options,
@@ -87,7 +91,12 @@ def _frame(first: int) -> bytes:
     who = Identity(
         agent_id="host-1", boot_id="b", seq_start=first, seq_end=first + LINES_PER_FRAME - 1
     )
-    return encode_frame(identity=who, columns=logs_from_lines(lines, ts))
+    return encode_frame(
+        identity=who,
+        columns=logs_from_lines(
+            lines, ts, attributes={"tenant": f"tenant-{first // LINES_PER_FRAME}"}
+        ),
+    )
 
 
 def _write_file(root: Path, first: int, place: int) -> WrittenFile:
@@ -98,7 +107,7 @@ def _write_file(root: Path, first: int, place: int) -> WrittenFile:
     table = records_table("logs", batches)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
-        writer.write_table(table, row_group_size=table.num_rows // 2)
+        writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
     date = accepted_date(START_NS)
     path = f"{partition_folder(LOGS.partition_column, date)}/{place:05d}.parquet"
     (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -129,13 +138,13 @@ def _index(url: str) -> None:
 
 
 def _query(text: str, *, regex: bool, stats_only: bool, share: float = 1.0) -> Query:
-    return Query(
+    query = Query(
         from_ns=UnixNs(START_NS),
         to_ns=UnixNs(START_NS + int(LINES * share) * 1_000_000 + 1),
-        text=text,
-        regex=regex,
         stats_only=stats_only,
     )
+    operator = LineOperator.MATCHES if regex else LineOperator.CONTAINS
+    return narrowed(query, LogQuery((), (LineFilter(operator, (text,)),)))
 
 
 class QueryBench:
@@ -173,7 +182,7 @@ class QueryBench:
 
     def duckdb(self, query: Query) -> int:
         """Run the query with DuckDB over all files of the lake; return the number of rows."""
-        how = "regexp_matches(body, ?)" if query.regex else "contains(body, ?)"
+        where = own_condition(query.pipeline or LogQuery(), "logs", {})
         what, tail = "count(*), min(ts_ns), max(ts_ns)", ""
         if not query.stats_only:
             what = ", ".join(returned_columns("logs"))
@@ -182,9 +191,9 @@ class QueryBench:
             "threads": self.settings.threads,
             "memory_limit": f"{self.settings.memory_bytes_max}B",
         }
-        text = f"SELECT {what} FROM read_parquet(?) WHERE {how} {tail}"  # noqa: S608 - built from constants
+        text = f"SELECT {what} FROM read_parquet(?) WHERE {where.text} {tail}"  # noqa: S608 - built from constants
         with duckdb.connect(config=config) as connection:
-            return len(connection.execute(text, [self.files, query.text]).fetchall())
+            return len(connection.execute(text, [self.files, *where.values]).fetchall())
 
     def runs(self, query: Query) -> tuple[Callable[[], Sample], Callable[[], Sample]]:
         """Return a function for one run of each, measured in lines of the lake."""
@@ -233,7 +242,7 @@ def _views(bench: QueryBench) -> dict[str, Callable[[], Sample]]:
             name: bench.runs(replace(search, view=view))[0],
             name + SEARCH: bench.runs(search)[0],
         }
-    newest = replace(search, text=None, newest_first=True, limit=LIMIT_DEFAULT)
+    newest = replace(search, pipeline=None, required=(), newest_first=True, limit=LIMIT_DEFAULT)
     subjects[f"stream{SEARCH}"] = bench.runs(newest)[0]
     return subjects | {"stream": lambda: timed(lambda: bench.stream(newest))}
 

@@ -28,7 +28,7 @@ ROOT: Final = Path(__file__).parents[1]
 PAGE: Final = ROOT / "docs" / "verification.md"
 STAGES: Final = (
     *("check", "test", "test-s3", "test-browser", "test-console", "test-package", "test-deploy"),
-    *("test-clients", "test-long", "demo"),
+    *("test-clients", "test-grafana", "test-long", "demo"),
 )
 STAGE_S_MAX: Final = 2 * 3600.0
 ENDED_S: Final = 60.0

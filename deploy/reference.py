@@ -29,7 +29,7 @@ from sluice_cli.shell.commands import COMMANDS
 from sluice_cli.shell.options import STORE_DEFAULT
 from sluice_cli.shell.settings import variable_of_option
 from sluice_console.metrics import ConsoleMetrics
-from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.metrics import Durations, GatewayMetrics
 from sluice_gc.cycle import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
@@ -283,9 +283,11 @@ def _metric_rows(metrics: object) -> Iterator[tuple[str, str, str, str]]:
         return
     for value in vars(metrics).values():
         for one in value.values() if isinstance(value, dict) else (value,):
-            if isinstance(one, MetricWrapperBase):
+            if isinstance(one, MetricWrapperBase | Durations):
                 (family,) = one.describe()
-                labels: Any = one._labelnames  # noqa: SLF001 - the library shows labels of samples only
+                labels: Any = (
+                    one.labels_used if isinstance(one, Durations) else one._labelnames  # noqa: SLF001 - the library shows labels of samples only
+                )
                 yield f"`{family.name}`", family.type, _labels(labels), family.documentation
 
 

@@ -119,7 +119,7 @@ async def _plot(
     aggregate = options.agg or default
     wanted: dict[str, list[str]] = {**given, "metric": [name], "agg": [aggregate.value]}
     if options.by:
-        its = {**given, "filter": [f"name={name}"]}
+        its = {**given, "query": [_named(name)]}
         wanted["by"] = [await find_field(ask, one, "metrics", its) for one in options.by]
     else:
         wanted["each"] = ["true"]
@@ -145,13 +145,18 @@ async def _plot(
 
 async def _type_of(ask: Ask, name: str, given: dict[str, list[str]]) -> str | list[str]:
     """Return the type of a metric, or the names of the others if there is none."""
-    for narrowed in ({"q": [name]}, {}):
+    for narrowed in ({"query": [_named(name)]}, {}):
         lines = await ask("metrics", {**given, **narrowed})
         listed = msgspec.json.decode(lines[-1])["metrics"]
         for one in listed:
             if one["name"] == name:
                 return str(one["type"])
     return [one["name"] for one in listed]
+
+
+def _named(name: str) -> str:
+    """Return the selector of a metric."""
+    return f"{{__name__={msgspec.json.encode(name).decode()}}}"
 
 
 def _choose_step(given: dict[str, list[str]]) -> str:

@@ -176,8 +176,11 @@ def _parameters(
 ) -> dict[str, list[str]]:
     """Return the parameters of the query."""
     wanted: dict[str, list[str]] = {**given, "kind": [options.kind]}
+    if logql is None and options.q is not None:
+        # A text of JSON is one of LogQL, and needs no module of the language here.
+        return {**wanted, "query": [f"{{}} |= {msgspec.json.encode(options.q).decode()}"]}
     if logql is None:
-        return wanted if options.q is None else {**wanted, "q": [options.q]}
+        return wanted
     if options.q is None:
         return {**wanted, "query": [logql]}
     from sluice_query.logql.expressions import (  # noqa: PLC0415 - only with LogQL

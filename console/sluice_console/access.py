@@ -24,7 +24,7 @@ from sluice_web.conflicts import ConflictAccess
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.problems import HttpRefusal
-from sluice_web.tokens import CHALLENGE, GUARDED_PREFIXES, Operator, name_of_token, parse_operators
+from sluice_web.tokens import CHALLENGE, Operator, name_of_token, needs_token, parse_operators
 
 COOKIE: Final = "sluice_console"
 CSRF_FIELD: Final = "X-CSRF-Token"
@@ -32,7 +32,6 @@ LOCAL_VIEWER: Final = Visitor(name="local", role=VisitorRole.VIEWER)
 VISITOR: Final = web.RequestKey("visitor", Visitor)
 BEGIN_PATH: Final = "/v1/oidc/login"
 CALLBACK_PATH: Final = "/v1/oidc/callback"
-_OPEN_PATHS: Final = frozenset({"/v1/session", "/v1/login", BEGIN_PATH, CALLBACK_PATH})
 _TOKEN_CHARS_MAX: Final = 4096
 
 log = structlog.get_logger()
@@ -125,18 +124,17 @@ class ConsoleAccess:
         self._limit = limit
 
     def middleware(self) -> Middleware:
-        """Return the middleware that refuses requests below `/v1/` of unknown visitors."""
+        """Return the middleware that refuses requests of unknown visitors if they need a token."""
 
         @web.middleware
         async def authenticate(
             request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
         ) -> web.StreamResponse:
-            if request.path.startswith(GUARDED_PREFIXES):
-                visitor = self._visitor_of(request)
-                if visitor is not None:
-                    request[VISITOR] = visitor
-                elif request.path not in _OPEN_PATHS:
-                    raise Unauthenticated("the request contains no token and no session")
+            visitor = self._visitor_of(request)
+            if visitor is not None:
+                request[VISITOR] = visitor
+            elif needs_token(request):
+                raise Unauthenticated("the request contains no token and no session")
             return await handler(request)
 
         return authenticate
@@ -171,6 +169,7 @@ class ConsoleAccess:
                 path="/v1/session",
                 handler=self._show,
                 summary="Return who the visitor is",
+                needs_token=False,
                 result=SessionView,
             ),
             Endpoint(
@@ -178,6 +177,7 @@ class ConsoleAccess:
                 path="/v1/login",
                 handler=self._login,
                 summary="Exchange a token for a cookie",
+                needs_token=False,
                 body=LoginRequest,
                 result=SessionView,
             ),

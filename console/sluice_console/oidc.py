@@ -325,6 +325,7 @@ class OidcLogin:
                 handler=self._begin,
                 summary="Redirect the browser to the identity provider",
                 result_type="text/plain",
+                needs_token=False,
             ),
             Endpoint(
                 method="GET",
@@ -333,6 +334,7 @@ class OidcLogin:
                 summary="Finish a login at the identity provider",
                 result_type="text/plain",
                 linked=True,
+                needs_token=False,
             ),
         )
 

@@ -108,6 +108,7 @@ class ConsoleSite:
                 summary="Return the page",
                 result_type="text/html",
                 linked=True,
+                needs_token=False,
             ),
             Endpoint(
                 method="GET",
@@ -115,6 +116,7 @@ class ConsoleSite:
                 handler=self._send_file,
                 summary="Return a file of the page",
                 result_type="application/octet-stream",
+                needs_token=False,
             ),
         )
 

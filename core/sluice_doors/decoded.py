@@ -147,7 +147,9 @@ class Tally:
                 f" {PAIRS_MAX} attributes or {EXPANDED_BYTES_MAX} bytes; send smaller requests"
             )
 
-    def decoded(self, columns: SignalColumns, resource: Resource = ()) -> DecodedRecords:
+    def decoded(
+        self, columns: SignalColumns, resource: Resource = (), *, is_canonical: bool = False
+    ) -> DecodedRecords:
         """Return the records that were counted."""
         if self.foreign and self.foreign == len(columns):
             raise BodyUnreadable(
@@ -155,7 +157,11 @@ class Tally:
                 " expects; check the path, and the version in Content-Type"
             )
         return DecodedRecords(
-            columns=columns, resource=resource, timed=self.timed, unreadable=self.unreadable
+            columns=columns,
+            resource=resource,
+            timed=self.timed,
+            unreadable=self.unreadable,
+            is_canonical=is_canonical,
         )
 
 

@@ -44,11 +44,15 @@ class PromotedStats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
-    """One row group of a data file: its number, and its rows `first` to `end`, without `end`."""
+    """One row group of a data file: its number, and its rows `first` to `end`, without `end`.
+
+    `latest_ns` is the latest time of its records, Unix ns; None if that is not known.
+    """
 
     number: int
     first: int
     end: int
+    latest_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from sluice_lake.schemas import coded, number_array, text_array
 from sluice_protocol.column_slices import join_attributes
-from sluice_protocol.columns import AttributeColumns, LogColumns, SignalColumns
+from sluice_protocol.columns import FEW, AttributeColumns, LogColumns, SignalColumns
 from sluice_protocol.fields import Field, FieldType
 from sluice_protocol.meaning import (
     BESIDE,
@@ -72,6 +72,7 @@ class _Source:
         self._resource_codes = np.repeat(codes, counts)
         self.keys = self._places.keys() | set().union(*self._resources)
         self._records: Ints | None = None
+        self._every: Ints | None = None
         self._values: Any = None
 
     def in_attributes(self, key: str, *, distinct: bool = True) -> Stated | None:
@@ -94,15 +95,19 @@ class _Source:
 
     def in_resources(self, key: str) -> Stated | None:
         """Return the texts that the batches of records have under a key."""
-        found = [pairs.get(key) for pairs in self._resources]
+        found = [pairs.get(key) or None for pairs in self._resources]
         if not any(found):
             return None
-        every = Stated(
-            np.arange(self.count, dtype=np.int64),
-            self._resource_codes,
-            pa.array(found, pa.string()),
-        )
-        return every.only(np.array([bool(text) for text in found])[self._resource_codes])
+        texts, codes = coded([text for text in found if text is not None])
+        if self._every is None:
+            self._every = np.arange(self.count, dtype=np.int64)
+        if len(codes) == len(found):
+            return Stated(self._every, codes[self._resource_codes], pa.array(texts, pa.string()))
+        is_present = np.array([text is not None for text in found])
+        all_codes = np.zeros(len(found), np.int32)
+        all_codes[is_present] = codes
+        every = Stated(self._every, all_codes[self._resource_codes], pa.array(texts, pa.string()))
+        return every.only(is_present[self._resource_codes])
 
     def stated(
         self, key: str, *, distinct: bool = True, beside: Sequence[str] = ()
@@ -163,27 +168,40 @@ class _First:
         self.left = count
 
     def add(self, found: Stated) -> None:
-        found = found.only(self._codes[found.records] < 0)
+        if self.left < len(self._codes):
+            found = found.only(self._codes[found.records] < 0)
         self._codes[found.records] = found.codes + self._size
-        self._texts.append(found.texts)
-        self._size += len(found.texts)
-        self.left -= len(found.records)
+        if len(found.records):
+            self._texts.append(found.texts)
+            self._size += len(found.texts)
+            self.left -= len(found.records)
 
     def names(self) -> pa.DictionaryArray:
         """Return the text of each record as a dictionary."""
         if not self._size:
             return pa.nulls(len(self._codes), _DICTIONARY)
-        codes = number_array(self._codes, self._codes >= 0)
+        codes, texts = self._places(), self._joined()
         # A writer of Parquet relies on distinct texts, and refuses a null among them.
-        unique = pa.concat_arrays(self._texts).dictionary_encode()
-        return pa.DictionaryArray.from_arrays(unique.indices.take(codes), unique.dictionary)
+        if self._size > FEW or len({None, *texts.to_pylist()}) <= self._size:
+            unique = texts.dictionary_encode()
+            codes, texts = unique.indices.take(codes), unique.dictionary
+        return pa.DictionaryArray.from_arrays(codes, texts)
 
     def texts(self, change: Callable[[pa.Array], pa.Array]) -> pa.Array:
         """Return the text of each record after a change."""
         if not self._size:
             return pa.nulls(len(self._codes), pa.string())
-        texts = change(pa.concat_arrays(self._texts))
-        return texts.take(number_array(self._codes, self._codes >= 0))
+        texts = change(self._joined())
+        in_order = self._size == len(self._codes) and bool(
+            (self._codes == np.arange(self._size)).all()
+        )
+        return texts if in_order else texts.take(self._places())
+
+    def _places(self) -> pa.Array:
+        return number_array(self._codes, self._codes >= 0 if self.left else None)
+
+    def _joined(self) -> pa.Array:
+        return self._texts[0] if len(self._texts) == 1 else pa.concat_arrays(self._texts)
 
 
 def _first_of(source: _Source, keys: Sequence[str], *, distinct: bool) -> _First:
@@ -193,7 +211,7 @@ def _first_of(source: _Source, keys: Sequence[str], *, distinct: bool) -> _First
     does not count.
     """
     first = _First(source.count)
-    for key in keys:
+    for key in [key for key in keys if key in source.keys]:
         for found in source.stated(key, distinct=distinct, beside=BESIDE.get(key, ())):
             first.add(found if distinct else _short(found))
         if not first.left:
@@ -217,8 +235,12 @@ def _field(source: _Source, field: Field) -> pa.Array:
 
 
 def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
-    if pc.all(pc.ascii_is_alnum(texts)).as_py() is not False:  # only the case can change
-        return pc.ascii_lower(texts)
+    # No text is empty, so one check of all of them together shows what each is.
+    _, offsets, data = texts.buffers()
+    edges = np.frombuffer(offsets, np.int32)[texts.offset :]
+    joined = data.to_pybytes()[edges[0] : edges[len(texts)]]
+    if joined.isalnum():  # only the case can change
+        return texts if joined == joined.lower() else pc.ascii_lower(texts)
     plain = [None if one is None else plain_id(field, one) or None for one in texts.to_pylist()]
     return pa.array(plain, pa.string())
 
@@ -230,7 +252,7 @@ def _severities(numbers: Codes, source: _Source) -> tuple[pa.Array, pa.Array]:
     """
     unknown = _First(source.count)
     is_open = numbers == 0
-    for key in SEVERITY_KEYS:
+    for key in [key for key in SEVERITY_KEYS if key.name in source.keys]:
         for stated in source.stated(key.name, beside=key.beside):
             found = stated.only(is_open[stated.records])
             texts = found.texts.to_pylist()

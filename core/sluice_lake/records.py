@@ -85,7 +85,6 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
     except what may come from a resource. Otherwise repeated text is a dictionary, the form from
     which a Parquet file should be written.
     """
-    table = RECORD_TABLES[kind]
     counts = np.array([batch.frame.envelope.count for batch in batches], dtype=np.int64)
     columns = [batch.frame.columns for batch in batches]
     resources = [batch.frame.envelope.shown_resource for batch in batches]
@@ -102,7 +101,7 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
         )
     chunks.append([_resource(batch.frame) for batch in batches])
     arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
-    return pa.Table.from_arrays(arrays, names=[column.name for column in table.stored_columns])
+    return pa.Table.from_arrays(arrays, names=_PLAIN_SCHEMAS[kind].names)
 
 
 def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:

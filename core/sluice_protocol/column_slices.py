@@ -203,6 +203,8 @@ def join_attributes(
     """Return the attributes of all parts, each with its number of records; None without any."""
     if not any(one is not None for one, _ in parts):
         return None
+    if len(parts) == 1:
+        return parts[0][0]
     known = [one for one, _ in parts if one is not None]
     names, keys = _join_names([(one.names, one.keys) for one in known])
     offsets = [

@@ -6,6 +6,7 @@ its filters, and what a result shows. A row needs an attribute of the same name 
 columns (`columns`), and a door or a decoder that fills it; `records` has the rows that doors build.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -294,3 +295,9 @@ SPANS: Final = RecordKind(
 )
 
 KINDS: Final[Mapping[Kind, RecordKind]] = {one.name: one for one in (LOGS, METRICS, ENTRIES, SPANS)}
+
+
+def label_of(key: str) -> str:
+    """Return the label for the key of an attribute: other characters become `_`."""
+    label = re.sub(r"[^A-Za-z0-9_]", "_", key)
+    return f"_{label}" if label[:1].isdigit() else label or "_"

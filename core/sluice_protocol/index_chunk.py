@@ -5,11 +5,11 @@ A chunk describes some data files. Each of their row groups has two filters:
 - `texts`: every 6-byte gram of the searched texts, folded to lower case. A row group without one of
   the grams of a text cannot contain the text, with or without regard to case. Shorter texts skip
   nothing.
-- `values`: `VALUE_HASHES` hashes of each distinct value of an indexed field, an attribute and a
-  resource attribute, together with its place. A part of a value skips nothing.
+- `values`: `VALUE_HASHES` hashes of each distinct value of an indexed field, and of an attribute of
+  the record or its resource, together with the field or label. A part of a value skips nothing.
 
-A term, which is a gram or a hash, is a number of 24 bits. The filters of row groups that need about
-the same number of bits are one block. A block is a matrix: its row `term * bits >> 24` has one bit
+A term, which is a gram or a hash, is a number of 23 bits. The filters of row groups that need about
+the same number of bits are one block. A block is a matrix: its row `term * bits >> 23` has one bit
 for each of its row groups, set if that row group has the term. A search therefore reads one page
 for each term that it looks up, and not the chunk.
 
@@ -45,6 +45,7 @@ import numpy.typing as npt
 
 from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord
+from sluice_protocol.fields import label_of
 from sluice_protocol.manifests import decode_record, encode_record
 
 MAGIC: Final = b"LMI3"
@@ -63,7 +64,7 @@ PAGE_BYTES: Final = 4096
 HEAD_BYTES_MAX: Final = 16 * 1024 * 1024
 FILL_MAX: Final = 0.55
 """Share of bits set in a filter. A bit tells most when half of them are; sizes are rounded up."""
-_TERM_BITS: Final = 24
+_TERM_BITS: Final = 23
 _ROWS_BYTES: Final = PAGE_BYTES - 4
 _MEMBERS_MAX: Final = 8192
 _BITS_MIN: Final = 1024
@@ -170,8 +171,8 @@ def folded(text: bytes) -> bytes:
     Each character is replaced by itself, so a part of a text is a part of the folded one.
     """
     lower = text.lower()
-    for character, letter in _LETTERS:
-        if character in lower:
+    if not lower.isascii():
+        for character, letter in _LETTERS:
             lower = lower.replace(character, letter)
     return lower
 
@@ -253,10 +254,15 @@ def hash_text(text: bytes) -> Hashes:
     return hash_texts(np.frombuffer(text, np.uint8), ends)
 
 
+def label_place(key: str) -> str:
+    """Return the place of an attribute of a record or its resource: several keys may share it."""
+    return f"labels.{label_of(key)}"
+
+
 def value_terms(place: str, hashes: Hashes) -> Terms:
     """Return the terms of values, given by their hashes, of one place; one row for each value.
 
-    A place is the name of a field, or `attributes.KEY` or `resource.KEY`.
+    A place is the name of a field, or that of `label_place`.
     """
     own = _mixed(hashes ^ hash_text(place.encode()))
     first, step = own >> _HALF, (own << _HALF >> _HALF) | np.uint64(1)

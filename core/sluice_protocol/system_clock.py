@@ -11,7 +11,9 @@ _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux has a clock that runs during suspension; elsewhere the monotonic clock replaces it."""
 _NS_PER_MS: Final = 1_000_000
 _CROCKFORD: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ULID_CHARS: Final = 26
+_PAIRS: Final = tuple(one + other for one in _CROCKFORD for other in _CROCKFORD)
+_SHIFTS: Final = tuple(range(120, -1, -10))
+"""The 26 characters of a ULID are looked up in pairs, each of ten bits."""
 _RANDOM_BITS: Final = 80
 
 
@@ -47,5 +49,4 @@ class SystemIds:
         now_ms = time.time_ns() // _NS_PER_MS  # noqa: TID251 - every other module receives a Clock
         random = int.from_bytes(secrets.token_bytes(_RANDOM_BITS // 8), "big")
         number = now_ms << _RANDOM_BITS | random
-        shifts = range(5 * (_ULID_CHARS - 1), -1, -5)
-        return "".join(_CROCKFORD[number >> shift & 31] for shift in shifts)
+        return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

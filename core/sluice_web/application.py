@@ -20,7 +20,7 @@ from sluice_web.problems import (
     problem_middleware,
 )
 from sluice_web.request_gate import gate_middleware
-from sluice_web.tokens import CHALLENGE, Operator, token_middleware
+from sluice_web.tokens import CHALLENGE, OPEN_PATHS, Operator, token_middleware
 
 _PATH_CHARACTERS_MAX: Final = 128
 _NEAR: Final = 0.8
@@ -133,6 +133,9 @@ def make_application(
     )
     app = web.Application(middlewares=[*middlewares, gate], client_max_size=body_bytes_max)
     app.add_routes([_route(endpoint) for endpoint in endpoints])
+    guarded = {endpoint.path for endpoint in endpoints if endpoint.needs_token}
+    opened = {endpoint.path for endpoint in endpoints} - guarded | {OPENAPI_PATH, _REFUSED}
+    app[OPEN_PATHS] = frozenset(_PATTERN.sub(r"{\1}", path) for path in opened)
     if title:
         handler = _openapi_handler(title, [one for one in endpoints if one.described])
         app.router.add_get(OPENAPI_PATH, handler, expect_handler=send_continue)
@@ -141,7 +144,7 @@ def make_application(
 
 
 def guarded_middlewares(token: str, operators: Sequence[Operator] = ()) -> tuple[Middleware, ...]:
-    """Return the middlewares of a service whose `/v1/` needs a bearer token."""
+    """Return the middlewares of a service whose endpoints need a bearer token."""
     return problem_middleware(challenge=CHALLENGE), token_middleware(token, operators)
 
 
@@ -151,6 +154,10 @@ def _route(endpoint: Endpoint) -> web.RouteDef:
             endpoint.method, endpoint.path, endpoint.handler, expect_handler=_ignore_expectation
         )
     return web.route(endpoint.method, endpoint.path, endpoint.handler, expect_handler=send_continue)
+
+
+_REFUSED: Final = "/{path:.*}"
+"""Every path and method that no endpoint has."""
 
 
 def _add_refusals(app: web.Application) -> None:
@@ -171,7 +178,7 @@ def _add_refusals(app: web.Application) -> None:
             raise web.HTTPMethodNotAllowed(request.method, allowed)
         raise UnknownPath(nearest_path(request.path, paths))
 
-    app.router.add_route("*", "/{path:.*}", refuse, expect_handler=send_continue)
+    app.router.add_route("*", _REFUSED, refuse, expect_handler=send_continue)
 
 
 _ANY_SEGMENT: Final = re.compile(r"/\{[^{}/]*\}")

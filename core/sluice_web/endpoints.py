@@ -26,6 +26,7 @@ class Endpoint:
         linked: Whether links on pages of other origins may open this path in a window: the request
             changes nothing that its user did not begin.
         reads: Whether no method of this path writes, so a form may be its body.
+        needs_token: Whether a service with a token refuses requests of this path without one.
     """
 
     method: Literal["GET", "HEAD", "POST", "PUT"]
@@ -44,4 +45,5 @@ class Endpoint:
     open_host: bool = False
     linked: bool = False
     reads: bool = False
+    needs_token: bool = True
     described: bool = True

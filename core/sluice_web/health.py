@@ -28,6 +28,7 @@ def live_endpoint(check: HealthCheck = healthy) -> Endpoint:
         result_type="text/plain",
         problems={"503": "The process must be restarted"},
         open_host=True,
+        needs_token=False,
     )
 
 
@@ -47,6 +48,7 @@ def ready_endpoint(
         result_type="text/plain" if state is None else "application/json",
         problems={"503": "The service cannot do its work now"},
         open_host=True,
+        needs_token=False,
     )
 
 
@@ -65,6 +67,7 @@ def metrics_endpoint(registry: CollectorRegistry) -> Endpoint:
         handler=send_metrics,
         summary="Return the metrics in the Prometheus text format",
         result_type="text/plain",
+        needs_token=False,
     )
 
 

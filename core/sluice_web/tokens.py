@@ -23,8 +23,8 @@ from sluice_web.problems import Handler
 
 CHALLENGE: Final = "Bearer"
 """The `WWW-Authenticate` field of a 401."""
-GUARDED_PREFIXES: Final = ("/v1/", "/loki/", "/api/")
-"""Paths that need the token; health checks and metrics do not."""
+OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
+"""The paths of an application that need no token: a new endpoint needs one until it is declared."""
 _OPERATOR: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._@-]{0,63})=([0-9a-f]{64})", re.ASCII)
 _SHOWN_CHARS_MAX: Final = 40
 
@@ -94,14 +94,20 @@ def name_of_token(token: str, known: Sequence[Operator]) -> str | None:
     return names[0] if names else None
 
 
+def needs_token(request: web.Request) -> bool:
+    """Return whether the endpoint of a request needs a token; an unknown path does not."""
+    resource = request.match_info.route.resource
+    return resource is None or resource.canonical not in request.app[OPEN_PATHS]
+
+
 def token_middleware(token: str, operators: Sequence[Operator] = ()) -> Middleware:
-    """Return the middleware that refuses requests for guarded paths without a known token."""
+    """Return the middleware that refuses requests without a known token if they need one."""
 
     @web.middleware
     async def require_token(request: web.Request, handler: Handler) -> web.StreamResponse:
         authorization = request.headers.get("Authorization", "")
         known = has_token(authorization, token) or operator_of(authorization, operators)
-        if request.path.startswith(GUARDED_PREFIXES) and not known:
+        if not known and needs_token(request):
             raise Unauthenticated("the request does not contain the token")
         return await handler(request)
 

@@ -38,12 +38,16 @@ write shows that uploads can be stored.
 """
 
 import functools
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from itertools import accumulate
 from types import TracebackType
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import ChecksumRefused, StoreDenied, StoreError, StoreMisconfigured
@@ -85,6 +89,59 @@ DOOR_UNREADABLE: Final = "sluice_door_unreadable_records"
 DOOR_COMBINED: Final = "sluice_door_combined_batches"
 
 _SECONDS: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0)
+_BUCKETS: Final = (*map(str, _SECONDS), "+Inf")
+
+
+class _Times:
+    """Times in seconds, counted by bucket."""
+
+    __slots__ = ("counts", "total_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * len(_BUCKETS)
+        self.total_s = 0.0
+
+    def observe(self, spent_s: float) -> None:
+        """Count a time."""
+        self.counts[bisect_left(_SECONDS, spent_s)] += 1
+        self.total_s += spent_s
+
+
+class Durations(Collector):
+    """A histogram of times that are observed on the event loop only, with at most one label.
+
+    A histogram of the library takes two locks and four calls for each time, 1.1 µs; this one takes
+    0.3 µs, and an upload observes seven times.
+    """
+
+    def __init__(
+        self, name: str, text: str, label: str = "", *, registry: CollectorRegistry
+    ) -> None:
+        self.labels_used = (label,) if label else ()
+        self._name, self._text = name, text
+        self._times: dict[str, _Times] = {}
+        if not label:
+            self.labels("")
+        registry.register(self)
+
+    def labels(self, value: str) -> _Times:
+        """Return the times of a value of the label."""
+        found = self._times.get(value)
+        if found is None:
+            found = self._times[value] = _Times()
+        return found
+
+    def describe(self) -> Iterable[Metric]:
+        """Return the name, so that a scrape can select it."""
+        return (HistogramMetricFamily(self._name, self._text, labels=self.labels_used),)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the number of times up to each bound, and their sum."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self.labels_used)
+        for value, times in self._times.items():
+            buckets = list(zip(_BUCKETS, accumulate(times.counts), strict=True))
+            family.add_metric((value,) if self.labels_used else (), buckets, times.total_s)
+        return (family,)
 
 
 class GatewayMetrics:
@@ -119,31 +176,21 @@ class GatewayMetrics:
         self.accepts = Counter(
             ACCEPTS, "Uploads that got a response.", ["outcome"], registry=registry
         )
-        self.duration = Histogram(
-            ACCEPT_DURATION, "Time of one upload.", buckets=_SECONDS, registry=registry
-        )
-        self.phase = Histogram(
-            ACCEPT_PHASE, "Time of one phase.", ["phase"], buckets=_SECONDS, registry=registry
-        )
+        self.duration = Durations(ACCEPT_DURATION, "Time of one upload.", registry=registry)
+        self.phase = Durations(ACCEPT_PHASE, "Time of one phase.", "phase", registry=registry)
         self.accepted_bytes = Counter(ACCEPTED_BYTES, "New frame bytes.", registry=registry)
         self.store_requests = Counter(
             STORE_REQUESTS, "Store calls.", ["op", "result"], registry=registry
         )
-        self.store_seconds = Histogram(
-            STORE_REQUEST_SECONDS,
-            "Time of a store call.",
-            ["op"],
-            buckets=_SECONDS,
-            registry=registry,
+        self.store_seconds = Durations(
+            STORE_REQUEST_SECONDS, "Time of a store call.", "op", registry=registry
         )
         self.cache_hits = Counter(
             CACHE_HITS, "Duplicates accepted without a store call.", registry=registry
         )
-        # An upload counts nine labelled values; finding each of them costs more than counting it.
+        # Finding a labelled value costs more than counting it.
         self.accepts_of = functools.cache(self.accepts.labels)
-        self.phase_of = functools.cache(self.phase.labels)
         self.store_requests_of = functools.cache(self.store_requests.labels)
-        self.store_seconds_of = functools.cache(self.store_seconds.labels)
 
     def _add_spool(self, registry: CollectorRegistry) -> None:
         self.spool_pending = Gauge(
@@ -190,13 +237,13 @@ class GatewayMetrics:
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""
         self.accepts_of(outcome).inc()
-        self.duration.observe(phases.total_s())
+        self.duration.labels("").observe(phases.total_s())
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
         """Observe the times of an upload, or those that the uploads of one request share."""
         for name, spent_s in phases.seconds.items():
-            self.phase_of(name).observe(spent_s)
+            self.phase.labels(name).observe(spent_s)
 
 
 class _PhaseBlock(AbstractContextManager[None]):
@@ -340,7 +387,7 @@ class ObservedStore(WrappedStore):
         if op == "list":
             return
         now_ns = self._clock.monotonic_ns()
-        self._metrics.store_seconds_of(op).observe((now_ns - started_ns) / 1e9)
+        self._metrics.store_seconds.labels(op).observe((now_ns - started_ns) / 1e9)
         if not failed:
             answer = outcome.info if isinstance(outcome, Found) else outcome
             self.answered_ns = getattr(answer, "date_ns", self.answered_ns)

@@ -208,24 +208,28 @@ def _denials(settings: Settings) -> Iterator[PolicyStatement]:
 
 
 def _grants(settings: Settings) -> Iterator[PolicyStatement]:
-    """Yield the rights of the roles; equal rights of several roles are one statement.
+    """Yield the rights of the roles; objects with the same rights of the same roles share one.
 
     The server limits the size of the document.
     """
-    groups: dict[tuple[object, ...], list[tuple[RoleName, PolicyStatement]]] = {}
+    roles: dict[PolicyStatement, list[RoleName]] = {}
     for name in MATRIX:
         for statement in identity_policy(settings, name).statements:
-            actions = known_actions(statement.actions)
-            if actions:
-                same = (statement.sid, actions, statement.resources, statement.conditions)
-                groups.setdefault(same, []).append((name, replace(statement, actions=actions)))
-    for found in groups.values():
-        _, first = found[0]
+            if actions := known_actions(statement.actions):
+                for resource in statement.resources:
+                    part = replace(statement, actions=actions, resources=(resource,))
+                    roles.setdefault(part, []).append(name)
+    groups: dict[tuple[object, ...], list[PolicyStatement]] = {}
+    for part, names in roles.items():
+        groups.setdefault((part.sid, part.actions, part.conditions, *names), []).append(part)
+    for parts in groups.values():
+        names = roles[parts[0]]
         yield replace(
-            first,
-            sid="".join(name.value.title() for name, _ in found) + first.sid,
+            parts[0],
+            sid="".join(name.value.title() for name in names) + parts[0].sid,
             effect=PolicyEffect.ALLOW,
-            principals=tuple(settings.user(name) for name, _ in found),
+            principals=tuple(settings.user(name) for name in names),
+            resources=tuple(resource for one in parts for resource in one.resources),
         )
 
 

@@ -6,11 +6,12 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 import duckdb
 
-from sluice_lake.data_files import DataFile
+from sluice_lake.data_files import DataFile, RowGroup
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import TableLocation, open_filesystem
 from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
@@ -26,6 +27,11 @@ _PROBE: Final = "probe"
 _IN_FILE: Final = ".parquet"
 _OUT_OF_MEMORY: Final = "Out of Memory"
 _INTERRUPTED: Final = "INTERRUPT"
+_FOOTER: Final = (
+    "SELECT row_group_id, row_group_num_rows,"
+    " CASE WHEN stats_null_count = 0 THEN coalesce(stats_max_value, stats_max) END"
+    " FROM parquet_metadata(?) WHERE path_in_schema = 'ts_ns' ORDER BY row_group_id"
+)
 _READ_ALL: Final = SqlStatement("SELECT bit_xor(hash(COLUMNS(*))) FROM probe")
 """Reads every column of every row."""
 
@@ -104,6 +110,9 @@ class QueryEngine:
                 return
             whole = [file for file in files if file.groups is None]
             parts = [[file] for file in files if file.groups is not None]
+            if parts:
+                # This optimization of a small limit fails for a condition on row numbers (2.0.0).
+                self._connection.execute("SET late_materialization_max_rows = 0")
             scans = [
                 self._scan(location, some, extended) for some in ([whole] if whole else []) + parts
             ]
@@ -137,6 +146,26 @@ class QueryEngine:
         if extended is not None:
             found = found.project(", ".join(["*", *_missing(extended, names)]))
         return found
+
+    def with_row_groups(self, location: TableLocation, file: DataFile) -> DataFile:
+        """Return a file with its row groups and their latest times, from its footer.
+
+        Raises:
+            DataFilesUnreadable: The footer cannot be read.
+        """
+        with self._errors_translated():
+            if location.is_local:
+                found = self._connection.execute(_FOOTER, [location.uri_of(file.path)]).fetchall()
+            else:
+                found = _read_footer(location, file)
+        chosen = None if file.groups is None else {one.number for one in file.groups}
+        groups, end = [], 0
+        for number, rows, latest in found:
+            first, end = end, end + rows
+            if chosen is None or number in chosen:
+                latest_ns = None if latest is None else int(latest)
+                groups.append(RowGroup(number=number, first=first, end=end, latest_ns=latest_ns))
+        return replace(file, groups=tuple(groups), records=end)
 
     def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
         """Make an Arrow table readable under a name."""
@@ -376,6 +405,23 @@ def _open_dataset(
         else arrow_schema(extended, partition=False)
     )
     return ds.FileSystemDataset(fragments, schema, form, filesystem)
+
+
+def _read_footer(location: TableLocation, file: DataFile) -> list[tuple[int, int, int | None]]:
+    with _pandas_hidden():
+        import pyarrow.parquet as pq  # noqa: PLC0415 - slow, and not needed for a local lake
+
+    filesystem, root = open_filesystem(location)
+    with filesystem.open_input_file(f"{root}/{file.path}") as source:
+        footer = pq.read_metadata(source)
+    found: list[tuple[int, int, int | None]] = []
+    place = footer.schema.names.index("ts_ns")
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        known = group.column(place).statistics
+        exact = known is not None and known.has_min_max and known.null_count == 0
+        found.append((number, group.num_rows, known.max if exact else None))
+    return found
 
 
 def keep_pandas_out() -> None:

@@ -253,8 +253,6 @@ async def select_lines(
     active = await read_active_deletes(searcher.store, searcher.deletes)
     deletes = applying_deletes(active, query)
     with open_engine(searcher.settings) as engine:
-        for pattern in query.patterns:
-            engine.check_pattern(pattern)
         if query.pipeline is not None:
             from sluice_query.logql.planning import check_pipelines  # noqa: PLC0415 - only for LogQL
 

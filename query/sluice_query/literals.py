@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-ALTERNATIVES_MAX: Final = 16
+ALTERNATIVES_MAX: Final = 64
 """A part with more of them may contain anything."""
 _UNSURE: Final = re.compile(r"\\[QpPxCoO0-9]")
 """Quotes, classes by name and numbered characters are not analysed."""

@@ -42,14 +42,12 @@ from sluice_query.request import (
     RecordFilter,
     Series,
     TopValues,
-    agents_of,
     bucket_starts,
     check_encodable,
     check_query,
     choose_width,
     parse_duration,
     parse_field,
-    parse_filter,
     plain_name,
 )
 from sluice_web.parameters import (
@@ -61,18 +59,12 @@ from sluice_web.parameters import (
 )
 
 FROM_DEFAULT: Final = "1h"
-FILTER_CHARS_MAX: Final = 4_000
+FIELD_CHARS_MAX: Final = 4_000
 STEP_DEFAULT: Final = "1m"
 _KINDS: Final[Mapping[str, Kind]] = {name: name for name in KINDS}
 _FROM: Final = TextParameter(name="from")
 _TO: Final = TextParameter(name="to")
-_TEXT: Final = TextParameter(name="q")
-_REGEX: Final = FlagParameter(name="regex")
-_IGNORE_CASE: Final = FlagParameter(name="ignore_case")
 _KIND: Final = ChoiceParameter(name="kind", choices=tuple(_KINDS), default="logs")
-_AGENTS: Final = TextParameter(name="agent", repeated=True)
-_ATTRIBUTES: Final = TextParameter(name="attribute", repeated=True)
-_FILTERS: Final = TextParameter(name="filter", repeated=True, chars_max=FILTER_CHARS_MAX)
 _STATS_ONLY: Final = FlagParameter(name="stats_only")
 _LIMIT: Final = IntegerParameter(name="limit", default=LIMIT_DEFAULT, maximum=LIMIT_MAX)
 _NEWEST_FIRST: Final = FlagParameter(name="newest_first")
@@ -81,25 +73,32 @@ _STEP: Final = TextParameter(name="step")
 _AGGREGATE: Final = ChoiceParameter(
     name="agg", choices=tuple(one.value for one in Aggregate), default="avg"
 )
-_OF: Final = TextParameter(name="of", chars_max=FILTER_CHARS_MAX)
-_SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FILTER_CHARS_MAX)
+_SERIES_BY: Final = TextParameter(name="by", repeated=True, chars_max=FIELD_CHARS_MAX)
 _EACH: Final = FlagParameter(name="each")
 _RAW: Final = FlagParameter(name="raw")
 _HIGHLIGHT: Final = FlagParameter(name="highlight")
 _LOGQL: Final = TextParameter(name="query", chars_max=10_000)
-CONDITIONS: Final[tuple[Parameter, ...]] = (
-    *(_FROM, _TO, _TEXT, _REGEX, _IGNORE_CASE, _KIND, _AGENTS, _ATTRIBUTES, _FILTERS),
-)
+_REPLACED: Final = {
+    "q": '{} |= "TEXT"',
+    "regex": '{} |~ "PATTERN"',
+    "ignore_case": '{} |~ "(?i)PATTERN"',
+    "agent": '{agent="AGENT"}',
+    "attribute": '{KEY="VALUE"}',
+    "filter": '{LABEL="VALUE"}',
+    "of": "avg_over_time({} | unwrap LABEL [1m])",
+}
+"""Parameters of earlier versions, and the question that has the same records."""
+CONDITIONS: Final[tuple[Parameter, ...]] = (_FROM, _TO, _KIND, _LOGQL)
 """The parameters that select records, for the parser and for the OpenAPI description."""
 _OF_SERIES: Final = (_STEP, _AGGREGATE, _SERIES_BY, _EACH, _RAW)
 PARAMETERS: Final[tuple[Parameter, ...]] = (
-    *(*CONDITIONS, _LOGQL),
-    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, _OF, *_OF_SERIES, _HIGHLIGHT),
+    *CONDITIONS,
+    *(_STATS_ONLY, _LIMIT, _NEWEST_FIRST, _METRIC, *_OF_SERIES, _HIGHLIGHT),
 )
 """Every parameter of `/v1/query`."""
-ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _NEWEST_FIRST)
+ORDERED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _NEWEST_FIRST)
 """The parameters that select records and their order."""
-STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _LIMIT, _HIGHLIGHT)
+STREAMED: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LIMIT, _HIGHLIGHT)
 """Every parameter of a query whose records are returned while it runs."""
 _AFTER: Final = TextParameter(name="after")
 TAILED: Final[tuple[Parameter, ...]] = (
@@ -136,22 +135,22 @@ def parse_query(
 ) -> Query:
     """Return the query that parameters describe; raise `BadUsage` as `check_query` does.
 
-    Only `agent`, `attribute`, `filter` and `by` may have several values. Durations count back from
-    `now_ns`. Error messages use the names that `name` returns.
+    Only `by` may have several values. Durations count back from `now_ns`. Error messages use the
+    names that `name` returns.
     """
     check_given(given, known, name)
     read = ParameterReader(given, name)
     kind = "metrics" if _METRIC.name in given else _KINDS[read.choice(_KIND)]
     series = None
-    if _METRIC.name in given or _OF.name in given:
-        series = _read_series(given, read, kind)
+    if _METRIC.name in given:
+        series = _read_series(given, read)
     elif unfit := [
         one.name
         for one in _OF_SERIES
         if one.name in given and not (one is _STEP and _LOGQL.name in given)
     ]:
-        wanted = f"{name(_METRIC.name)} or {name(_OF.name)}"
-        raise BadUsage(f"{name(unfit[0])} applies to a series only: add {wanted}, or omit it")
+        wanted = name(_METRIC.name)
+        raise BadUsage(f"{name(unfit[0])} applies to a metric only: add {wanted}, or omit it")
     from_ns = read.value(_FROM, FROM_DEFAULT, lambda text: parse_instant(text, now_ns))
     if from_ns >= now_ns and _TO.name not in given:
         raise BadUsage(
@@ -162,40 +161,27 @@ def parse_query(
         from_ns=from_ns,
         to_ns=read.value(_TO, "now", lambda text: parse_instant(text, now_ns)),
         kind=kind,
-        text=given[_TEXT.name][0] if _TEXT.name in given else None,
-        regex=read.flag(_REGEX),
-        ignore_case=read.flag(_IGNORE_CASE),
-        agents=tuple(given.get(_AGENTS.name, ())),
-        attributes=read.values(_ATTRIBUTES, parse_pair),
-        filters=read.values(_FILTERS, lambda text: parse_filter(text, kind)),
         stats_only=read.flag(_STATS_ONLY),
         limit=read.integer(_LIMIT),
         newest_first=read.flag(_NEWEST_FIRST),
         series=series,
         highlight=read.flag(_HIGHLIGHT),
     )
-    if not query.agents:  # files are selected by agent
-        query = replace(query, agents=agents_of(query.filters))
     if _LOGQL.name in given:
         from sluice_query.logql.planning import plan_query  # noqa: PLC0415 - only for LogQL
 
-        step = read.value(_STEP, "", parse_duration) if _STEP.name in given else None
+        has_step = _STEP.name in given and series is None
+        step = read.value(_STEP, "", parse_duration) if has_step else None
         query = plan_query(given[_LOGQL.name][0], query, step, name)
     return check_query(query, name)
 
 
-def _read_series(given: "Given", read: "ParameterReader", kind: Kind) -> Series:
-    metric = given[_METRIC.name][0] if _METRIC.name in given else None
-    if metric is not None and _OF.name in given:
-        raise BadUsage(f"choose one of {read.name(_METRIC.name)} and {read.name(_OF.name)}")
-    if metric is None and _RAW.name in given:
-        raise BadUsage(f"{read.name(_RAW.name)} applies to {read.name(_METRIC.name)} only: omit it")
+def _read_series(given: "Given", read: "ParameterReader") -> Series:
     return Series(
-        metric=metric,
-        of=RecordField("value") if metric is not None else _read_field(read, _OF, kind),
+        metric=given[_METRIC.name][0],
         step_ns=read.value(_STEP, STEP_DEFAULT, parse_duration),
         aggregate=Aggregate(read.choice(_AGGREGATE)),
-        by=read.values(_SERIES_BY, lambda text: parse_field(text, kind)),
+        by=read.values(_SERIES_BY, lambda text: parse_field(text, "metrics")),
         each=read.flag(_EACH),
         raw=read.flag(_RAW),
     )
@@ -245,14 +231,6 @@ def _meant(text: str) -> str:
     else:
         return ""
     return f"; did you mean {meant}?"
-
-
-def parse_pair(text: str) -> tuple[str, str]:
-    """Return the two sides of `KEY=VALUE`."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise BadUsage(f"must be KEY=VALUE, found=`{text[:80]}`")
-    return key, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +288,12 @@ def check_given(
     known = {parameter.name: parameter for parameter in parameters}
     for parameter, values in given.items():
         if parameter not in known:
+            instead = _REPLACED.get(parameter)
+            if instead is not None and _LOGQL.name in known:
+                raise BadUsage(
+                    f"parameter is replaced by LogQL: write {name(_LOGQL.name)}={instead},"
+                    f" parameter=`{parameter}`"
+                )
             raise BadUsage(f"unknown parameter, parameter=`{parameter[:40]}`")
         one = known[parameter]
         if not one.repeated and len(values) > 1:
@@ -323,10 +307,11 @@ _BUCKETS: Final = IntegerParameter(
     name="buckets", default=BUCKETS_DEFAULT, minimum=BUCKETS_MIN, maximum=BUCKETS_MAX
 )
 _BUCKET_STEP: Final = TextParameter(name="step")
-_BY: Final = TextParameter(name="by", chars_max=FILTER_CHARS_MAX)
+_BY: Final = TextParameter(name="by", chars_max=FIELD_CHARS_MAX)
 _TOP: Final = IntegerParameter(name="top", default=TOP_DEFAULT, maximum=TOP_MAX)
-_FIELD: Final = TextParameter(name="field", chars_max=FILTER_CHARS_MAX)
+_FIELD: Final = TextParameter(name="field", chars_max=FIELD_CHARS_MAX)
 _VALUES_LIMIT: Final = IntegerParameter(name="limit", default=VALUES_DEFAULT, maximum=VALUES_MAX)
+_AGENT: Final = TextParameter(name="agent")
 _BOOT: Final = TextParameter(name="boot")
 _SEQ: Final = IntegerParameter(name="seq", default=0, minimum=0, maximum=10**18 - 1)
 _RECORDS_BEFORE: Final = IntegerParameter(
@@ -335,11 +320,11 @@ _RECORDS_BEFORE: Final = IntegerParameter(
 _RECORDS_AFTER: Final = IntegerParameter(
     name="after", default=NEIGHBOURS_DEFAULT, minimum=0, maximum=NEIGHBOURS_MAX
 )
-HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
-FIELDS: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL)
-VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, _FIELD, _VALUES_LIMIT)
-_POSITION: Final[tuple[Parameter, ...]] = (_BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
-CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, _LOGQL, *_POSITION, _HIGHLIGHT)
+HISTOGRAM: Final[tuple[Parameter, ...]] = (*CONDITIONS, _BUCKETS, _BUCKET_STEP, _BY, _TOP)
+FIELDS: Final[tuple[Parameter, ...]] = CONDITIONS
+VALUES: Final[tuple[Parameter, ...]] = (*CONDITIONS, _FIELD, _VALUES_LIMIT)
+_POSITION: Final[tuple[Parameter, ...]] = (_AGENT, _BOOT, _SEQ, _RECORDS_BEFORE, _RECORDS_AFTER)
+CONTEXT: Final[tuple[Parameter, ...]] = (*CONDITIONS, *_POSITION, _HIGHLIGHT)
 
 _SPANS_LIMIT: Final = IntegerParameter(name="limit", default=SPANS_DEFAULT, maximum=LIMIT_MAX)
 _OPERATIONS_LIMIT: Final = IntegerParameter(
@@ -347,12 +332,12 @@ _OPERATIONS_LIMIT: Final = IntegerParameter(
 )
 TRACE: Final[tuple[Parameter, ...]] = (_FROM, _TO, _SPANS_LIMIT)
 OPERATIONS: Final[tuple[Parameter, ...]] = (
-    *(one for one in (*CONDITIONS, _LOGQL) if one is not _KIND),
+    *(one for one in CONDITIONS if one is not _KIND),
     _OPERATIONS_LIMIT,
 )
 _METRICS_LIMIT: Final = IntegerParameter(name="limit", default=METRICS_DEFAULT, maximum=METRICS_MAX)
 METRICS: Final[tuple[Parameter, ...]] = (
-    *(one for one in (*CONDITIONS, _LOGQL) if one is not _KIND),
+    *(one for one in CONDITIONS if one is not _KIND),
     _METRICS_LIMIT,
 )
 
@@ -402,9 +387,8 @@ def parse_context(given: Given, now_ns: UnixNs, name: ParameterName = plain_name
     """Return the query for the neighbours of a record."""
     everything = {"from": (str(FIRST_NS),), "to": (str(END_NS),)}
     query, read = _parse({**everything, **given}, now_ns, name, CONTEXT)
-    _require(given, (_BOOT, _SEQ), name)
-    if len(query.agents) != 1:
-        raise BadUsage(f"one agent is required: add {name('agent')}, agents=`{len(query.agents)}`")
+    _require(given, (_AGENT, _BOOT, _SEQ), name)
+    query = replace(query, agents=(given[_AGENT.name][0],))
     around = Neighbourhood(
         boot_id=given[_BOOT.name][0],
         seq=read.integer(_SEQ),
@@ -443,10 +427,9 @@ def _parse(
     given: Given, now_ns: UnixNs, name: ParameterName, known: Sequence[Parameter]
 ) -> tuple[Query, ParameterReader]:
     check_given(given, known, name)
-    conditions = (*CONDITIONS, _LOGQL)
-    names = {one.name for one in conditions}
+    names = {one.name for one in CONDITIONS}
     selecting = {key: values for key, values in given.items() if key in names}
-    query = parse_query(selecting, now_ns, name, known=conditions)
+    query = parse_query(selecting, now_ns, name, known=CONDITIONS)
     if query.metric is not None:
         raise BadUsage(f"write a log query, which selects records: {name(_LOGQL.name)}")
     return query, ParameterReader(given, name)

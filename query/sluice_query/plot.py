@@ -44,7 +44,7 @@ def draw_series(
     plotext.terminal.limit(False, False)  # noqa: FBT003 - the library's own signature
     figure.plot_size(width, _HEIGHT)
     figure.theme("simple")
-    shown = title or f"{series.aggregate.value} of {series.metric or series.of.name}"
+    shown = title or f"{series.aggregate.value} of {series.metric}"
     figure.title(printable_text(shown))
     figure.date("x").activate(form="%Y-%m-%d %H:%M:%S")
     groups: dict[str, list[SeriesPoint]] = {}
@@ -89,7 +89,7 @@ def draw_labelled(
             for at in one["points"]
         ]
     points.sort(key=lambda one: one.step_ns)
-    labelled = Series(step_ns=1, each=True)
+    labelled = Series(metric=title, step_ns=1, each=True)
     return draw_series(labelled, points, width, summary, zone, title)
 
 

@@ -6,7 +6,6 @@ pending batches, are searched in their maps, with the same results (ADR 46).
 
 import sys
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from itertools import groupby
 from typing import Final
 
@@ -16,11 +15,12 @@ from sluice_lake.data_files import DataFile, PromotedStats
 from sluice_lake.promoted import converted_text, table_of
 from sluice_lake.tables import Column, ColumnType, Table
 from sluice_query.engine import LAKE, QueryEngine
+from sluice_query.logql.expressions import Matcher, MatchOperator
+from sluice_query.logql.stages import split_conditions
 from sluice_query.pruning import SelectedFiles, may_be_in
 from sluice_query.request import (
     MAPS,
     FieldList,
-    FilterOperator,
     Histogram,
     Query,
     RecordField,
@@ -53,7 +53,7 @@ def _field_of(column: Column) -> RecordField:
 
 
 def _fields_of(query: Query) -> Iterator[RecordField]:
-    yield from (one.field for one in query.filters)
+    yield from (RecordField(name, one.name) for name in MAPS for one in label_matchers(query))
     yield from (RecordField(name, key) for name in MAPS for key, _ in query.attributes)
     if isinstance(query.view, TopValues):
         yield query.view.field
@@ -63,50 +63,38 @@ def _fields_of(query: Query) -> Iterator[RecordField]:
 
 def may_have_value(file: DataFile, query: Query, promoted: Promoted) -> bool:
     """Return False if the statistics of promoted columns show that no record of a file matches."""
-    for field, column in promoted.items():
-        stats = file.promoted.get(column.name)
-        if stats is None:
+    for one in label_matchers(query):
+        column = promoted.get(RecordField("attributes", one.name))
+        stats = None if column is None else file.promoted.get(column.name)
+        if column is None or stats is None:
             continue
-        for one in query.filters:
-            limit = one.value
-            if one.field == field and isinstance(limit, Decimal):
-                greater = one.operator in {FilterOperator.GREATER, FilterOperator.AT_LEAST}
-                if not _may_be_beyond(stats, column, limit, greater=greater):
-                    return False
-        wanted = [
-            str(one.value)
-            for one in query.filters
-            if one.field == field and one.operator is FilterOperator.EQUAL
-        ]
-        if wanted and not any(_may_have(file, stats, column, text) for text in wanted):
+        is_equal = one.operator is MatchOperator.EQUAL and one.value
+        if is_equal and not _may_have(stats, column, one.value):
             return False
     return True
 
 
-def _may_have(file: DataFile, stats: PromotedStats, column: Column, text: str) -> bool:
+def label_matchers(query: Query) -> list[Matcher]:
+    """Return the matchers of labels that each record of a query meets as it is stored."""
+    if query.pipeline is None:
+        return []
+    return [*split_conditions(query.pipeline)[0]]
+
+
+def _may_have(stats: PromotedStats, column: Column, text: str) -> bool:
+    # A record without the attribute, or with an empty one, may have the label elsewhere.
+    if stats.nulls or stats.bounds is None:
+        return True
     value = converted_text(text, column.type)
     if value is None:  # the rows that have this text are null in the column
-        return stats.nulls > 0
-    if stats.nulls == file.records:
         return False
-    if stats.bounds is None:
-        return True
     first, last = stats.bounds
     if isinstance(value, str) and isinstance(first, str) and isinstance(last, str):
-        return may_be_in(value, (first, last))
+        return first == "" or may_be_in(value, (first, last))
     if isinstance(value, str) or isinstance(first, str) or isinstance(last, str):
         return True
     least, greatest = _widened(first, last, column)
     return least <= value <= greatest
-
-
-def _may_be_beyond(stats: PromotedStats, column: Column, limit: Decimal, *, greater: bool) -> bool:
-    """Return False if no number of a file is beyond a limit or equal to it."""
-    # A row without a value may have a text that is a number and does not convert.
-    if stats.nulls or stats.bounds is None or isinstance(stats.bounds[0], str):
-        return True
-    least, greatest = _widened(*stats.bounds, column)
-    return greatest >= limit if greater else least <= limit
 
 
 def _widened(first: float, last: float, column: Column) -> tuple[float, float]:

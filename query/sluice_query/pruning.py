@@ -46,6 +46,11 @@ class SelectedFiles:
     promoted: Mapping[RecordField, Column] = field(default_factory=dict)
 
     @property
+    def count(self) -> int:
+        """The number of files of which at least a row group is read."""
+        return len({file.path for file in self.read})
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of the files to read and of the index chunks that selected them."""
         return self.index_bytes + total_bytes(self.read)
@@ -61,8 +66,9 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     if opened is None:
         return SelectedFiles(location=location, lanes={})
     promoted: Mapping[RecordField, Column] = {}
-    if query.filters or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only for fields
+    labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
+    if labels or query.attributes or query.view is not None or query.every_column:
+        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only with labels
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
@@ -131,7 +137,12 @@ def newest_files(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
 
 
 def time_bound_ns(file: DataFile) -> float:
-    """Return a time that all records of a file are before, Unix ns; infinity when not known."""
+    """Return a time that no record of a file is after, Unix ns; infinity when not known."""
+    if file.groups:
+        latest = [one.latest_ns for one in file.groups]
+        known = [one for one in latest if one is not None]
+        if len(known) == len(latest):
+            return max(known) + 1
     bounds: list[float] = []
     if file.ts.nulls is None or file.ts.nulls != file.records:
         bounds.append(_end_ns(file.ts))
@@ -160,6 +171,5 @@ async def prune_by_index(
 def is_indexed(query: Query) -> bool:
     """Return True if index chunks may rule out something for a query."""
     indexed = KINDS[query.kind].indexed
-    return bool(indexed) and (
-        query.text is not None or bool(query.attributes) or bool(query.filters)
-    )
+    wanted = (query.required, query.attributes, query.labels, query.filters)
+    return bool(indexed) and any(wanted)

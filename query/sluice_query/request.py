@@ -3,21 +3,20 @@
 `check_query` decides whether it can be answered.
 """
 
-import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
-from sluice_protocol.fields import KINDS, FieldType, Kind
+from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.literals import TextCondition
 
 if TYPE_CHECKING:
     from sluice_query.logql.expressions import Evaluation, LogQuery, MetricQuery
@@ -31,10 +30,6 @@ FIELDS: Final = {field.name: field for kind in KINDS.values() for field in kind.
 """The fields of all kinds; kinds that have a name in common have the same field."""
 NUMBERS: Final = tuple(name for name, field in FIELDS.items() if field.is_number)
 """Fields whose values are numbers."""
-_ORDERED: Final = (
-    f"{', '.join([*NUMBERS, *(f'{one}.KEY' for one in MAPS[:-1])])} and {MAPS[-1]}.KEY"
-)
-_LONG_END: Final = 2**63
 _PLAIN: Final = r'[^=!<>~"]*[^=!<>~" ]'
 """A key without quotes. It does not end with a space, which is typed before an operator."""
 FIELD_PATTERN: Final = (
@@ -65,11 +60,6 @@ class RecordField:
     def is_number(self) -> bool:
         """Whether its values are numbers."""
         return self.column in NUMBERS
-
-    @property
-    def has_order(self) -> bool:
-        """Whether its values are numbers, or texts of a sender, which may be numbers."""
-        return self.is_number or self.key is not None
 
 
 def parse_field(text: str, kind: Kind) -> RecordField:
@@ -116,16 +106,6 @@ def _shown(text: str) -> str:
 
 
 FILTERS_MAX: Final = 50
-_SEVERITIES: Final = {
-    "trace": 1,
-    "debug": 5,
-    "info": 9,
-    "warn": 13,
-    "warning": 13,
-    "error": 17,
-    "fatal": 21,
-}
-"""The lowest number of each severity of OpenTelemetry, for messages."""
 
 
 class FilterOperator(StrEnum):
@@ -133,31 +113,11 @@ class FilterOperator(StrEnum):
 
     EQUAL = "="
     UNEQUAL = "!="
-    MATCHES = "=~"
-    MATCHES_NOT = "!~"
-    LESS = "<"
     AT_MOST = "<="
-    GREATER = ">"
     AT_LEAST = ">="
-    EXISTS = "exists"
     ABSENT = "absent"
 
 
-PATTERN_OPERATORS: Final = frozenset({FilterOperator.MATCHES, FilterOperator.MATCHES_NOT})
-ORDER_OPERATORS: Final = frozenset(
-    {
-        FilterOperator.LESS,
-        FilterOperator.AT_MOST,
-        FilterOperator.GREATER,
-        FilterOperator.AT_LEAST,
-    }
-)
-_FILTER: Final = re.compile(
-    rf"(?P<absent>!?){FIELD_PATTERN}"
-    r"(?:(?P<space> *)(?P<operator>=~|!~|!=|>=|<=|=|>|<)(?P<value>.*)| *)",
-    re.DOTALL,
-)
-_LONG: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 UNITS_NS: Final = {
     "ms": NS_PER_S // 1000,
     "s": NS_PER_S,
@@ -170,60 +130,15 @@ NUMBER_PATTERN: Final = (
     r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
 )
 """The texts that are numbers, of filters and of senders, alike in Python and in RE2."""
-_NUMBER: Final = re.compile(f"{NUMBER_PATTERN}|[+-]?(?i:nan)")
 
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """One condition; `value` is empty for `EXISTS` and `ABSENT`.
-
-    The order of a field with texts is that of the numbers among them, and `value` a `Decimal`.
-    """
+    """One condition; `value` is empty for `ABSENT`."""
 
     field: RecordField
     operator: FilterOperator
-    value: str | float | Decimal = ""
-
-
-def parse_filter(text: str, kind: Kind) -> RecordFilter:
-    """Return the condition of a text.
-
-    Spaces before the operator are part of neither side, and then those after it are not either.
-    """
-    check_encodable(text)
-    found = _FILTER.fullmatch(text)
-    if found is None:
-        raise unknown_field(text, kind)
-    field = field_of_match(found, text, kind)
-    if found["operator"] is None:
-        absent = found["absent"] == "!"
-        return RecordFilter(field, FilterOperator.ABSENT if absent else FilterOperator.EXISTS)
-    if found["absent"]:
-        raise BadUsage(f"a filter with `!` has no value: use FIELD!=VALUE, field=`{field.name}`")
-    operator = FilterOperator(found["operator"])
-    value = found["value"].lstrip(" ") if found["space"] else found["value"]
-    if operator in ORDER_OPERATORS and not field.has_order:
-        raise BadUsage(
-            f"only {_ORDERED} have an order: use = or =~, field=`{field.name}`,"
-            f" operator=`{operator}`"
-        )
-    if not field.is_number and operator not in ORDER_OPERATORS:
-        return RecordFilter(field, operator, value)
-    if operator in PATTERN_OPERATORS:
-        raise BadUsage(f"a number does not match a pattern: use = or >=, field=`{field.name}`")
-    number = _parse_number(field, value.strip(" "))
-    if operator in ORDER_OPERATORS and math.isnan(number):
-        raise BadUsage(f"NaN has no order: use = or !=, field=`{field.name}`")
-    return RecordFilter(field, operator, number)
-
-
-def agents_of(filters: Sequence[RecordFilter]) -> tuple[str, ...]:
-    """Return the agents to which filters restrict the records; empty if they do not."""
-    return tuple(
-        str(one.value)
-        for one in filters
-        if one.field.column == "agent_id" and one.operator is FilterOperator.EQUAL
-    )
+    value: str | int = ""
 
 
 def parse_duration(text: str) -> int:
@@ -232,23 +147,6 @@ def parse_duration(text: str) -> int:
     if found is None:
         raise BadUsage(f"duration must be a number and ms, s, m, h or d, duration=`{text[:40]}`")
     return int(found[1]) * UNITS_NS[found[2]]
-
-
-def _parse_number(field: RecordField, text: str) -> float | Decimal:
-    if field.key is None and FIELDS[field.column].type is FieldType.LONG:
-        # A double would change a duration above 104 days.
-        exact = parse_duration(text) if DURATION.fullmatch(text) else _integer_of(text)
-        if exact is not None and -_LONG_END <= exact < _LONG_END:
-            return exact
-    if _NUMBER.fullmatch(text) is None:
-        number = _SEVERITIES.get(text.lower()) if field.name == "severity" else None
-        meant = f": {text} is {number}" if number else ""
-        raise BadUsage(f"must be a number{meant}, field=`{field.name}`, value=`{text[:40]}`")
-    return float(text) if field.key is None else Decimal(text)
-
-
-def _integer_of(text: str) -> int | None:
-    return int(text) if _LONG.fullmatch(text) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,10 +305,9 @@ LOOKBACK_NS: Final = 5 * _MIN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A series to compute from the numbers that a field of the records has.
+    """A series to compute from the samples of a metric.
 
     Attributes:
-        metric: Only the samples of this metric.
         by: Fields; each combination of their values has a separate series.
         each: Whether each set of labels has a separate series: attributes, resource, and the agent
             unless that is a door.
@@ -418,8 +315,7 @@ class Series:
     """
 
     step_ns: int
-    metric: str | None = None
-    of: RecordField = RecordField("value")
+    metric: str
     aggregate: Aggregate = Aggregate.AVG
     by: tuple[RecordField, ...] = ()
     each: bool = False
@@ -434,9 +330,12 @@ class Query:
         to_ns: Exclusive.
         every_kind: Whether batches of every kind match, as in the table `batches` of SQL.
         every_column: Whether every promoted column is used, as in the other tables of SQL.
-        text: What a log's body, or the name of a metric or span, must contain or match.
+        required: What the searched column of every record that matches contains. It rules out files
+            and row groups, and is no condition.
         agents: Empty means all.
         attributes: Pairs that must be among the record's attributes or its batch's resource.
+        labels: Labels of which some attribute has the value in every record that matches. They
+            rule out files and row groups, and are no condition.
         accepted_from_ns: Earliest acceptance of the records' batches; None for any.
         series: None for records.
         pipeline: What LogQL demands of a record in addition to the other conditions.
@@ -448,11 +347,10 @@ class Query:
     kind: Kind = "logs"
     every_kind: bool = False
     every_column: bool = False
-    text: str | None = None
-    regex: bool = False
-    ignore_case: bool = False
+    required: tuple[TextCondition, ...] = ()
     agents: tuple[str, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
     filters: tuple[RecordFilter, ...] = ()
     accepted_from_ns: UnixNs | None = None
     stats_only: bool = False
@@ -472,11 +370,10 @@ class Query:
         return self.view if isinstance(self.view, Neighbourhood) else None
 
     @property
-    def patterns(self) -> tuple[str, ...]:
-        """The RE2 patterns of the query."""
-        texts = [self.text] if self.regex and self.text is not None else []
-        texts += [str(one.value) for one in self.filters if one.operator in PATTERN_OPERATORS]
-        return tuple(texts)
+    def is_for_records(self) -> bool:
+        """Whether the result is records, and nothing that is computed of all of them."""
+        computed = (self.series, self.metric, self.view, self.deleting)
+        return not self.stats_only and all(one is None for one in computed)
 
 
 def query_of_delete(record: DeleteRecord) -> Query:
@@ -484,15 +381,13 @@ def query_of_delete(record: DeleteRecord) -> Query:
 
     Its range, agents and text only narrow what is read; the delete itself decides.
     """
-    text = None if KINDS[record.kind].is_named else record.contains
-    if text is not None and not 1 <= len(text.encode()) <= PATTERN_BYTES_MAX:
-        text = None
+    contains = None if KINDS[record.kind].is_named else record.contains
     start, end = record.from_unix_ns, record.to_unix_ns
     return Query(
         kind=record.kind,
         from_ns=FIRST_NS if start is None else UnixNs(start),
         to_ns=END_NS if end is None else UnixNs(end),
-        text=text,
+        required=(TextCondition(((contains,),)),) if contains else (),
         agents=() if record.agent_id is None else (record.agent_id,),
         deleting=record,
     )
@@ -512,46 +407,16 @@ def check_query(query: Query, name: ParameterName = plain_name) -> Query:
         )
     if not 1 <= query.limit <= LIMIT_MAX:
         raise BadUsage(f"{name('limit')} must be 1 to {LIMIT_MAX}, limit=`{query.limit}`")
-    _check_text(query, name)
-    if len(query.filters) > FILTERS_MAX:
-        raise BadUsage(
-            f"at most {FILTERS_MAX} times: {name('filter')}, times=`{len(query.filters)}`"
-        )
     if query.series is not None:
         _check_series(query, query.series, name)
     return query
 
 
-def _check_text(query: Query, name: ParameterName) -> None:
-    if query.text is None:
-        if query.regex or query.ignore_case:
-            used = "regex" if query.regex else "ignore_case"
-            raise BadUsage(f"{name(used)} needs a text: add {name('q')}")
-        return
-    if KINDS[query.kind].searched is None:
-        raise BadUsage(
-            f"{query.kind} are opaque bytes and cannot be searched for text: omit {name('q')}"
-        )
-    try:
-        size_bytes = len(query.text.encode())
-    except UnicodeEncodeError as error:
-        raise BadUsage(f"{name('q')} is not valid UTF-8") from error
-    if not 1 <= size_bytes <= PATTERN_BYTES_MAX:
-        raise BadUsage(f"{name('q')} must be 1 to {PATTERN_BYTES_MAX} bytes, bytes=`{size_bytes}`")
-
-
 def _check_series(query: Query, series: Series, name: ParameterName) -> None:
-    if series.metric is not None and query.kind != "metrics":
-        raise BadUsage(f"a metric is a series of metrics: omit {name('kind')} or {name('metric')}")
-    if not series.of.has_order:
-        raise BadUsage(f"only {_ORDERED} are numbers, {name('of')}=`{series.of.name}`")
     if query.stats_only:
-        of = "of" if series.metric is None else "metric"
-        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name(of)}")
+        raise BadUsage(f"a series has no counts: omit {name('stats_only')} or {name('metric')}")
     if series.each and series.by:
         raise BadUsage(f"choose one of {name('each')} and {name('by')}")
-    if series.aggregate is Aggregate.RATE and series.metric is None:
-        raise BadUsage(f"only a metric has a rate: choose another {name('agg')}")
     if len(series.by) > SPLITS_MAX:
         raise BadUsage(f"at most {SPLITS_MAX} times: {name('by')}, times=`{len(series.by)}`")
     steps = -(-(query.to_ns - query.from_ns) // series.step_ns)

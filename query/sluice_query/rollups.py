@@ -416,14 +416,13 @@ def _needs_samples(query: Query, series: Series) -> str:
     """Return why rollups cannot replace samples of a series; empty if they can."""
     if series.raw:
         return "omit `raw` to compute these steps from rollups"
-    if series.metric is None:
-        return "rollups contain one metric each: name it as `metric`"
     if series.aggregate.quantile is not None or series.aggregate is Aggregate.RATE:
         return f"`{series.aggregate}` is computed from samples only"
     if series.each:
         return "rollups do not contain resources: omit `each`"
-    if query.filters:
-        return "rollups cannot be filtered: use `attribute` or `agent`"
+    known = len(query.attributes) + len(query.agents)
+    if query.filters or (query.pipeline is not None and len(query.pipeline.matchers) > known):
+        return "rollups contain attributes and agents: select others in samples only"
     in_rows = ("agent_id", "name", "attributes")
     others = [one.name for one in series.by if one.column not in in_rows]
     return f"rollups are not divided by `{others[0]}`" if others else ""

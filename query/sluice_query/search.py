@@ -111,6 +111,10 @@ class Searcher:
             QueryTimedOut: The time limit is exceeded.
             QueryTooLarge: The memory limit is exceeded.
         """
+        if query.newest_first and query.is_for_records:
+            from sluice_query.streaming import collect_stream  # noqa: PLC0415 - only for the newest
+
+            return await collect_stream(self, query)
         async with self.reading(query) as reader:
             read = await reader.read()
             while True:
@@ -129,8 +133,6 @@ class Searcher:
         check_query(query)
         started_ns = self.clock.monotonic_ns()
         with open_engine(self.settings) as engine:
-            for pattern in query.patterns:
-                engine.check_pattern(pattern)
             if query.pipeline is not None or query.metric is not None:
                 from sluice_query.logql.planning import check_pipelines  # noqa: PLC0415 - only for LogQL
 
@@ -272,7 +274,7 @@ class SourceReader:
         files, fetched = read.files, read.fetched
         summary = replace(
             summary,
-            segments_read=len(files.read),
+            segments_read=files.count,
             segments_pruned=files.pruned,
             bytes_read=files.size_bytes + fetched.size_bytes,
             waiting_batches=fetched.batches,
@@ -470,17 +472,16 @@ _ABOVE_BMP: Final = 0xFFFF
 def add_highlights(engine: QueryEngine, query: Query, records: Sequence[Row]) -> None:
     """Add the matching ranges to records, under the name `highlights`."""
     column = KINDS[query.kind].searched
-    pattern, options = query.text, "" if query.regex else "l"
-    if query.pipeline is not None:
-        from sluice_query.logql.stages import matched_pattern  # noqa: PLC0415 - only for LogQL
-
-        pattern, options = matched_pattern(query.pipeline), ""
-    if pattern is None or column is None or not records:
+    if query.pipeline is None or column is None or not records:
         return
-    options += "g" + ("i" if query.ignore_case else "")
+    from sluice_query.logql.stages import matched_pattern  # noqa: PLC0415 - only for LogQL
+
+    pattern = matched_pattern(query.pipeline)
+    if pattern is None:
+        return
     texts = [str(row[column]) for row in records]
     marking = SqlStatement(
-        f"SELECT regexp_replace(found, ?, '{_START}\\0{_END}', '{options}')"  # noqa: S608 - constants
+        f"SELECT regexp_replace(found, ?, '{_START}\\0{_END}', 'g')"  # noqa: S608 - constants
         " FROM (SELECT unnest(?) AS found)",
         (pattern, texts),
     )

@@ -1,11 +1,10 @@
 """A series: its SQL and its computation from samples, pending batches and rollups.
 
-The numbers are those of any field: the values of a metric, or texts of an attribute. Each source is
-reduced to partial results by step and group, which are then combined. Quantiles are exact: they are
-computed from all numbers, and interpolate linearly between two of them, as `quantile_over_time` of
-Prometheus and Loki; between an infinity of each sign the result is NaN. Rollups contain no NaN, so
-NaN in samples is ignored too. Of several samples of the latest time, `last` is the greatest. Both
-rules make a value independent of the source that it is computed from.
+Each source is reduced to partial results by step and group, which are then combined. Quantiles are
+exact: they are computed from all numbers, and interpolate linearly between two of them, as
+`quantile_over_time` of Prometheus and Loki; between an infinity of each sign the result is NaN.
+Rollups contain no NaN, so NaN in samples is ignored too. Of several samples of the latest time,
+`last` is the greatest. Both rules make a value independent of the source that it is computed from.
 
 A rate is how much a counter increases each second. Each set of labels is a counter: of cumulative
 samples the increase is the difference to the sample before, or the value itself if that is smaller,
@@ -44,9 +43,7 @@ from sluice_query.statements import (
     condition,
     field_sql,
     is_agent,
-    number_sql,
     record_time,
-    text_condition,
 )
 
 if TYPE_CHECKING:
@@ -223,10 +220,10 @@ def _from_samples(
     source: str, query: Query, series: Series, figures: _Figures, chosen: SqlStatement
 ) -> SqlStatement:
     time = record_time(query.kind)
-    grouping, number = _grouping(time, series), number_sql(series.of)
-    values = (*grouping.values, *number.values, *chosen.values)
+    grouping = _grouping(time, series)
+    values = (*grouping.values, *chosen.values)
     found = (
-        f"SELECT {grouping.text}, {number.text} AS value, {time} AS at_ns FROM {source}"  # noqa: S608 - constants
+        f"SELECT {grouping.text}, value::DOUBLE AS value, {time} AS at_ns FROM {source}"  # noqa: S608 - constants
         f" WHERE {chosen.text}"
     )
     names = "".join(f"by{place}, " for place in range(_splits(series)))
@@ -253,9 +250,7 @@ def _from_rollups(
 
 def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
     """Return conditions that together select the samples of one source, each of them once."""
-    parts = [condition(query, sources.deletes)]
-    if query.series is not None and query.series.of.column == "value":
-        parts.append(SqlStatement(IS_NUMBER))
+    parts = [condition(query, sources.deletes), SqlStatement(IS_NUMBER)]
     if source.later_than is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))
@@ -294,11 +289,9 @@ def _rows(query: Query, series: Series, plan: RollupPlan, window: _Window) -> li
         )
         for one in (plan.minutes if window == _MINUTE else plan.hours)
     ]
-    parts = [SqlStatement('"window" = ? AND name = ?', (window.name, str(series.metric)))]
+    parts = [SqlStatement('"window" = ? AND name = ?', (window.name, series.metric))]
     if query.agents:
         parts.append(is_agent(query.agents))
-    if query.text is not None:
-        parts.append(text_condition(query, query.text))
     # Rows have the attributes of a series only; the plan uses them if nothing else remains.
     parts += [SqlStatement("attributes[?] = ?", pair) for pair in query.attributes]
     parts += [_not_covered(record, window.size_ns) for record in plan.dropped]

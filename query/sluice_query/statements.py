@@ -3,12 +3,10 @@
 The text never contains a value from a request.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from decimal import Decimal
 from typing import TYPE_CHECKING, Final, assert_never
 
 from sluice_lake.tables import RECORD_TABLES, Column, ColumnType
@@ -19,7 +17,6 @@ from sluice_protocol.units import NS_PER_S
 from sluice_query.request import (
     FIELDS,
     MAPS,
-    NUMBER_PATTERN,
     FilterOperator,
     Query,
     RecordField,
@@ -33,6 +30,11 @@ SqlValue = str | int | float | list[str] | list[int]
 Promoted = Mapping[RecordField, Column]
 """The promoted columns of a source, by the fields that they contain."""
 _NONE: Final[Promoted] = {}
+StagedLabels = tuple[frozenset[str] | None, frozenset[str]]
+"""The labels that are read after stages, None for all that a record is shown with, and the fields
+that are read in addition to these.
+"""
+_NO_LABELS: Final[StagedLabels] = (frozenset(), frozenset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +75,6 @@ IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
 """Whether the value of a sample is not NaN. The statistics of a Parquet file omit NaN, and DuckDB
 may decide `isnan(value)` and comparisons of `value` by them alone.
 """
-_IS_NAN: Final = "isnan(nextafter(value, seq))"
-"""Whether it is NaN. DuckDB leaves out row groups by the statistics of the only column of a
-condition, so this one has a second column.
-"""
 
 
 def field_sql(field: RecordField, promoted: Promoted = _NONE) -> SqlStatement:
@@ -100,194 +98,29 @@ def field_sql(field: RecordField, promoted: Promoted = _NONE) -> SqlStatement:
     return SqlStatement(known.name)
 
 
-_IS_NUMBER_TEXT: Final = f"regexp_full_match({{0}}, '{NUMBER_PATTERN}')"
-
-
-def number_sql(field: RecordField) -> SqlStatement:
-    """Return the expression for the number that a field has, a double; NULL without one.
-
-    A text is the double nearest to its number.
-    """
-    value = field_sql(field)
-    if field.is_number:
-        return SqlStatement(f"{value.text}::DOUBLE", value.values)
-    number = _IS_NUMBER_TEXT.format(value.text)
-    return SqlStatement(
-        f"CASE WHEN {number} THEN TRY_CAST({value.text} AS DOUBLE) END", value.values * 2
-    )
-
-
-def filter_conditions(
-    filters: Sequence[RecordFilter], promoted: Promoted = _NONE
-) -> list[SqlStatement]:
+def filter_conditions(filters: Sequence[RecordFilter]) -> list[SqlStatement]:
     """Return the conditions that must all be met; several `=` of one field are alternatives."""
     equal: dict[RecordField, list[SqlStatement]] = {}
     others = []
     for one in filters:
         if one.operator is FilterOperator.EQUAL:
-            equal.setdefault(one.field, []).append(_condition(one, promoted))
+            equal.setdefault(one.field, []).append(_condition(one))
         else:
-            others.append(_condition(one, promoted))
+            others.append(_condition(one))
     return [*map(any_condition, equal.values()), *others]
 
 
-def _condition(one: RecordFilter, promoted: Promoted) -> SqlStatement:
-    value = field_sql(one.field, promoted)
-    column = promoted.get(one.field)
-    if isinstance(one.value, Decimal):
-        found = _order_condition(one.operator, value, one.value)
-        return found if column is None else _order_by_column(one.operator, column, one.value, found)
-    if one.field.column == "value" and not isinstance(one.value, str):
-        return _number_condition(one.operator, one.value)
-    found = _text_or_level_condition(one, value, one.value)
-    return found if column is None else _by_column(one, column, found)
-
-
-def _by_column(one: RecordFilter, column: Column, found: SqlStatement) -> SqlStatement:
-    """Return a condition on a promoted column with the same result as `found`, on its map.
-
-    Only one text converts to an integer or a boolean, so their columns decide alone. Several texts
-    are the same float, such as 1.0 and 1.00, so the map decides about the rows that are left.
-    """
-    compared = one.operator in {FilterOperator.EQUAL, FilterOperator.UNEQUAL}
-    if column.type is ColumnType.STRING or not compared:
-        return found
-    from sluice_lake.promoted import converted_text  # noqa: PLC0415 - only with such a column
-
-    value = converted_text(str(one.value), column.type)
-    if value is not None and column.type is not ColumnType.DOUBLE:
-        operator = "=" if one.operator is FilterOperator.EQUAL else "IS DISTINCT FROM"
-        return SqlStatement(f"{column.name} {operator} ?", (value,))
-    if one.operator is FilterOperator.UNEQUAL:
-        return found
-    if value is None:
-        return SqlStatement(f"({column.name} IS NULL AND {found.text})", found.values)
-    return SqlStatement(f"({column.name} = ? AND {found.text})", (value, *found.values))
-
-
-_LONG_ENDS: Final = (Decimal(-(2**63)), Decimal(2**63 - 1))
-
-
-def _order_by_column(
-    operator: FilterOperator, column: Column, limit: Decimal, found: SqlStatement
-) -> SqlStatement:
-    """Return a condition on a promoted number with the same result as `found`, on its map.
-
-    The first part has no other column, so the engine skips row groups by it. Rows without a value
-    have to pass: their text may be a number that does not convert, such as +5. A value beyond the
-    rounded limit is beyond the limit itself, so the map decides only about values equal to it.
-    """
-    if column.type not in (ColumnType.LONG, ColumnType.DOUBLE):
-        return found
-    greater = operator in (FilterOperator.GREATER, FilterOperator.AT_LEAST)
-    bound: int | float = float(limit)
-    if column.type is ColumnType.LONG:  # a bound of another type would read every row group
-        first, last = _LONG_ENDS
-        bound = (math.floor if greater else math.ceil)(min(max(limit, first), last))
-    name, side = column.name, ">" if greater else "<"
-    return SqlStatement(
-        f"(({name} {side}= ? OR {name} IS NULL) AND ({name} {side} ? OR {found.text}))",
-        (bound, bound, *found.values),
-    )
-
-
-def _text_or_level_condition(
-    one: RecordFilter, value: SqlStatement, wanted: str | float
-) -> SqlStatement:
-    text, values, given = value.text, value.values, (wanted,)
+def _condition(one: RecordFilter) -> SqlStatement:
+    value = field_sql(one.field)
     match one.operator:
-        case FilterOperator.EXISTS:
-            return SqlStatement(f"{text} IS NOT NULL", values)
         case FilterOperator.ABSENT:
-            return SqlStatement(f"{text} IS NULL", values)
+            return SqlStatement(f"{value.text} IS NULL", value.values)
         case FilterOperator.UNEQUAL:
-            return SqlStatement(f"{text} IS DISTINCT FROM ?", values + given)
-        case FilterOperator.MATCHES:
-            return SqlStatement(f"regexp_matches({text}, ?)", values + given)
-        case FilterOperator.MATCHES_NOT:
-            matches = f"regexp_matches({text}, ?)"
-            return SqlStatement(f"NOT coalesce({matches}, false)", values + given)
-        case (
-            FilterOperator.EQUAL
-            | FilterOperator.LESS
-            | FilterOperator.AT_MOST
-            | FilterOperator.GREATER
-            | FilterOperator.AT_LEAST
-        ):
-            return SqlStatement(f"{text} {one.operator} ?", values + given)
+            return SqlStatement(f"{value.text} IS DISTINCT FROM ?", (*value.values, one.value))
+        case FilterOperator.EQUAL | FilterOperator.AT_MOST | FilterOperator.AT_LEAST:
+            return SqlStatement(f"{value.text} {one.operator} ?", (*value.values, one.value))
         case _:
             assert_never(one.operator)
-
-
-def _number_condition(operator: FilterOperator, number: float) -> SqlStatement:
-    """Return the condition on the value of a sample, which may be NaN: it is in no range."""
-    unequal = operator is FilterOperator.UNEQUAL
-    if math.isnan(number):
-        return SqlStatement(IS_NUMBER if unequal else _IS_NAN)
-    if unequal:
-        return SqlStatement(f"(value <> ? OR {_IS_NAN})", (number,))
-    return SqlStatement(f"(value {operator} ? AND {IS_NUMBER})", (number,))
-
-
-_POSITIVE: Final = "regexp_matches({0}, '^[+]?[0.]*[1-9iI]')"
-_NEGATIVE: Final = "regexp_matches({0}, '^-[0.]*[1-9iI]')"
-_INFINITE: Final = "regexp_matches({0}, '[yYfF]$')"
-_DIGITS: Final = "regexp_replace({0}, '[eE].*|[^0-9]', '', 'g')"
-_EXPONENT: Final = (
-    "length(regexp_extract({0}, '^[+-]?([0-9]*)', 1))"
-    " + coalesce(TRY_CAST(regexp_extract({0}, '[eE](.*)', 1) AS INT), 0)"
-    f" - length({_DIGITS}) + length(ltrim({_DIGITS}, '0'))"
-)
-"""The power of ten of a number that is written as 0.DIGITS, the first of them not 0."""
-_EXACT_DIGITS: Final = 15
-"""Two different numbers of so many digits have different doubles, within 10^±290."""
-_EXACT_TO: Final = Decimal("1e290")
-
-
-def _order_condition(operator: FilterOperator, value: SqlStatement, limit: Decimal) -> SqlStatement:
-    """Return the condition that a text is a number on one side of a limit; any other is on none.
-
-    The comparison is exact: rounding to doubles keeps the order, so different doubles decide, and
-    between equal ones, which are few, the digits.
-    """
-    greater = operator in (FilterOperator.GREATER, FilterOperator.AT_LEAST)
-    strict = operator in (FilterOperator.GREATER, FilterOperator.LESS)
-    # Each comparison is whether the number is further from zero than the limit, or the opposite.
-    upwards = limit > 0 if limit else greater == strict
-    away = greater == upwards
-    number = f"TRY_CAST({value.text} AS DOUBLE)"
-    by_digits = _is_beyond(value, limit, upwards=upwards, or_equal=strict != away)
-    text = f"{number} {'>' if greater else '<'} ? OR ({number} = ? AND {'' if away else 'NOT '}"
-    of_number = (*value.values, float(limit))
-    return SqlStatement(
-        f"({_IS_NUMBER_TEXT.format(value.text)} AND ({text}{by_digits.text})))",
-        (*value.values, *of_number, *of_number, *by_digits.values),
-    )
-
-
-def _is_beyond(
-    value: SqlStatement, limit: Decimal, *, upwards: bool, or_equal: bool
-) -> SqlStatement:
-    """Return the condition that a number is further from zero than a limit, on its side of it.
-
-    The doubles of both are equal. The side of a limit of 0 is that of `upwards`.
-    """
-    text, once = value.text, value.values
-    side = (_POSITIVE if upwards else _NEGATIVE).format(text)
-    infinite = _INFINITE.format(text)
-    if not limit:
-        return SqlStatement(side, once)
-    if limit.is_infinite():
-        return SqlStatement(infinite, once) if or_equal else SqlStatement("false")
-    digits = "".join(map(str, limit.as_tuple().digits)).strip("0")
-    exact = len(digits) <= _EXACT_DIGITS and 1 / _EXACT_TO < abs(limit) < _EXACT_TO
-    short = f"WHEN length({text}) <= {_EXACT_DIGITS} THEN {or_equal} " if exact else ""
-    found = f"{_EXPONENT.format(text)}, trim({_DIGITS.format(text)}, '0')"
-    return SqlStatement(
-        f"CASE {short}WHEN {side} THEN {infinite} OR ({found}) {'>=' if or_equal else '>'} (?, ?)"
-        " ELSE false END",
-        (*once * (8 if exact else 7), limit.adjusted() + 1, digits),
-    )
 
 
 _ACCEPTED_NS: Final = "epoch_us(accepted_at) * 1000"
@@ -355,7 +188,7 @@ def ordered_sql(query: Query, columns: str, sources: RecordSources, *, limit: in
         return SqlStatement(text, values)
     # Every label is computed for the records of the result only.
     text = f"SELECT * FROM ({inner.text}) ORDER BY {order} LIMIT ?"  # noqa: S608 - constants
-    staged = _staged(query, query.pipeline, SqlStatement(f"({text})", values), None)
+    staged = _staged(query, query.pipeline, SqlStatement(f"({text})", values), (None, frozenset()))
     return SqlStatement(f"SELECT {columns} FROM {staged.text} ORDER BY {order}", staged.values)  # noqa: S608 - constants
 
 
@@ -382,15 +215,13 @@ def condition(
     if query.accepted_from_ns is not None:
         parts.append(SqlStatement(f"{_ACCEPTED_NS} >= ?", (query.accepted_from_ns,)))
     parts += [_attribute(key, value, promoted) for key, value in query.attributes]
-    parts += filter_conditions(query.filters, promoted)
-    if query.series is not None and query.series.metric is not None:
+    parts += filter_conditions(query.filters)
+    if query.series is not None:
         parts.append(SqlStatement("name = ?", (query.series.metric,)))
-    if query.text is not None:
-        parts.append(text_condition(query, query.text))
     if query.pipeline is not None:
         from sluice_query.logql.stages import own_condition  # noqa: PLC0415 - only for LogQL
 
-        parts.append(own_condition(query.pipeline, query.kind))
+        parts.append(own_condition(query.pipeline, query.kind, promoted))
     parts += [_not_deleted(record) for record in deletes]
     return all_conditions(parts)
 
@@ -459,14 +290,12 @@ def select_sql(
     columns: SqlStatement,
     sources: RecordSources,
     found: RecordField | None = None,
-    labels: frozenset[str] | None = frozenset(),
-    *,
-    staged: bool = False,
+    staged: StagedLabels | None = None,
 ) -> SqlStatement:
     """Return the statement for columns of every record of a query, without an order.
 
-    The value of a field is selected too, as `found`. If `staged`, the columns can be the
-    `line` and the `labels` after the stages of LogQL; `labels` None means all labels.
+    The value of a field is selected too, as `found`. With `staged`, the columns can be the `line`
+    and the `labels` after the stages of LogQL.
     """
     selects: list[str] = []
     values: list[SqlValue] = []
@@ -480,20 +309,22 @@ def select_sql(
             shown = (*shown, *value.values)
         chosen = SqlStatement(f"{source} WHERE {where.text}", where.values)
         if query.pipeline is not None and (query.pipeline.stages or staged):
-            chosen = _staged(query, query.pipeline, chosen, labels)
+            chosen = _staged(query, query.pipeline, chosen, staged)
         selects.append(f"SELECT {text} FROM {chosen.text}")  # noqa: S608 - constants
         values += (*shown, *chosen.values)
     return SqlStatement(" UNION ALL ".join(selects), tuple(values))
 
 
 def _staged(
-    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: frozenset[str] | None
+    query: Query, pipeline: "LogQuery", chosen: SqlStatement, labels: StagedLabels | None
 ) -> SqlStatement:
     from sluice_query.logql.stages import split_conditions, staged_sql  # noqa: PLC0415 - LogQL
 
     _, _, rest = split_conditions(pipeline)
+    if not rest.stages and labels is None:
+        return chosen
     inner = SqlStatement(f"SELECT * FROM {chosen.text}", chosen.values)  # noqa: S608 - constants
-    staged = staged_sql(rest, query.kind, inner, labels)
+    staged = staged_sql(rest, query.kind, inner, *(labels or _NO_LABELS))
     return SqlStatement(f"({staged.text})", staged.values)
 
 
@@ -570,17 +401,6 @@ def _deleted(record: DeleteRecord) -> SqlStatement:
     deleted = all_conditions(parts)
     # For a record without attributes the comparison is NULL, which means not deleted.
     return SqlStatement(f"coalesce({deleted.text}, false)", deleted.values)
-
-
-def text_condition(query: Query, text: str) -> SqlStatement:
-    """Return the condition that the searched column contains or matches a text."""
-    column = KINDS[query.kind].searched
-    if query.regex:
-        options = "i" if query.ignore_case else "c"
-        return SqlStatement(f"regexp_matches({column}, ?, '{options}')", (text,))
-    if query.ignore_case:
-        return SqlStatement(f"contains(lower({column}), lower(?))", (text,))
-    return SqlStatement(f"contains({column}, ?)", (text,))
 
 
 SERIES_LABELS: Final = (

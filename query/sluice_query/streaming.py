@@ -24,11 +24,15 @@ from sluice_query.engine import DataFilesUnreadable
 from sluice_query.pending import end_ns, joined_batches
 from sluice_query.pruning import time_bound_ns
 from sluice_query.request import Query
-from sluice_query.result import QuerySummary, Row, record_json
+from sluice_query.result import QueryResult, QuerySummary, Row, record_json
 from sluice_query.search import Evaluator, Searcher, SearchRead, SourceReader
 from sluice_query.statements import ordered_sql, result_columns
 
 FIRST_WAVE_BYTES: Final = 8 << 20
+FIRST_PART_BYTES: Final = 1 << 20
+"""Of the row groups that a wave is divided into: usually one row group is enough for a page."""
+DIVIDED_WAVES: Final = 2
+"""Dividing a wave costs the footer of each of its files."""
 WAVE_BYTES_MAX: Final = 256 << 20
 BATCH_COST_BYTES: Final = 256 << 10
 """What one pending batch costs in addition to its size: a request to the store, and decoding.
@@ -56,11 +60,15 @@ KeyedRow = tuple[RecordKey, tuple[object, ...]]
 _Source = DataFile | AcceptedManifest
 
 
-def plan_waves(files: Sequence[DataFile], batches: Sequence[AcceptedManifest] = ()) -> list[Wave]:
+def plan_waves(
+    files: Sequence[DataFile],
+    batches: Sequence[AcceptedManifest] = (),
+    first_bytes: int | None = None,
+) -> list[Wave]:
     """Divide sources into waves of growing cost, the newest records first; at least one wave."""
     sources: list[_Source] = [*batches, *files]
     groups: list[list[_Source]] = [[]]
-    bound_bytes, cost_bytes = FIRST_WAVE_BYTES, 0
+    bound_bytes, cost_bytes = first_bytes or FIRST_WAVE_BYTES, 0
     for source in sorted(sources, key=_bound_ns, reverse=True):
         if groups[-1] and cost_bytes + _cost_bytes(source) > bound_bytes:
             groups.append([])
@@ -162,8 +170,7 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
 
     The records and their order are those of the same query with `newest_first`.
     """
-    is_computed = query.series is not None or query.metric is not None or query.view is not None
-    if is_computed or query.stats_only:
+    if not query.is_for_records:
         raise BadUsage(
             "only records can be streamed: omit metric and stats_only, and write a log query"
         )
@@ -172,10 +179,12 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
         read = await reader.select()
         merged, results, problems = NewestFirst(query.limit), 0, read.problems
         files, fetched = replace(read.files, read=()), joined_batches(())
-        for wave in plan_waves(read.files.read, read.waiting):
+        gone: set[str] = set()
+        async for wave in _waves(reader, read):
+            wanted = tuple(one for one in wave.files if one.path not in gone)
             part = replace(
                 read,
-                files=replace(read.files, read=wave.files),
+                files=replace(read.files, read=wanted),
                 fetched=await reader.fetch(wave.batches),
                 problems=(),
             )
@@ -188,6 +197,7 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
                     break
                 except DataFilesUnreadable as error:
                     part = await reader.without_unreadable(part, error)
+            gone.update({one.path for one in wanted} - {one.path for one in part.files.read})
             problems += part.problems
             rows = merged.add(found, wave.until_ns)
             records = await reader.bounded(partial(evaluator.rows, rows))
@@ -200,19 +210,62 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
             yield StreamPart(records=tuple(records), progress=progress)
             if merged.more:
                 break
-        pruned = read.files.pruned + len(read.files.read) - len(files.read)
+        pruned = read.files.pruned + read.files.count - files.count
         summary = QuerySummary(results=results, more=merged.more)
         files = replace(files, pruned=pruned)
         done = replace(read, files=files, fetched=fetched, problems=problems)
         yield StreamPart(summary=reader.summarize(summary, done))
 
 
+async def collect_stream(searcher: Searcher, query: Query) -> QueryResult:
+    """Return the result of a query for the newest records."""
+    records: list[Row] = []
+    async for part in stream_search(searcher, query):
+        records += part.records
+        if part.summary is not None:
+            return QueryResult(kind=query.kind, records=records, summary=part.summary)
+    raise AssertionError("a stream ends with its summary")
+
+
+async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]:
+    """Yield the waves of a search. Those that are read first are divided by row groups."""
+    for number, wave in enumerate(plan_waves(read.files.read, read.waiting)):
+        parts: list[DataFile] = []
+        if number < DIVIDED_WAVES:
+            try:
+                parts = await reader.bounded(partial(_row_groups, reader, read, wave))
+            except DataFilesUnreadable:  # the search itself finds out which one
+                parts = []
+        if not parts:
+            yield wave
+            continue
+        for part in plan_waves(parts, wave.batches, FIRST_PART_BYTES):
+            ends = [one for one in (part.until_ns, wave.until_ns) if one is not None]
+            yield replace(part, files=_whole(part.files), until_ns=max(ends, default=None))
+
+
+def _row_groups(reader: SourceReader, read: SearchRead, wave: Wave) -> list[DataFile]:
+    """Return each row group of the files of a wave as a file of its own."""
+    found = [reader.engine.with_row_groups(read.files.location, file) for file in wave.files]
+    return [replace(file, groups=(group,)) for file in found for group in file.groups or ()]
+
+
+def _whole(parts: Sequence[DataFile]) -> tuple[DataFile, ...]:
+    """Return parts of files with the row groups of each file together."""
+    found: dict[str, DataFile] = {}
+    for part in parts:
+        before = found.get(part.path)
+        groups = (*(before.groups if before and before.groups else ()), *(part.groups or ()))
+        found[part.path] = replace(part, groups=groups)
+    return tuple(found.values())
+
+
 def _progress(
     reader: SourceReader, read: SearchRead, done: SearchRead, results: int
 ) -> StreamProgress:
     return StreamProgress(
-        segments_read=len(done.files.read),
-        segments=len(read.files.read),
+        segments_read=done.files.count,
+        segments=read.files.count,
         batches_read=done.fetched.batches,
         batches=len(read.waiting),
         results=results,

@@ -24,6 +24,7 @@ from sluice_protocol.index_chunk import (
     groups_meeting,
     hash_text,
     head_size,
+    label_place,
     looked_up,
     pages_wanted,
     value_terms,
@@ -34,9 +35,9 @@ from sluice_protocol.index_chunk import (
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_query.literals import TextCondition, condition_of
+from sluice_query.literals import TextCondition
 from sluice_query.pruning import SelectedFiles
-from sluice_query.request import MAPS, FilterOperator, Query
+from sluice_query.request import FilterOperator, Query
 from sluice_store.port import ObjectStore
 
 READS_CONCURRENT: Final = 32
@@ -51,31 +52,22 @@ PARTIAL_FILES_MAX: Final = 64
 """Files of which only some row groups are read: each is a scan of its own in the engine's plan."""
 
 
-def text_conditions(query: Query) -> tuple[TextCondition, ...]:
-    """Return what the searched text of every matching record contains."""
-    if query.text is None:
-        return ()
-    if query.regex:
-        return (condition_of(query.text, ignore_case=query.ignore_case),)
-    return (TextCondition(((query.text,),), query.ignore_case),)
-
-
 def wanted_terms(query: Query) -> list[list[TermsWanted]]:
     """Return the terms that a row group needs for a match; empty if the index cannot decide."""
     kind = KINDS[query.kind]
     wanted: list[list[TermsWanted]] = []
-    for condition in text_conditions(query) if kind.searched in kind.indexed else ():
+    for condition in query.required if kind.searched in kind.indexed else ():
         found = [_terms_of(texts, condition) for texts in condition.alternatives]
         if all(one.terms for one in found):
             wanted.append(found)
     values: dict[str, list[TermsWanted]] = {}
     for one in query.filters:
         field = one.field
-        place = field.column if field.key is None else f"{field.column}.{field.key}"
+        place = field.column if field.key is None else label_place(field.key)
         if one.operator is FilterOperator.EQUAL and (field.key or field.column in kind.indexed):
             values.setdefault(place, []).append(_value(place, str(one.value)))
-    for key, value in query.attributes:
-        wanted.append([_value(f"{place}.{key}", value) for place in MAPS])
+    for key, value in (*query.attributes, *query.labels):
+        wanted.append([_value(label_place(key), value)])
     return [*wanted, *values.values()]
 
 

@@ -338,6 +338,7 @@ class SnsWebhook:
                 body_type="text/plain",
                 result=SnsReceipt,
                 open_host=True,
+                needs_token=False,
             ),
         )
 

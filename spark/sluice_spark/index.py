@@ -53,6 +53,7 @@ from sluice_protocol.index_chunk import (
     decode_head,
     encode_chunk,
     hash_texts,
+    label_place,
     text_terms,
     value_terms,
 )
@@ -436,7 +437,7 @@ def _group_terms(kind: RecordKind, rows: pa.Table) -> GroupTerms:
             if name == kind.searched:
                 texts.append(_text(chunk))
             elif pa.types.is_map(chunk.type):
-                values += _map_terms(name, chunk)
+                values += _map_terms(chunk)
             else:
                 values.append(value_terms(name, _hashes(pc.unique(chunk).drop_null())))
     found = [one.ravel() for one in values]
@@ -447,7 +448,7 @@ def _group_terms(kind: RecordKind, rows: pa.Table) -> GroupTerms:
     )
 
 
-def _map_terms(name: str, maps: pa.MapArray) -> Iterator[Any]:
+def _map_terms(maps: pa.MapArray) -> Iterator[Any]:
     """Yield the terms of the distinct pairs of maps, those of one key after another."""
     keys = maps.keys.dictionary_encode()
     items = maps.items.dictionary_encode()
@@ -461,7 +462,7 @@ def _map_terms(name: str, maps: pa.MapArray) -> Iterator[Any]:
     edges = np.searchsorted(of_key, np.arange(len(keys.dictionary) + 1))
     for number, key in enumerate(keys.dictionary.to_pylist()):
         own = of_item[edges[number] : edges[number + 1]]
-        yield value_terms(f"{name}.{key}", hashes[own[own > 0] - 1])
+        yield value_terms(label_place(key), hashes[own[own > 0] - 1])
 
 
 def _hashes(texts: pa.Array) -> Any:  # noqa: ANN401 - pyarrow is untyped

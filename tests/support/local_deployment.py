@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import psutil
 from support.sluice_process import run_process
@@ -73,7 +74,9 @@ class LocalDeployment:
 
     def search(self, text: str) -> list[dict[str, Any]]:
         """Search a text over HTTP and return the records."""
-        url = f"http://{self.state['addresses']['query']}/v1/query?q={text}"
+        url = f"http://{self.state['addresses']['query']}/v1/query?" + urlencode(
+            {"query": f"{{}} |= {json.dumps(text)}"}
+        )
         with urllib.request.urlopen(url, timeout=30) as response:
             lines = [json.loads(line) for line in response.read().splitlines()]
         return lines[:-1]

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 from aiohttp import web
@@ -196,7 +197,8 @@ class Fleet:
     def found(self, text: str) -> list[str]:
         """Return the bodies of all records with a text."""
         address = self.up.state["addresses"]["query"]
-        url = f"http://{address}/v1/query?q={text}&limit=10000"
+        wanted = {"query": f"{{}} |= {json.dumps(text)}", "limit": 10_000}
+        url = f"http://{address}/v1/query?{urlencode(wanted)}"
         with urllib.request.urlopen(url, timeout=60) as response:
             lines = [json.loads(line) for line in response.read().splitlines()]
         return sorted(one["body"] for one in lines[:-1])

@@ -39,6 +39,8 @@ from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, m
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_query.http.service import make_query_app
+from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
+from sluice_query.logql.planning import narrowed, plan_query
 from sluice_query.request import Query
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
@@ -101,9 +103,14 @@ def metric_batch(
     return sent(metrics_from_records(points), start=start, agent=agent)
 
 
-def make_query(**changes: object) -> Query:
+def make_query(logql: str | None = None, *, text: str | None = None, **changes: object) -> Query:
+    """Return a query over the first day, for a question of LogQL or for lines with a text."""
     wide = Query(from_ns=UnixNs(DAY0_NS), to_ns=UnixNs(DAY0_NS + 86_400 * NS_PER_S))
-    return replace(wide, **changes)  # type: ignore[arg-type]
+    query = replace(wide, **changes)  # type: ignore[arg-type]
+    if text is not None:
+        contains = LineFilter(LineOperator.CONTAINS, (text,))
+        return narrowed(query, LogQuery((), (contains,)))
+    return query if logql is None else plan_query(logql, query)
 
 
 def run_query(

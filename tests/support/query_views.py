@@ -14,6 +14,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS, Table
 from sluice_protocol.units import UnixNs
 from sluice_query.engine import QueryEngine, open_engine
+from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
 from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
@@ -97,21 +98,14 @@ def value_of(row: Mapping[str, Any], field: RecordField) -> object:
 def random_filter(random: Random) -> RecordFilter:
     """Return a condition on one of the fields."""
     field = random.choice(FIELDS)
-    kinds = [FilterOperator.EXISTS, FilterOperator.ABSENT]
+    kinds = [FilterOperator.ABSENT]
     kinds += [FilterOperator.EQUAL, FilterOperator.UNEQUAL] * 3
-    if field.is_number:
-        kinds += [FilterOperator.LESS, FilterOperator.AT_LEAST]
-        return _with_value(field, random.choice(kinds), float(random.choice((0, 5, 9, 17))))
-    kinds += [FilterOperator.MATCHES, FilterOperator.MATCHES_NOT]
+    kinds += [FilterOperator.AT_MOST, FilterOperator.AT_LEAST] * field.is_number
     operator = random.choice(kinds)
-    if operator in {FilterOperator.MATCHES, FilterOperator.MATCHES_NOT}:
-        return RecordFilter(field, operator, random.choice(("x", "^$", "[xy]", "h.*1")))
-    return _with_value(field, operator, random.choice((*TEXTS, "host-1", "b2")))
-
-
-def _with_value(field: RecordField, operator: FilterOperator, value: str | float) -> RecordFilter:
-    if operator in {FilterOperator.EXISTS, FilterOperator.ABSENT}:
+    if operator is FilterOperator.ABSENT:
         return RecordFilter(field, operator)
+    texts = (*TEXTS, "host-1", "b2")
+    value = random.choice((0, 5, 9, 17)) if field.is_number else random.choice(texts)
     return RecordFilter(field, operator, value)
 
 
@@ -121,10 +115,12 @@ def random_query(random: Random) -> Query:
     base = DAY0_NS if random.random() < 0.5 else -SPAN_NS
     if random.random() < 0.2:
         start, end, base = -SPAN_NS, DAY0_NS + SPAN_NS, 0
+    text = random.choice((None, None, "x", "y"))
+    contains = LineFilter(LineOperator.CONTAINS, (text or "",))
     return Query(
         from_ns=UnixNs(base + start),
         to_ns=UnixNs(base + end),
-        text=random.choice((None, None, "x", "y")),
+        pipeline=LogQuery((), (contains,)) if text else None,
         agents=random.choice(((), (), ("host-1",))),
         filters=tuple(random_filter(random) for _ in range(random.choice((0, 0, 1, 2)))),
         limit=100_000,

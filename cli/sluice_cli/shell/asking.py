@@ -46,7 +46,7 @@ _PARSERS: Final = {
     "metrics": parse_metrics,
     "context": parse_context,
 }
-_FLAGS: Final = {"q": "-q", "query": "the query"}
+_FLAGS: Final = {"query": "the query"}
 _SERVICE_S: Final = 90.0
 """Longer than the service computes."""
 

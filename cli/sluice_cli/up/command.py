@@ -77,7 +77,9 @@ def first_steps(
         ),
     }
     if "query" in addresses:
-        steps["search over HTTP"] = f"curl 'http://{addresses['query']}/v1/query?q=hello'"
+        steps["search over HTTP"] = (
+            f"curl 'http://{addresses['query']}/v1/query?query=%7B%7D|=%22hello%22'"
+        )
     for service in services:
         if service.page:
             steps[service.page] = f"http://{addresses[next(iter(service.ports))]}/"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -63,7 +62,7 @@ def decode_json(body: bytes, fields: RecordFields) -> tuple[DecodedRecords, ...]
     tally = Tally()
     tally.add_sizes(0, len(body))
     columns = columns_of(objects, fields, tally)
-    return (replace(tally.decoded(columns), is_canonical=True),)
+    return (tally.decoded(columns, is_canonical=True),)
 
 
 def _objects(body: bytes) -> list[Any]:

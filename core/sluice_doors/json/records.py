@@ -13,7 +13,7 @@ events of Splunk, and the JSON inside records of Firehose.
 """
 
 from array import array
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from decimal import Decimal
@@ -34,7 +34,7 @@ from sluice_doors.attributes import (
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, Tally
 from sluice_doors.json.values import Unread
-from sluice_doors.rows import repaired_log
+from sluice_doors.rows import is_utf8, repaired_log
 from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.meaning import BESIDE, BODY_KEYS, TEMPLATE_TIME, TIME_KEYS
@@ -254,9 +254,10 @@ def _is_divided(name: str, message: str, depth: int) -> bool:
     return depth < DEPTH_MAX and len(name) <= DIVIDED_NAME_MAX and name != message
 
 
-SHAPES_MAX: Final = 1_024
+SHAPES_MAX: Final = 512
+SHAPE_KEYS_MAX: Final = 128
 SHAPE_CHARACTERS_MAX: Final = 2_048
-"""Sets of keys that are remembered, and the characters of the keys of each."""
+"""Sets of keys that are remembered, and the keys of each and their characters."""
 
 _Object = dict[str, Any]
 _Key = TypeVar("_Key")
@@ -299,18 +300,27 @@ class _Shape:
         self.settled_ns = 0 if named and is_whole else _TIME_MIN_NS if is_whole else TS_END
         self.others = [rest[key] for key in times[1:]]
         self.with_time = _attributes_of(rest)
-        self.when = None if when is None else rest.pop(when)
-        self.attributes = _attributes_of(rest)
+        self.attributes = self.with_time
+        self.when = None
+        if when is not None:
+            self.when = rest.pop(when)
+            self.attributes = _attributes_of(rest)
 
 
 def _attributes_of(places: Mapping[str, int]) -> _Attributes:
     """Return attributes; raise `InvalidFrame` if a name is not UTF-8."""
-    names = sorted(places)
-    string_column("attr_names", names)
-    return _Attributes(tuple(names), tuple(places[name] for name in names))
+    if not is_utf8("".join(places)):
+        raise InvalidFrame("attr_names", "is not UTF-8")
+    names = tuple(sorted(places))
+    return _Attributes(names, tuple(map(places.__getitem__, names)))
 
 
 _known_shape: Final = lru_cache(maxsize=SHAPES_MAX)(_Shape)
+
+
+def _is_small(keys: Sequence[str]) -> bool:
+    """Return whether what keys mean is remembered between requests."""
+    return len(keys) <= SHAPE_KEYS_MAX and sum(map(len, keys)) <= SHAPE_CHARACTERS_MAX
 
 
 class _Table(NamedTuple):
@@ -361,65 +371,80 @@ def _equal_keys(
     return found.items()
 
 
-def _tables(objects: Sequence[_Object], places: Sequence[int], message: str) -> list[_Table]:
-    """Return the objects at some places of all; the value of `message` is not divided."""
-    tables: list[_Table] = []
+def _tables(
+    objects: Sequence[_Object] | Mapping[int, _Object], places: Sequence[int], message: str
+) -> Iterator[_Table]:
+    """Yield the objects at some places of all; the value of `message` is not divided."""
     for keys, alike in _equal_keys([tuple(objects[at]) for at in places], places):
         values = list(chain.from_iterable([objects[at].values() for at in alike]))
         table = _table(alike, keys, values)
         if dict in table.kinds:
-            tables += _divided(table, message)
+            yield from _divided(table, message)
         else:
-            tables.append(table)
-    return tables
+            yield table
 
 
-def _divided(table: _Table, message: str) -> list[_Table]:
-    """Return objects by the keys of the objects in them, level by level."""
-    found: list[_Table] = []
-    work = [(table, range(len(table.keys)), 0)]
+def _divided(table: _Table, message: str) -> Iterator[_Table]:
+    """Yield objects by the keys of the objects in them, which are opened level by level."""
+    work: list[tuple[_Table, Iterable[int], int]] = [(table, range(len(table.keys)), 0)]
     while work:
         table, new, depth = work.pop()
-        width = len(table.keys)
-        nested = [
-            at
-            for at in new
-            if dict in table.kinds[at::width] and _is_divided(table.keys[at], message, depth)
-        ]
-        columns = [
+        keys, width = table.keys, len(table.keys)
+        nested = (
+            [
+                at
+                for at in new
+                if dict in table.kinds[at::width] and _is_divided(keys[at], message, depth)
+            ]
+            if dict in table.kinds
+            else []
+        )
+        if not nested:
+            yield table if len(set(keys)) == width else _renamed(table)
+            continue
+        inner = [
             [tuple(one) if type(one) is dict else () for one in table.column(at)] for at in nested
         ]
-        for inner, rows in _equal_keys(list(zip(*columns, strict=True)), range(len(table.places))):
-            inside = {at: keys for at, keys in zip(nested, inner, strict=True) if keys}
+        for inside, rows in _equal_keys(list(zip(*inner, strict=True)), range(len(table.places))):
             part = table.rows(rows)
-            if inside:
-                work.append((*_opened(part, inside), depth + 1))
-            else:
-                found.append(part)
-        if not nested:
-            found.append(table)
-    return [one if len(set(one.keys)) == len(one.keys) else _renamed(one) for one in found]
+            opened = tuple(pair for pair in zip(nested, inside, strict=True) if pair[1])
+            # Without any, these are the rows whose objects are empty or are other values.
+            work.append((*_opened(part, opened), depth + 1) if opened else (part, (), depth))
 
 
-def _opened(table: _Table, inside: Mapping[int, tuple[str, ...]]) -> tuple[_Table, list[int]]:
+_Inside = tuple[tuple[int, tuple[str, ...]], ...]
+
+
+def _opened(table: _Table, inside: _Inside) -> tuple[_Table, Sequence[int]]:
     """Return objects with the keys of the objects in them, and which keys these are."""
-    new: list[int] = []
-    keys: list[str] = []
-    for at, key in enumerate(table.keys):
-        if at in inside:
-            new += range(len(keys), len(keys) + len(inside[at]))
-            keys += [f"{key}.{one}" for one in inside[at]]
-        else:
-            keys.append(key)
-    old, values = table.values, []
+    inner = chain.from_iterable(keys for _, keys in inside)
+    is_small = _is_small([*table.keys, *inner])
+    keys, new = (_known_opened_keys if is_small else _opened_keys)(table.keys, inside)
+    old = table.values
+    values: list[Any] = []
     done = 0
     for row in range(0, len(old), len(table.keys)):
-        for at in inside:
+        for at, _ in inside:
             values += old[done : row + at]
             values += old[row + at].values()
             done = row + at + 1
     values += old[done:]
-    return _table(table.places, tuple(keys), values), new
+    return _table(table.places, keys, values), new
+
+
+def _opened_keys(keys: tuple[str, ...], inside: _Inside) -> tuple[tuple[str, ...], Sequence[int]]:
+    new: list[int] = []
+    names: list[str] = []
+    done = 0
+    for at, inner in inside:
+        names += keys[done:at]
+        new += range(len(names), len(names) + len(inner))
+        names += [f"{keys[at]}.{one}" for one in inner]
+        done = at + 1
+    return (*names, *keys[done:]), new
+
+
+_known_opened_keys: Final = lru_cache(maxsize=SHAPES_MAX)(_opened_keys)
 
 
 def _renamed(table: _Table) -> _Table:
@@ -498,9 +523,8 @@ class _Built:
 
     def _read(self, table: _Table, odd: set[int]) -> None:
         """Read objects; add the places of those that need a record to `odd`."""
-        size = sum(map(len, table.keys))
-        self._tally.add_sizes(0, size)
-        make = _known_shape if size <= SHAPE_CHARACTERS_MAX else _Shape
+        self._tally.add_sizes(0, sum(map(len, table.keys)))
+        make = _known_shape if _is_small(table.keys) else _Shape
         shape = make(table.keys, self._fields.time, self._fields.message)
         rows = range(len(table.places))
         wrong = set(rows) if "" in table.keys else set()
@@ -580,7 +604,11 @@ class _Built:
             elif kind in _SCALARS or _SCALARS.keys() >= set(kinds[at::width]):
                 scalars += values[at::width]
                 scalars_at.append(place)
-                types[place::size] = bytes(map(_SCALARS.__getitem__, kinds[at::width]))
+                types[place::size] = (
+                    bytes(map(_SCALARS.__getitem__, kinds[at::width]))
+                    if kind is None
+                    else _SCALARS[kind].to_bytes() * count
+                )
             else:
                 column = [one if type(one) is str else typed_text(one) for one in values[at::width]]
                 texts[place::size] = column
@@ -596,7 +624,7 @@ class _Built:
 
     def _replace(self, values: Sequence[object], odd: Sequence[int], *, repairs: bool) -> None:
         """Put the records of objects with an error in their places."""
-        attributes: dict[int, dict[str, str]] = {}
+        attributes: dict[int, _Object] = {}
         timed, self._tally.timed = self._tally.timed, True
         for place in odd:
             self._tally.timed = True
@@ -636,7 +664,7 @@ def _put(into: list[Any], places: Sequence[int], values: Sequence[Any]) -> None:
             into[place] = value
 
 
-def _parse_times(stated: Sequence[object], received_ns: int | None) -> list[int | None]:
+def _parse_times(stated: Sequence[Any], received_ns: int | None) -> list[int | None]:
     """Return the time of each value, as `parse_time`."""
     kinds = set(map(type, stated))
     if kinds == _TEXT:
@@ -673,7 +701,7 @@ def _attribute_columns(parts: Sequence[_Texts], count: int) -> AttributeColumns 
         [(_, _, values, types)] = parts
         width = len(names)
         keys = array("I", range(width)).tobytes() * count
-        offsets = np.arange(0, len(values) + 1, width, np.int32)
+        offsets = np.arange(0, len(values) + 1, width, dtype=np.int32)
     else:
         index = {name: place for place, name in enumerate(names)}
         rows: list[Any] = [None] * count

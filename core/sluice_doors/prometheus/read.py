@@ -66,7 +66,7 @@ class ReadQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequest:
+class RemoteRead:
     """A request: its queries, and the type of the answer."""
 
     queries: tuple[ReadQuery, ...]
@@ -78,7 +78,7 @@ def _classes() -> dict[str, Any]:
     return message_classes("sluice_doors.prometheus.read", _MESSAGES)
 
 
-def parse_read_request(body: bytes) -> ReadRequest:
+def parse_read_request(body: bytes) -> RemoteRead:
     """Return a request from its compressed body.
 
     Without a list of accepted types the answer is samples; otherwise the first known type counts.
@@ -99,7 +99,7 @@ def parse_read_request(body: bytes) -> ReadRequest:
             f"no accepted response type is known: accept {SAMPLES} (samples) or {CHUNKS}"
             f" (streamed chunks), accepted=`{accepted[:10]}`"
         )
-    return ReadRequest(queries=tuple(map(_query, request.queries)), answer=answer)
+    return RemoteRead(queries=tuple(map(_query, request.queries)), answer=answer)
 
 
 def _query(query: Any) -> ReadQuery:  # noqa: ANN401 - the class is made at run time

@@ -11,6 +11,7 @@ from enum import Enum, auto
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import label_of
 from sluice_query.logql.expressions import Unit
 
 _NUMBER_CHARS_MAX: Final = 100
@@ -135,12 +136,6 @@ def quote(value: str) -> str:
 def example(value: str) -> str:
     """Return a quoted text for a message, or a place for it if it is long."""
     return quote(value) if len(value) <= _SHOWN_CHARS_MAX else '"…"'
-
-
-def label_of(key: str) -> str:
-    """Return the label for the key of an attribute: other characters become `_`."""
-    label = re.sub(r"[^A-Za-z0-9_]", "_", key)
-    return f"_{label}" if label[:1].isdigit() else label or "_"
 
 
 def example_label(key: str) -> str:

@@ -15,13 +15,12 @@ value.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sluice_protocol.fields import Kind
-from sluice_query.logql.lexer import label_of
+from sluice_protocol.fields import Kind, label_of
 from sluice_query.request import COLUMN_FIELDS, MAPS, RecordField
-from sluice_query.statements import SqlStatement, compose, field_sql
+from sluice_query.statements import Promoted, SqlStatement, compose, field_sql
 
 FIELD_LABELS: Final = {
     "service_name": "service",
@@ -42,6 +41,7 @@ SHOWN_LABELS: Final = (
     *("trace_id", "span_id", "file", "request"),
 )
 """The labels of fields that a record is shown with, next to those of its attributes."""
+_NONE: Final[Promoted] = {}
 _LABEL: Final = "regexp_replace({0}, '^([0-9])|[^A-Za-z0-9_]', '_\\1', 'g')"
 _IS_LABEL: Final = "regexp_full_match({0}, '[A-Za-z_][A-Za-z0-9_]*')"
 
@@ -68,8 +68,11 @@ def label_of_field(field: RecordField, kind: Kind) -> str | None:
     return None if known is not None and known.column in ONLY_FIELDS else label
 
 
-def label_sql(name: str, kind: Kind) -> SqlStatement:
-    """Return the expression for the value of a label of a record; NULL without one."""
+def label_sql(name: str, kind: Kind, promoted: Promoted = _NONE) -> SqlStatement:
+    """Return the expression for the value of a label of a record; NULL without one.
+
+    A column of texts that was promoted is read instead of the key of its map.
+    """
     parts = []
     if (field := field_of(name, kind)) is not None:
         parts.append(compose("nullif(CAST({0} AS VARCHAR), '')", field_sql(field)))
@@ -77,18 +80,18 @@ def label_sql(name: str, kind: Kind) -> SqlStatement:
             return compose(f"coalesce({{0}}, '{UNKNOWN_SERVICE}')", parts[0])
         if field.column in ONLY_FIELDS:
             return parts[0]
-    parts += attribute_label_sql(name)
+    parts += attribute_label_sql(name, promoted)
     return first_sql(parts)
 
 
-def attribute_label_sql(name: str) -> list[SqlStatement]:
+def attribute_label_sql(name: str, promoted: Promoted = _NONE) -> list[SqlStatement]:
     """Return the expressions for a label among attributes and resource, the first of them counts.
 
     Each is NULL without a value.
     """
     parts = []
     for place in MAPS:
-        parts.append(SqlStatement(f"nullif({place}[?], '')", (name,)))
+        parts.append(compose("nullif({0}, '')", field_sql(RecordField(place, name), promoted)))
         if "_" in name:
             keys = f"list_filter(map_keys({place}), lambda one: regexp_full_match(one, ?))"
             parts.append(SqlStatement(f"nullif({place}[{keys}[1]], '')", (_keys_of(name),)))
@@ -109,12 +112,17 @@ def _keys_of(name: str) -> str:
     return start + name[len(start[:1]) :].replace("_", "[^A-Za-z0-9]")
 
 
-def labels_sql(kind: Kind) -> SqlStatement:
+def hidden_fields(names: Iterable[str], kind: Kind) -> list[str]:
+    """Return the names that are fields, and no labels that a record is shown with."""
+    return [one for one in names if one not in SHOWN_LABELS and field_of(one, kind) is not None]
+
+
+def labels_sql(kind: Kind, hidden: Sequence[str] = ()) -> SqlStatement:
     """Return the expression for the labels that a record is shown with, the first of a name counts.
 
-    It is a list of names and values, `k` and `v`.
+    It is a list of names and values, `k` and `v`; `hidden` fields are added to it.
     """
-    fields = [name for name in SHOWN_LABELS if field_of(name, kind) is not None]
+    fields = [*(name for name in SHOWN_LABELS if field_of(name, kind) is not None), *hidden]
     named = [*FIELD_LABELS, *COLUMN_FIELDS[kind]]
     own = ", ".join(f"'{one}'" for one in named if field_of(one, kind) is not None)
     parts = [

@@ -16,7 +16,6 @@ from sluice_query.logql.expressions import (
     Expression,
     LabelFilter,
     LineFilter,
-    LineOperator,
     LogQuery,
     MatchOperator,
     MetricQuery,
@@ -25,6 +24,7 @@ from sluice_query.logql.expressions import (
 )
 from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.names import ONLY_FIELDS, UNKNOWN_SERVICE, field_of
+from sluice_query.logql.required import required_texts
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
     END_NS,
@@ -65,9 +65,8 @@ def plan_question(
     A metric query is evaluated at each multiple of `step_ns`, as by Loki, from the last one before
     the query's range begins; by default, at about 250 times. An empty range is one time.
     """
-    if query.text is not None or query.series is not None:
-        other = "q" if query.text is not None else "metric"
-        raise BadUsage(f"choose one of {name('query')} and {name(other)}")
+    if query.series is not None:
+        return _plan_samples(query, question, name)
     if isinstance(question, LogQuery):
         if step_ns is not None:
             raise BadUsage(f"{name('step')} applies to a metric query only: omit it")
@@ -91,6 +90,26 @@ def plan_question(
     return plan_metric(query, question, evaluation)
 
 
+def _plan_samples(query: Query, question: Expression, name: ParameterName) -> Query:
+    """Return the query for the samples of one metric that a selector has.
+
+    The attributes of its `=` are known to rollups too. Of other labels the place is not certain.
+    """
+    if not isinstance(question, LogQuery) or question.stages:
+        raise BadUsage(
+            f'{name("query")} of a metric is a selector such as `{{path="/"}}`: omit the rest, or'
+            f" omit {name('metric')}"
+        )
+    found = narrowed(query, question)
+    pairs = [
+        (one.name, one.value)
+        for one in question.matchers
+        if one.operator is MatchOperator.EQUAL and one.value
+        if "_" not in one.name and field_of(one.name, query.kind) is None
+    ]
+    return replace(found, attributes=tuple(pairs))
+
+
 def plan_metric(query: Query, question: MetricQuery, evaluation: Evaluation) -> Query:
     """Return the query that reads what a metric query needs."""
     parts = [leaf_query(query, one, evaluation) for one in ranges_of(question)]
@@ -99,17 +118,22 @@ def plan_metric(query: Query, question: MetricQuery, evaluation: Evaluation) -> 
     longest_ns = max(one.range_ns + abs(one.offset_ns) for one in ranges_of(question))
     if evaluation.start_ns - longest_ns < FIRST_NS or query.to_ns + longest_ns > END_NS:
         raise BadUsage("the ranges of the query must be between 1677 and 2262: choose other times")
-    same = all(one.filters == first.filters and one.text == first.text for one in parts)
+    same = all(_rules_out(one) == _rules_out(first) for one in parts)
     return replace(
         query,
         from_ns=UnixNs(min(one.from_ns for one in parts)),
         to_ns=UnixNs(max(one.to_ns for one in parts)),
         filters=first.filters if same else query.filters,
-        text=first.text if same else None,
+        required=first.required if same else (),
+        labels=first.labels if same else (),
         agents=first.agents if all(one.agents == first.agents for one in parts) else query.agents,
         metric=question,
         evaluation=evaluation,
     )
+
+
+def _rules_out(query: Query) -> tuple[object, ...]:
+    return query.filters, query.required, query.labels
 
 
 def ranges_of(question: MetricQuery | Decimal) -> Iterable[RangeAggregation]:
@@ -145,40 +169,46 @@ def last_time(evaluation: Evaluation) -> int:
 def narrowed(query: Query, question: LogQuery) -> Query:
     """Return a query for the records of a log query.
 
-    `=` of a field becomes a filter, and the longest text that a line must contain the text of the
-    query: statistics and index chunks rule out files by them.
+    `=` of a field becomes a filter, and each filter of lines the texts that a line must contain:
+    statistics and index chunks rule out files by them.
     """
     kind = query.kind
     matchers, lines, _ = split_conditions(question)
     if lines or any(not isinstance(one, LabelFilter | LineFilter) for one in question.stages):
         line_column(kind)
-    filters, agents = [*query.filters], query.agents
+    filters, labels, agents = [*query.filters], [*query.labels], query.agents
     known = {one.field for one in query.filters}
-    for one in matchers:
+    equal = [one for one in matchers if one.operator is MatchOperator.EQUAL and one.value]
+    labels += [(one.name, one.value) for one in equal if field_of(one.name, kind) is None]
+    for one in equal:
         field = field_of(one.name, kind)
-        if one.operator is not MatchOperator.EQUAL or not one.value or field is None:
-            continue
         # Several `=` of one filter are alternatives, so each field has one.
-        if field.is_number or field in known or len(filters) == FILTERS_MAX:
+        if field is None or field.is_number or field in known or len(filters) == FILTERS_MAX:
             continue
         known.add(field)
         if field.column == "agent_id":
             agents = agents or (one.value,)
-        elif field.column in ONLY_FIELDS and one.value != UNKNOWN_SERVICE:
+        elif one.value == UNKNOWN_SERVICE and field.column == "service":
+            continue  # records without the field have it too
+        elif field.column in ONLY_FIELDS or _is_id(field.column, one.value):
             filters.append(RecordFilter(field, FilterOperator.EQUAL, one.value))
-    texts = [
-        one.values[0]
-        for one in lines
-        if one.operator is LineOperator.CONTAINS and len(one.values) == 1
-    ]
-    fitting = [one for one in texts if 1 <= len(one.encode()) <= PATTERN_BYTES_MAX]
     return replace(
         query,
-        text=query.text or max(fitting, key=len, default=None),
+        required=required_texts(lines),
+        labels=tuple(labels),
         filters=tuple(filters),
         agents=agents,
         pipeline=question,
     )
+
+
+def _is_id(column: str, value: str) -> bool:
+    """Return whether only a field can have a value: an attribute with it becomes the field."""
+    if column not in ("trace_id", "span_id"):
+        return False
+    from sluice_protocol.meaning import ID_BYTES_MAX, plain_id  # noqa: PLC0415 - large tables
+
+    return len(value.encode()) <= ID_BYTES_MAX and plain_id(column, value) == value
 
 
 def check_pipelines(engine: "QueryEngine", query: Query) -> None:

@@ -20,6 +20,7 @@ from sluice_query.logql.expressions import (
     Unit,
     Unwrap,
 )
+from sluice_query.logql.names import hidden_fields
 from sluice_query.logql.planning import last_time, leaf_query
 from sluice_query.logql.stages import (
     DETAILS,
@@ -133,18 +134,21 @@ def buckets_sql(
     wanted: Wanted = None
     if grouping is not None and not grouping.is_without:
         wanted = frozenset(grouping.names)
-    if wanted is not None and one.unwrap is not None:
-        wanted |= {one.unwrap.name}
-        wanted = wanted.union(*map(condition_names, one.unwrap.conditions))
+    kept: frozenset[str] = frozenset()
+    if one.unwrap is not None:
+        kept = frozenset({one.unwrap.name}.union(*map(condition_names, one.unwrap.conditions)))
+    if wanted is not None:
+        wanted |= kept
     leaf = leaf_query(query, one, evaluation)
     at = SqlStatement(f"{record_time(query.kind)} + {one.offset_ns} AS at_ns, line, labels")
-    samples = select_sql(leaf, at, sources, labels=wanted, staged=True)
+    samples = select_sql(leaf, at, sources, staged=(wanted, kept))
     number = "1"
     if one.unwrap is not None:
         samples, number = _unwrapped(samples, one.unwrap), "sample"
     elif one.operator in (RangeOperator.BYTES, RangeOperator.BYTES_RATE):
         number = "strlen(line)"
-    excluded = [*ERRORS] if one.unwrap is None else [*ERRORS, one.unwrap.name]
+    excluded = [*ERRORS, *hidden_fields(kept, query.kind)]
+    excluded += [one.unwrap.name] if one.unwrap is not None else []
     names = excluded if grouping is None else [*grouping.names]
     chosen = "NOT list_contains(?::VARCHAR[], one.key)"
     values = [excluded]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, assert_never
 
+from sluice_lake.tables import Column, ColumnType
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_query.logql.expressions import (
@@ -42,16 +43,11 @@ from sluice_query.logql.expressions import (
     Template,
     Unit,
 )
-from sluice_query.logql.names import (
-    SHOWN_LABELS,
-    field_of,
-    label_sql,
-    labels_sql,
-    sanitized,
-)
+from sluice_query.logql.names import hidden_fields, label_sql, labels_sql, sanitized
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
-from sluice_query.request import NUMBER_PATTERN
+from sluice_query.request import NUMBER_PATTERN, RecordField
 from sluice_query.statements import (
+    Promoted,
     SqlStatement,
     SqlValue,
     all_conditions,
@@ -80,38 +76,44 @@ def with_filter(stage: LabelFilter, inner: SqlStatement) -> SqlStatement:
     return found
 
 
-def staged_sql(pipeline: LogQuery, kind: Kind, inner: SqlStatement, wanted: Wanted) -> SqlStatement:
+def staged_sql(
+    pipeline: LogQuery,
+    kind: Kind,
+    inner: SqlStatement,
+    wanted: Wanted,
+    kept: frozenset[str] = frozenset(),
+) -> SqlStatement:
     """Return the statement for the records of `inner` that pass the stages.
 
-    It has the columns of `inner`, `line`, and `labels` with the wanted labels. The matchers of the
-    pipeline, and its first stages that `split_conditions` returns, are not part of it.
+    It has the columns of `inner`, `line`, and `labels` with the wanted labels. All labels are those
+    that a record is shown with, and those of the fields in `kept`. The matchers of the pipeline,
+    and its first stages that `split_conditions` returns, are not part of it.
     """
     stages = [part for one in pipeline.stages for part in _divided(one)]
-    demands: list[Wanted] = [wanted]
-    for stage in reversed(stages):
-        demands.insert(0, _needed(stage, demands[0]))
-    unseen = _unseen(stages, kind) if demands[0] is None else ()
-    found = _with_labels(inner, kind, demands[0], unseen)
+    demands = _demands(stages, wanted)
+    hidden: list[str] = []
+    if wanted is None:
+        hidden = hidden_fields(sorted(_demands(stages, kept)[0] or ()), kind)
+    found = _with_labels(inner, kind, demands[0], hidden)
     for stage, demand in zip(stages, demands[1:], strict=True):
         found = _stage_sql(stage, found, demand, kind)
-    kept = {name for one in stages if isinstance(one, Keep | LabelFormat) for name in _made(one)}
-    hidden = [name for name in unseen if name not in kept] if wanted is None else []
-    return _reduced(Drop(names=tuple(hidden)), found, keeps=False) if hidden else found
+    left_out = [one for one in hidden if one not in kept.union(*map(_named, stages))]
+    return _reduced(Drop(tuple(left_out)), found, keeps=False) if left_out else found
 
 
-def _unseen(stages: Sequence[Stage], kind: Kind) -> tuple[str, ...]:
-    """Return the labels of fields that stages read and that records are not shown with."""
-    read: set[str] = set()
-    for stage in stages:
-        read |= _needed(stage, frozenset()) or set()
-        read |= set(stage.names) if isinstance(stage, Keep) else set()
-    fields = (name for name in read if field_of(name, kind) is not None)
-    return tuple(sorted(name for name in fields if name not in SHOWN_LABELS))
+def _demands(stages: Sequence[Stage], wanted: Wanted) -> list[Wanted]:
+    """Return the labels that are needed before each stage, and those after the last."""
+    demands = [wanted]
+    for stage in reversed(stages):
+        demands.insert(0, _needed(stage, demands[0]))
+    return demands
 
 
-def _made(stage: Keep | LabelFormat) -> Iterable[str]:
-    """Return the labels that a stage states by name, so that a record is shown with them."""
-    return stage.names if isinstance(stage, Keep) else [one.target for one in stage.changes]
+def _named(stage: Stage) -> set[str]:
+    """Return the labels that a stage makes or keeps."""
+    if isinstance(stage, LabelFormat):
+        return {one.target for one in stage.changes}
+    return set(stage.names) if isinstance(stage, Keep) else set()
 
 
 def changes_records(pipeline: LogQuery) -> bool:
@@ -189,16 +191,37 @@ def matched_pattern(pipeline: LogQuery) -> str | None:
     return "|".join(parts) or None
 
 
-def own_condition(pipeline: LogQuery, kind: Kind) -> SqlStatement:
+def own_condition(pipeline: LogQuery, kind: Kind, promoted: Promoted) -> SqlStatement:
     """Return the condition of matchers and filters of lines on a record as it is stored."""
     matchers, lines, _ = split_conditions(pipeline)
-    parts = [line_condition(one, line_column(kind)) for one in lines]
-    # Records without a value for most labels are many, so texts are compared first.
+    # The plain comparisons are first, because the engine skips row groups by them.
+    parts = [
+        _in_column(column, one.value)
+        for one in matchers
+        if one.operator is MatchOperator.EQUAL and one.value
+        if (column := promoted.get(RecordField("attributes", one.name))) is not None
+    ]
+    # Records without a value for most labels are many, so texts are compared before labels.
+    parts += [line_condition(one, line_column(kind)) for one in lines]
     parts += [
-        _matcher_sql(one, compose("coalesce({0}, '')", label_sql(one.name, kind)))
+        _matcher_sql(one, compose("coalesce({0}, '')", label_sql(one.name, kind, promoted)))
         for one in matchers
     ]
     return all_conditions(parts) if parts else SqlStatement("true")
+
+
+def _in_column(column: Column, wanted: str) -> SqlStatement:
+    """Return the condition that the promoted attribute of a label allows it to have a value.
+
+    A record without the attribute, or with an empty one, may have the label elsewhere.
+    """
+    from sluice_lake.promoted import converted_text  # noqa: PLC0415 - only with such a column
+
+    name, value = column.name, converted_text(wanted, column.type)
+    if value is None:
+        return SqlStatement(f"{name} IS NULL")
+    empty = f" OR {name} = ''" if column.type is ColumnType.STRING else ""
+    return SqlStatement(f"({name} = ? OR {name} IS NULL{empty})", (value,))
 
 
 def line_column(kind: Kind) -> str:
@@ -312,9 +335,8 @@ def _needed(stage: Stage, after: Wanted) -> Wanted:  # noqa: C901, PLR0911 - a c
 
 
 def _with_labels(
-    inner: SqlStatement, kind: Kind, wanted: Wanted, unseen: Sequence[str]
+    inner: SqlStatement, kind: Kind, wanted: Wanted, hidden: Sequence[str]
 ) -> SqlStatement:
-    """Return the select with the wanted labels; `unseen` are added to those of all labels."""
     line = KINDS[kind].searched or "NULL::VARCHAR"
     if wanted is not None:
         names = sorted(wanted - ERRORS)
@@ -324,18 +346,7 @@ def _with_labels(
             (*found.values, *inner.values),
         )
     else:
-        added = [
-            compose(
-                f"list_filter([struct_pack(k := '{one}', v := {{0}})], lambda one: one.v <> '')",
-                label_sql(one, kind),
-            )
-            for one in unseen
-        ]
-        parts = [labels_sql(kind), *added]
-        entries = SqlStatement(
-            " || ".join(part.text for part in parts),
-            tuple(value for part in parts for value in part.values),
-        )
+        entries = labels_sql(kind, hidden)
         listed = SqlStatement(
             f"SELECT *, {line} AS line, {entries.text} AS entries FROM ({inner.text})",  # noqa: S608 - constants
             (*entries.values, *inner.values),

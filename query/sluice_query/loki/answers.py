@@ -17,8 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from sluice_protocol.errors import UNREADABLE_JSON
+from sluice_protocol.fields import label_of
 from sluice_protocol.units import NS_PER_S
-from sluice_query.logql.lexer import label_of
 from sluice_query.logql.names import FIELD_LABELS
 from sluice_query.result import LabelledSeries, QuerySummary, Row
 from sluice_query.views import FieldListResult, LinePatternsResult

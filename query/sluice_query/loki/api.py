@@ -59,7 +59,6 @@ PREFIX: Final = "/loki/api/v1"
 VERSION: Final = "3.5.0"
 """The version of Loki whose routes these are; Drilldown wants 3.2 or later."""
 CATEGORIZE_HEADER: Final = "X-Loki-Response-Encoding-Flags"
-VALUES_MAX: Final = 1_000
 LINES_SAMPLED: Final = 1_000
 """Records whose fields are detected, unless the client wants another number."""
 FIELDS_MAX: Final = 1_000
@@ -364,8 +363,8 @@ async def _limits(given: LokiParameters, request: web.Request) -> dict[str, obje
         "pattern_ingester_enabled": True,
         "version": VERSION,
         "maxDetectedFields": FIELDS_MAX,
-        "maxDetectedValues": VALUES_MAX,
-        "maxLabelValues": VALUES_MAX,
+        "maxDetectedValues": FIELDS_MAX,
+        "maxLabelValues": SERIES_MAX,
         "maxLines": LINES_SAMPLED,
     }
 

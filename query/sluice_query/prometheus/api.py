@@ -50,10 +50,11 @@ VERSION: Final = "3.0.0"
 """The version of Prometheus whose routes these are."""
 SAMPLES_MAX: Final = 5_000_000
 """Samples of an answer without chunks, which is in memory as a whole."""
-LISTED_MAX: Final = 10_000
-"""Names, values or series that a list has, unless the client wants fewer."""
+LISTED_MAX: Final = 40_000
+"""Names, values or series of a list, unless the client wants fewer: as many as Grafana wants."""
 WARNINGS_HEADER: Final = "X-Sluice-Warnings"
 """The header with the reasons why an answer of remote read may be incomplete: it has no field."""
+_WARNING_CHARS_MAX: Final = 2_000
 _PROTOBUF: Final = "application/x-protobuf"
 _CHUNKED: Final = "application/x-streamed-protobuf; proto=prometheus.ChunkedReadResponse"
 _HEALTH_CHECK: Final = "1+1"
@@ -301,14 +302,21 @@ class _ReadResponse:
             self._runner.counted() as counted,
             reading_series(self._runner.searcher, selection) as series,
         ):
-            summary = series.summary
-            if summary.partial and not self._response.started:
-                self._response.headers[WARNINGS_HEADER] = "; ".join(summary.reasons)
+            warned = False
             async for part in series.samples():
+                warned = warned or self._warn(series.summary)
                 self._check(part)
                 work = partial(self._answer.add, part.labels, part.times_ms, part.values)
                 await self._response.write(await series.reader.bounded(work))
-            counted.finish(summary)
+            self._warn(series.summary)
+            counted.finish(series.summary)
+
+    def _warn(self, summary: QuerySummary) -> bool:
+        """State in the head why the answer may be incomplete, if it is not sent yet."""
+        if summary.partial and not self._response.started:
+            reasons = " ".join("; ".join(summary.reasons).split())
+            self._response.headers[WARNINGS_HEADER] = reasons[:_WARNING_CHARS_MAX]
+        return True
 
     def _check(self, part: SamplesPart) -> None:
         self._samples += len(part.times_ms)

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +23,14 @@ import pyarrow as pa
 from sluice_protocol.columns import F64, I64
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import DOOR_AGENT_PREFIX
+from sluice_query.engine import DataFilesUnreadable
 from sluice_query.logql.expressions import Matcher, MatchOperator
 from sluice_query.logql.names import attribute_label_sql, attribute_labels_sql, first_sql
 from sluice_query.prometheus.selectors import NAME
 from sluice_query.request import (
     END_NS,
     FIRST_NS,
+    MAPS,
     NS_PER_MS,
     PATTERN_BYTES_MAX,
     Query,
@@ -60,6 +62,8 @@ TYPES: Final = (
     *("sum", "exponential_histogram"),
 )
 """The types that such points state, of Prometheus and of OTLP."""
+
+_Result = TypeVar("_Result")
 
 Labels = tuple[tuple[str, str], ...]
 """The labels of a series, sorted by name."""
@@ -117,26 +121,32 @@ def matcher_sql(one: Matcher) -> SqlStatement:
     return SqlStatement(f"{no}regexp_full_match({value}, ?, 's')", values)
 
 
-def _is_own_name(one: Matcher) -> bool:
-    return one.name == NAME and one.operator is MatchOperator.EQUAL and bool(one.value)
+def _demanded_sql(groups: Sequence[Sequence[Matcher]]) -> SqlStatement:
+    """Return what the `=` of matchers demand of each record, cheaper than its labels.
+
+    Names are compared in a form by which row groups are skipped.
+    """
+    return any_condition([_demanded_by(group) for group in groups]) if groups else _ANY
 
 
-def _own_name_sql(groups: Sequence[Sequence[Matcher]]) -> SqlStatement:
-    """Return what the matchers demand of names, in a form by which row groups are skipped."""
-    names = [[one.value for one in group if _is_own_name(one)] for group in groups]
-    if not names or not all(names):
-        return SqlStatement("true")
-    parts = []
-    for name in dict.fromkeys(one for group in names for one in group[:1]):
-        # Other characters become `_`, so the characters before the first `_` are as they are.
-        start = name[: len(name) - len(name.lstrip(_PLAIN_START))]
-        parts.append(
-            SqlStatement(
-                f"name >= ? AND name <= ? AND (name = ? OR {_METRIC} = ?)",
-                (start, start + _AFTER_ALL, name, name),
-            )
-        )
-    return any_condition(parts)
+_ANY: Final = SqlStatement("true")
+
+
+def _demanded_by(group: Sequence[Matcher]) -> SqlStatement:
+    parts = [_ANY]
+    for one in group:
+        if one.operator is not MatchOperator.EQUAL or not one.value:
+            continue
+        if one.name == NAME:
+            # Other characters become `_`, so those before the first `_` are as they are.
+            start = one.value[: len(one.value) - len(one.value.lstrip(_PLAIN_START))]
+            text = f"name >= ? AND name <= ? AND (name = ? OR {_METRIC} = ?)"
+            parts.append(SqlStatement(text, (start, start + _AFTER_ALL, one.value, one.value)))
+        else:
+            places = [f"list_contains(map_values({place}), ?)" for place in MAPS]
+            places += [f"{_AGENT} = ?"] * (one.name == _AGENT)
+            parts.append(any_condition([SqlStatement(text, (one.value,)) for text in places]))
+    return all_conditions(parts)
 
 
 def _records_sql(
@@ -144,7 +154,7 @@ def _records_sql(
 ) -> SqlStatement:
     """Return the statement for the records that may be samples of the series."""
     inner = select_sql(query, SqlStatement(_COLUMNS), sources)
-    where = _own_name_sql(groups)
+    where = _demanded_sql(groups)
     return SqlStatement(
         f"SELECT * FROM ({inner.text}) WHERE {where.text}",  # noqa: S608 - constants
         (*inner.values, *where.values),
@@ -196,13 +206,16 @@ def query_of(selection: Selection) -> Query:
     return check_query(Query(kind="metrics", from_ns=from_ns, to_ns=to_ns))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SeriesReader:
-    """Reads the series of one selection from what a search has read."""
+    """Reads the series of one selection from what a search has read.
 
+    Data files that cannot be read are left out, and `summary` states why.
+    """
+
+    searcher: "Searcher"
     reader: "SourceReader"
     read: "SearchRead"
-    sources: RecordSources
     selection: Selection
 
     @property
@@ -210,18 +223,29 @@ class SeriesReader:
         """Return what was read, and whether it was everything."""
         return self.reader.summarize(QuerySummary(), self.read)
 
-    async def _bounded(self, work: Callable[[], Any]) -> Any:  # noqa: ANN401 - any result
-        return await self.reader.bounded(work)
+    async def _reading(self, work: Callable[[RecordSources], _Result], nothing: _Result) -> _Result:
+        """Return what is computed from the sources; `nothing` without any."""
+
+        def run() -> _Result:
+            evaluator = self.searcher.evaluator(self.reader, self.read)
+            sources = evaluator.sources(self.read.files.read)
+            return work(sources) if sources.names else nothing
+
+        while True:
+            try:
+                return await self.reader.bounded(run)
+            except DataFilesUnreadable as error:
+                self.read = await self.reader.without_unreadable(self.read, error)
 
     async def _rows(self, template: str, *values: str | int) -> list[tuple[Any, ...]]:
         """Return the rows of a statement over the distinct series, which it calls `series`."""
-        if not self.sources.names:
-            return []
-        series = _series_sql(self.reader.query, self.sources, self.selection.groups)
-        statement = SqlStatement(
-            f"WITH series AS ({series.text}) {template}", (*series.values, *values)
-        )
-        return list(await self._bounded(partial(self.reader.engine.rows, statement)))
+
+        def work(sources: RecordSources) -> list[tuple[Any, ...]]:
+            series = _series_sql(self.reader.query, sources, self.selection.groups)
+            text = f"WITH series AS ({series.text}) {template}"
+            return self.reader.engine.rows(SqlStatement(text, (*series.values, *values)))
+
+        return await self._reading(work, [])
 
     async def label_names(self, limit: int) -> list[str]:
         """Return the names of the labels of the series, sorted, at most `limit`."""
@@ -258,44 +282,62 @@ class SeriesReader:
         That is a type, a description and a unit, and whether a sum only rises, all of the metric
         that the name without its end describes.
         """
-        if not self.sources.names:
-            return []
-        records = select_sql(self.reader.query, SqlStatement(f"{_COLUMNS}, type"), self.sources)
         stated = ", ".join(
             f"any_value(attributes['{one}'])" for one in ("type", "description", "unit")
         )
-        text = (
-            f"SELECT {_METRIC}, max(type), {stated},"  # noqa: S608 - constants
-            f" coalesce(any_value(attributes['monotonic']) = 'true', false)"
-            f" FROM ({records.text}) GROUP BY ALL ORDER BY 1"
-        )
-        statement = SqlStatement(text, records.values)
-        return list(await self._bounded(partial(self.reader.engine.rows, statement)))
+
+        def work(sources: RecordSources) -> list[tuple[Any, ...]]:
+            columns = SqlStatement(f"{_COLUMNS}, type")
+            records = select_sql(self.reader.query, columns, sources)
+            text = (
+                f"SELECT {_METRIC}, max(type), {stated},"  # noqa: S608 - constants
+                f" coalesce(any_value(attributes['monotonic']) = 'true', false)"
+                f" FROM ({records.text}) GROUP BY ALL ORDER BY 1"
+            )
+            return self.reader.engine.rows(SqlStatement(text, records.values))
+
+        return await self._reading(work, [])
 
     async def samples(self) -> "AsyncGenerator[SamplesPart]":
         """Yield the samples of each series, in the order of labels and times.
 
         Of several samples at one ms the latest counts, and of equal ones the first accepted.
         """
-        if not self.sources.names:
-            return
+        engine = self.reader.engine
+        nothing: tuple[list[Labels], Any, Any] = ([], None, None)
+        ordered, opened, batch = await self._reading(self._open, nothing)
+        left = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64))
+        while batch is not None:
+            columns = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
+            place, at_ms, value = (
+                np.concatenate([old, new]) for old, new in zip(left, columns, strict=True)
+            )
+            # The last row may have another sample of its ms in the next batch.
+            left = (place[-1:], at_ms[-1:], value[-1:])
+            for part in _parts(ordered, place[:-1], at_ms[:-1], value[:-1], left):
+                yield part
+            batch = await self.reader.bounded(partial(engine.next_rows, opened))
+        for part in _parts(ordered, *left, None):
+            yield part
+
+    def _open(self, sources: RecordSources) -> tuple[list[Labels], Any, Any]:
+        """Return the series, sorted, an Arrow reader of their samples, and its first rows.
+
+        All files are read before there is a row, because the rows are sorted.
+        """
         engine, query = self.reader.engine, self.reader.query
-        series = _series_sql(query, self.sources, self.selection.groups)
-        keys = SqlStatement(
-            f"CREATE OR REPLACE TEMP TABLE series AS SELECT *, row_number() OVER () AS number"  # noqa: S608 - constants
-            f" FROM ({series.text} LIMIT {SERIES_MAX + 1})",
-            series.values,
-        )
-        await self._bounded(partial(engine.rows, keys))
+        series = _series_sql(query, sources, self.selection.groups)
+        keys = f"SELECT *, row_number() OVER () AS number FROM ({series.text} LIMIT ?)"  # noqa: S608 - constants
+        keys = f"CREATE OR REPLACE TEMP TABLE series AS {keys}"
+        engine.rows(SqlStatement(keys, (*series.values, SERIES_MAX + 1)))
         listed = f"SELECT {_METRIC}, {_labels_sql()} FROM series ORDER BY number"  # noqa: S608 - constants
-        found = _listed(await self._bounded(partial(engine.rows, SqlStatement(listed))))
+        found = _listed(engine.rows(SqlStatement(listed)))
         ordered = sorted(set(found))
         places = {labels: place for place, labels in enumerate(ordered)}
         numbers = pa.array(range(1, len(found) + 1), pa.int64())
         of_series = pa.array([places[one] for one in found], pa.int64())
-        table = pa.table({"number": numbers, "place": of_series})
-        await self._bounded(partial(engine.register_table, "places", table))
-        records = _records_sql(query, self.sources, self.selection.groups)
+        engine.register_table("places", pa.table({"number": numbers, "place": of_series}))
+        records = _records_sql(query, sources, self.selection.groups)
         same = " AND ".join(
             f"records.{one} IS NOT DISTINCT FROM series.{one}" for one in _KEY.split(", ")
         )
@@ -306,19 +348,8 @@ class SeriesReader:
             " ORDER BY place, ts_ns, accepted_at DESC, seq DESC",
             records.values,
         )
-        opened = await self._bounded(partial(engine.open_reader, statement, ROWS_PER_PART))
-        left = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float64))
-        while (batch := await self._bounded(partial(engine.next_rows, opened))) is not None:
-            columns = (column.to_numpy(zero_copy_only=False) for column in batch.columns)
-            place, at_ms, value = (
-                np.concatenate([old, new]) for old, new in zip(left, columns, strict=True)
-            )
-            # The last row may have another sample of its ms in the next batch.
-            left = (place[-1:], at_ms[-1:], value[-1:])
-            for part in _parts(ordered, place[:-1], at_ms[:-1], value[:-1], left):
-                yield part
-        for part in _parts(ordered, *left, None):
-            yield part
+        opened = engine.open_reader(statement, ROWS_PER_PART)
+        return ordered, opened, engine.next_rows(opened)
 
 
 def _listed(rows: Sequence[tuple[Any, ...]]) -> list[Labels]:
@@ -375,7 +406,4 @@ async def reading_series(
                 if len(one.value.encode()) > PATTERN_BYTES_MAX:
                     raise BadUsage(f"a pattern has at most {PATTERN_BYTES_MAX} bytes")
                 reader.engine.check_pattern(one.value)
-        read = await reader.without_missing(await reader.read())
-        evaluator = searcher.evaluator(reader, read)
-        sources = await reader.bounded(partial(evaluator.sources, read.files.read))
-        yield SeriesReader(reader, read, sources, selection)
+        yield SeriesReader(searcher, reader, await reader.read(), selection)

@@ -170,3 +170,21 @@ def test_the_routes_need_the_token(place: Deployment) -> None:
         assert (await ask(client, "services"))[0] == 401
 
     talk(place, story, api_token="secret")
+
+
+def test_spans_without_a_service_and_those_of_its_name_are_found_together(tmp_path: Path) -> None:
+    """SDKs of OpenTelemetry state `unknown_service` themselves."""
+    made = deployment(tmp_path)
+    own = span(1, "own", trace_id=TRACE)
+    made.deliver([sent(spans_from_records([own]), resource=(("service.name", "unknown_service"),))])
+    none = span(2, "none", trace_id=OTHER)
+    made.deliver([sent(spans_from_records([none]), start=10, resource=())])
+
+    async def story(client: QueryClient) -> None:
+        _, found = await ask(client, "services")
+        assert found["data"] == ["unknown_service"]
+        _, found = await ask(client, "services/unknown_service/operations")
+        assert found["data"] == ["none", "own"]
+        assert sorted(await found_by(client, service="unknown_service")) == sorted([TRACE, OTHER])
+
+    talk(made, story)

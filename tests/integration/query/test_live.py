@@ -18,7 +18,7 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S
 from sluice_query.following import LiveRecordsClient, ReconcilerUnreachable, follow_live
-from sluice_query.request import Query, parse_filter
+from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_reconciler.api import make_operator_app
@@ -70,9 +70,8 @@ def test_a_live_follower_returns_each_matching_record_once(tmp_path: Path) -> No
     async def run() -> list[object]:
         async with open_store(place.url) as store:
             await store.create(delete_key(secrets.delete_id), encode_record(secrets))
-        slow = parse_filter("attributes.ms >= 5", "logs")
-        agents = ("host-1", "host-2")
-        wanted = make_query(text="err(or)? [0-9]", regex=True, agents=agents, filters=(slow,))
+        asked = '{agent=~"host-[12]"} |~ "err(or)? [0-9]" | ms >= 5'
+        wanted = make_query(asked, agents=("host-1", "host-2"))
         async with following(place, wanted, token="s3cret", live_bytes_max=1 << 20) as found:
             await asyncio.to_thread(
                 place.accept,

@@ -30,22 +30,20 @@ STATUSES: list[dict[str, Any]] = [
 ]
 """The values of the attribute `status` in records with increasing times; the last has none."""
 FOUND: dict[str, list[int]] = {
-    "attributes.status=500": [1, 2],
-    "attributes.status!=500": [0, 3, 4, 5, 6, 7, 8, 9],
-    "attributes.status=500.0": [4],
-    "attributes.status=5e2": [3],
-    "attributes.status=true": [7],
-    "attributes.status>=500": [1, 2, 3, 4, 5, 8],
-    "attributes.status>500": [8],
-    "attributes.status<=500": [0, 1, 2, 3, 4, 5],
-    "attributes.status<500": [0],
-    f"attributes.status>={LARGE}": [8],
-    f"attributes.status>{LARGE - 1}": [8],
-    f"attributes.status>{LARGE}": [],
-    "attributes.status=~^5": [1, 2, 3, 4],
-    "!attributes.status": [9],
+    '{status="500"}': [1, 2],
+    '{status!="500"}': [0, 3, 4, 5, 6, 7, 8, 9],
+    '{status="500.0"}': [4],
+    '{status="5e2"}': [3],
+    '{status="true"}': [7],
+    '{} | status >= 500 | __error__=""': [1, 2, 3, 4, 5, 8],
+    '{} | status > 500 | __error__=""': [8],
+    '{} | status <= 500 | __error__=""': [0, 1, 2, 3, 4, 5],
+    '{} | status < 500 | __error__=""': [0],
+    f'{{status="{LARGE}"}}': [8],
+    '{status=~"5.*"}': [1, 2, 3, 4],
+    '{status=""}': [9],
 }
-"""The records that each filter finds, by their places."""
+"""The records that each question finds, by their places."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +77,7 @@ def pending(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 
 async def check_answers(client: QueryClient) -> None:
     for condition, places in FOUND.items():
-        *found, last = await client.lines("/v1/query", filter=condition)
+        *found, last = await client.lines("/v1/query", query=condition)
         assert [int(one["body"]) for one in found] == places, condition
         assert not last["summary"]["partial"]
     *found, _ = await client.lines("/v1/query")
@@ -88,12 +86,15 @@ async def check_answers(client: QueryClient) -> None:
     assert [type(one) for one in shown[:5]] == [int, int, str, str, float]
     _, values = await client.get("/v1/fields/values", field="attributes.status")
     assert (values["values"][0]["value"], values["values"][0]["count"]) == ("500", 2)
-    numbers = {"of": "attributes.status", "step": "1h"}
-    for aggregate, value in (
-        ("count", 7), ("min", 404), ("p50", 500), ("max", float(LARGE - 1)),
+    for function, value in (
+        ("sum_over_time", 404 + 5 * 500 + LARGE - 1), ("min_over_time", 404),
+        ("quantile_over_time", 500), ("max_over_time", LARGE - 1),
     ):  # fmt: skip
-        point, _ = await client.lines("/v1/query", **numbers, agg=aggregate)
-        assert point["value"] == value, aggregate
+        quantile = "0.5, " * function.startswith("quantile")
+        asked = f'{function}({quantile}{{}} | unwrap status | __error__="" [1h])'
+        at_ns = DAY0_NS + 3_000 * NS_PER_S
+        series, _ = await client.lines("/v1/query", query=asked, from_=at_ns, to=at_ns)
+        assert float(series["points"][0]["value"]) == value, function
     *points, _ = await client.lines("/v1/query", kind="metrics")
     parts = {one["name"]: one["value"] for one in points if one["name"].startswith("total")}
     assert int(parts["total"]) + int(parts["total_remainder"]) == LARGE

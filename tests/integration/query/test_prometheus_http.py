@@ -187,11 +187,13 @@ def test_both_ends_of_a_range_belong_to_it(place: Deployment) -> None:
 
 
 def test_of_samples_at_one_ms_one_is_returned(tmp_path: Path) -> None:
-    """The latest counts, and a request that was accepted twice changes nothing."""
+    """The latest counts, then the first accepted: a repeated request changes nothing."""
     made = deployment(tmp_path)
     points = [MetricPoint(ts_ns=DAY0_NS + at, name="cpu", value=at) for at in (0, 5, 10, 10**6)]
     for start in (0, 100):
         made.deliver([sent(metrics_from_records(points), start=start, resource=())])
+    late = metrics_from_records([MetricPoint(ts_ns=DAY0_NS + 10, name="cpu", value=7.0)])
+    made.deliver([sent(late, start=200, at_ns=DAY0_NS + NS_PER_S, resource=())])
 
     async def story(client: QueryClient) -> None:
         _, _, body = await read(client, selected(("__name__", "=", "cpu")))
@@ -331,6 +333,32 @@ def test_an_incomplete_answer_has_its_reason(tmp_path: Path) -> None:
             assert "blob" in headers["X-Sluice-Warnings"]
         _, found = await get(client, "labels")
         assert "blob" in found["warnings"][0]
+
+    talk(made, story)
+
+
+def test_a_damaged_data_file_is_left_out_with_its_name(tmp_path: Path) -> None:
+    made = deployment(tmp_path)
+    made.deliver([metric_batch([1.0] * 500)])
+    ingest_locally(made.url)
+    made.deliver([metric_batch([2.0] * 5, name="other", start=1_000)])
+    file = next(made.root.rglob("metrics/**/*.parquet"))
+    file.chmod(0o644)
+    content = file.read_bytes()
+    file.write_bytes(content[:60] + b"\xff" * 340 + content[400:])
+
+    async def story(client: QueryClient) -> None:
+        for accepted in ((), (1,)):
+            status, headers, body = await read(
+                client, selected(("__name__", "!=", "")), accepted=accepted
+            )
+            assert status == 200
+            assert file.name in headers["X-Sluice-Warnings"]
+            found = chunks_of(body, 1) if accepted else samples_of(body)
+            assert [dict(of)["__name__"] for of in found[0]] == ["other"]
+        _, answer = await get(client, "label/__name__/values")
+        assert answer["data"] == ["other"]
+        assert file.name in answer["warnings"][0]
 
     talk(made, story)
 

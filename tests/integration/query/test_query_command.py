@@ -234,7 +234,7 @@ def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
 
 def test_a_series_over_http_is_divided_by_fields(service: str) -> None:
     span = f"from={DAY0_NS}&to={DAY0_NS + 3600 * NS_PER_S}"
-    path = "v1/query?kind=metrics&of=value&agg=p50&step=1h&by=name&by=agent_id"
+    path = "v1/query?kind=metrics&metric=cpu&agg=p50&step=1h&by=name&by=agent_id"
     lines = _get(f"{service}/{path}&{span}")[2].splitlines()
     point = {"ts": "2026-09-21T14:00:00.000000000Z", "value": 2.0}
     assert json.loads(lines[0]) == point | {"by": {"name": "cpu", "agent_id": "host-1"}}
@@ -299,8 +299,11 @@ def test_the_service_listens_beyond_loopback_only_with_a_token(place: Deployment
         _check_that_queries_are_counted(here)
 
 
+IR = "query=%7B%7D%7C%3D%22ir%22"  # {} |= "ir"
+
+
 def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Deployment) -> None:
-    status, kind, body = _get(f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&q=ir")
+    status, kind, body = _get(f"{service}/v1/query?from={DAY0_NS}&to={DAY0_NS + 10**12}&{IR}")
     assert (status, kind) == (200, "application/x-ndjson")
     lines = [json.loads(line) for line in body.splitlines()]
     assert [line["body"] for line in lines[:-1]] == ["first ä", "third"]
@@ -315,11 +318,10 @@ def test_the_service_streams_the_same_records_as_ndjson(service: str, place: Dep
         ("limit=1&limit=2", "parameter is repeated"),
         ("colour=red", "unknown parameter"),
         ("kind=traces", "kind must be"),
-        ("regex=maybe&q=x", "regex must be true or false"),
+        ("q=x", 'parameter is replaced by LogQL: write query={} |= "TEXT"'),
         ("metric=m&agg=median", "agg must be one of avg, min, max, sum, count, last, rate, p50,"),
-        ("agg=p99", "agg applies to a series only: add metric or of, or omit it"),
-        ("of=body", "only severity, value, duration_ns, attributes.KEY and"),
-        ("q=(&regex=true", "regex does not compile"),
+        ("agg=p99", "agg applies to a metric only: add metric, or omit it"),
+        ("query=%7B%7D%7C~%22(%22", "regex does not compile"),
     ],
 )
 def test_a_bad_parameter_is_a_problem_document_with_status_400(
@@ -335,7 +337,7 @@ def test_a_bad_parameter_is_a_problem_document_with_status_400(
 def _check_that_queries_are_counted(url: str) -> None:
     span = f"from={DAY0_NS}&to={DAY0_NS + 10**12}"
     assert _get(f"{url}/v1/query?{span}", "s3cret")[0] == 200
-    assert _get(f"{url}/v1/query?{span}&q=(&regex=true", "s3cret")[0] == 400
+    assert _get(f"{url}/v1/query?{span}&query=%7B%7D%7C~%22(%22", "s3cret")[0] == 400
     status, kind, body = _get(f"{url}/metrics")
     assert (status, kind.partition(";")[0]) == (200, "text/plain")
     text = body.decode()

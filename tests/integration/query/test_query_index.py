@@ -23,7 +23,6 @@ from sluice_protocol.fields import KINDS
 from sluice_protocol.records import SpanRecord, spans_from_records
 from sluice_protocol.units import UnixNs
 from sluice_query.parameters import parse_trace
-from sluice_query.request import parse_filter
 from sluice_spark.index import group_files, make_chunk
 
 RACKS = ("frankfurt", "helsinki-east", "ljubljana", "reykjavik", "valletta-2")
@@ -55,16 +54,20 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     [
         ({"text": "rack ljubljana"}, ["kernel panic: rack ljubljana größer (init)"], 1),
         ({"text": "ck ljubljana größ"}, ["kernel panic: rack ljubljana größer (init)"], 1),
-        ({"text": r"^kernel.*reykjavik gr.*\(init", "regex": True}, 1, 1),
+        ({"logql": r"{} |~ `^kernel.*reykjavik gr.*\(init`"}, 1, 1),
         ({"text": "rack copenhagen"}, [], 0),
         ({"text": "rack thessaloniki"}, ["kernel panic: rack thessaloniki waits"], 0),
         ({"text": "kernel panic:"}, FILES + 1, FILES),
         ({"text": "panic"}, FILES + 1, FILES),
-        ({"text": "RACK LJUBLJANA", "ignore_case": True}, 1, 1),
-        ({"text": "RACK LJUBLJANA GRÖSSER", "ignore_case": True}, 0, 1),
-        ({"text": "rack ljubljana|rack reykjavik", "regex": True}, 2, 2),
-        ({"text": "(?i)RACK (ljubljana|reykjavik) GR", "regex": True}, 2, 2),
-        ({"text": "panics?: rack lj", "regex": True}, 1, 1),
+        ({"logql": '{} |= "RACK LJUBLJANA"'}, 0, 1),
+        ({"logql": '{} |~ "(?i)RAC. LJUBLJANA"'}, 1, 1),
+        ({"logql": '{} |~ "(?i)RACK"'}, FILES + 1, FILES),
+        ({"logql": '{} |~ "(?i)RACK LJUBLJANA GRÖSSER"'}, 0, 1),
+        ({"logql": '{} |~ "rack ljubljana|rack reykjavik"'}, 2, 2),
+        ({"logql": '{} |~ "(?i)RACK (ljubljana|reykjavik) GR"'}, 2, 2),
+        ({"logql": '{} |~ "panics?: rack lj"'}, 1, 1),
+        ({"logql": '{} |= "rack ljubljana" or "rack copenhagen"'}, 1, 1),
+        ({"logql": '{} |> "kernel<_>rack ljubljana<_>"'}, 1, 1),
     ],
 )
 def test_files_that_cannot_match_are_not_read(
@@ -132,12 +135,6 @@ def test_a_look_up_of_a_trace_reads_only_files_with_its_id(tmp_path: Path) -> No
         assert (len(result.records), result.summary.segments_read) == (3, 1)
     unknown = run_query(made, parse_trace("f" * 32, {}, UnixNs(DAY0_NS)))
     assert (unknown.records, unknown.summary.segments_read) == ([], 0)
-    for condition, found, read in (
-        ([f"trace_id={ids[2]}"], 1, 1),
-        ([f"trace_id={ids[2]}", f"trace_id={ids[3]}"], 2, 2),
-        ([f"trace_id=~{ids[2]}"], 1, 4),
-        ([f"trace_id!={ids[2]}"], 3, 4),
-    ):
-        filters = tuple(parse_filter(one, "logs") for one in condition)
-        result = run_query(made, make_query(filters=filters))
+    for condition, found, read in (("=", 1, 1), ("=~", 1, 4), ("!=", 3, 4)):
+        result = run_query(made, make_query(f'{{trace_id{condition}"{ids[2]}"}}'))
         assert (len(result.records), result.summary.segments_read) == (found, read)

@@ -20,7 +20,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import QueryTimedOut
-from sluice_query.request import TopValues, parse_filter
+from sluice_query.request import RecordField, TopValues
 from sluice_query.settings import QuerySettings
 from sluice_query.views import TopValuesResult
 
@@ -40,7 +40,7 @@ def test_a_lake_in_a_bucket_returns_the_same_records_as_a_directory(place: Bucke
     result = run_query(place, make_query(text="GET"))
     assert bodies(result) == ["GET /a", "GET /b", "GET /d"]
     assert (result.summary.segments_read, result.summary.waiting_batches) == (1, 1)
-    late = make_query(text="/[cd]$", regex=True, from_ns=DAY0_NS + NS_PER_S)
+    late = make_query("{} |~ `/[cd]$`", from_ns=DAY0_NS + NS_PER_S)
     assert bodies(run_query(place, late)) == ["PUT /c", "GET /d"]
     tagged = make_query(attributes=(("k", "v"),), stats_only=True)
     assert run_query(place, tagged).summary.results == 3
@@ -58,10 +58,9 @@ def test_files_of_a_bucket_are_searched_with_and_without_a_promoted_column(place
         place.deliver([log_batch(["PUT /"], start=start, agent="host-2", attributes={"k": "w"})])
         if start < 2:
             ingest_locally(place.url)
-    filters = (parse_filter("attributes.k=v", "logs"),)
-    result = run_query(place, make_query(filters=filters))
+    result = run_query(place, make_query('{k="v"}'))
     assert sorted(map(str, bodies(result))) == ["GET /0", "GET /1", "GET /2"]
-    top = run_query(place, make_query(view=TopValues(field=filters[0].field))).view
+    top = run_query(place, make_query(view=TopValues(field=RecordField("attributes", "k")))).view
     assert isinstance(top, TopValuesResult)
     assert [(one.value, one.count) for one in top.values] == [("v", 3), ("w", 3)]
 

@@ -33,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
 @pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
 def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
     async def story(client: QueryClient) -> None:
-        for more in ([], [("q", "error"), ("highlight", "true")]):
+        for more in ([], [("query", '{} |= "error"'), ("highlight", "true")]):
             given = {"limit": limit, "newest_first": "true"}
             *wanted, last = await client.lines("/v1/query", *more, **given)
             lines = await client.lines("/v1/query/stream", *more, limit=limit)

@@ -107,7 +107,7 @@ def test_operations_have_errors_and_durations(place: Deployment) -> None:
             "duration_max_ns": 2**53 + 1,
         }  # fmt: skip
         assert (found["sql"]["spans"], found["sql"]["duration_max_ns"]) == (2, 5 * MS)
-        _, shown = await client.get("/v1/operations", limit=1, filter="span_kind=client")
+        _, shown = await client.get("/v1/operations", limit=1, query='{span_kind="client"}')
         assert [one["spans"] for one in shown["operations"]] == [1]
         _, shown = await client.get("/v1/operations", limit=1)
         assert (len(shown["operations"]), shown["more"]) == (1, True)
@@ -133,33 +133,47 @@ def test_an_operation_has_short_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("condition", "names"),
     [
-        ("duration_ns>=5ms", ["GET /cart", "sql"]),
-        (f"duration_ns>{2**53}", ["GET /cart"]),
-        (f"duration_ns>{2**53 + 1}", []),
-        (f"duration_ns<{10**30}", ["GET /cart", "sql", "sql", "other"]),
-        ("status=error", ["GET /cart"]),
-        ("!parent_id", ["GET /cart", "other"]),
-        (f"trace_id={OTHER}", ["other"]),
-        ("name=sql", ["sql", "sql"]),
-        ("service=shop", ["GET /cart", "sql", "sql", "other"]),
+        (f"{{}} | duration_ns >= {5 * MS}", ["GET /cart", "sql"]),
+        (f"{{}} | duration_ns > {2**53 - 1}", ["GET /cart"]),
+        (f"{{}} | duration_ns < {10**30}", ["GET /cart", "sql", "sql", "other"]),
+        (f'{{duration_ns="{2**53 + 1}"}}', ["GET /cart"]),
+        ('{status="error"}', ["GET /cart"]),
+        ('{parent_id=""}', ["GET /cart", "other"]),
+        (f'{{trace_id="{OTHER}"}}', ["other"]),
+        ('{name="sql"}', ["sql", "sql"]),
+        ('{service="shop"}', ["GET /cart", "sql", "sql", "other"]),
     ],
 )
 def test_spans_are_found_by_their_fields(
     place: Deployment, condition: str, names: list[str]
 ) -> None:
-    """Durations are compared exactly, also above 104 days."""
-
     async def story(client: QueryClient) -> None:
-        *found, last = await client.lines("/v1/query", kind="spans", filter=condition)
+        *found, last = await client.lines("/v1/query", kind="spans", query=condition)
         assert [one["name"] for one in found] == names
         assert not last["summary"]["partial"]
 
     talk(place, story)
 
 
+def test_durations_of_spans_are_numbers_of_a_metric_query(place: Deployment) -> None:
+    """Also without `by`, where a duration does not divide the series."""
+
+    async def story(client: QueryClient) -> None:
+        at_ns = DAY0_NS + 60 * NS_PER_S
+        function = "max_over_time({} | duration_ns > 0 | unwrap duration_ns [1h])"
+        given = {"kind": "spans", "from_": at_ns, "to": at_ns}
+        *series, _ = await client.lines("/v1/query", query=f"max({function})", **given)
+        assert [float(one["points"][0]["value"]) for one in series] == [2.0**53]
+        *series, _ = await client.lines("/v1/query", query=function, **given)
+        assert [one["labels"]["name"] for one in series] == ["GET /cart", "sql"]
+        assert not any("duration_ns" in one["labels"] for one in series)
+
+    talk(place, story)
+
+
 def test_logs_of_a_trace_are_found_by_its_id(place: Deployment) -> None:
     async def story(client: QueryClient) -> None:
-        *found, _ = await client.lines("/v1/query", filter=f"trace_id={TRACE}")
+        *found, _ = await client.lines("/v1/query", query=f'{{trace_id="{TRACE}"}}')
         assert [one["body"] for one in found] == ["it broke"]
 
     talk(place, story)

@@ -95,6 +95,9 @@ async def test_a_token_guards_the_api_and_not_the_health_checks() -> None:
         response = await client.get("/readyz")
         assert (await problem(response))["code"] == "draining"
         assert (await client.get("/metrics")).status == 200
+        assert (await client.get("/openapi.json")).status == 200
+        assert (await client.get("/none")).status == 404
+        assert (await client.get("/v1/size")).status == 405
 
 
 async def test_the_openapi_description_lists_every_route() -> None:

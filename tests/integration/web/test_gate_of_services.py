@@ -1,5 +1,6 @@
 """The gate of every service over real sockets."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -125,3 +126,22 @@ def test_a_token_does_not_open_the_gate(tmp_path: Path) -> None:
             assert services.request("reconciler", "GET", read, token, field).status == 403
         post = services.request("reconciler", "POST", "/v1/events", token, body=b"{}")
         assert post.status == 400
+
+
+OPEN = {"/livez", "/readyz", "/metrics", "/openapi.json", "/{path}"}
+
+
+def test_every_path_needs_the_token_unless_it_is_declared_open(tmp_path: Path) -> None:
+    """A new path is guarded whatever its name is, and an unknown one is not found."""
+    with served(tmp_path, token="s3cret") as services:
+        for service in ("query", "reconciler"):
+            paths = json.loads(services.request(service, "GET", "/openapi.json").body)["paths"]
+            assert len(paths) > 10
+            for path, methods in paths.items():
+                for method in methods:
+                    response = services.request(
+                        service, method.upper(), path.replace("{", "").replace("}", ""), JSON
+                    )
+                    assert (response.status == 401) == (path not in OPEN), (service, path)
+            assert services.request(service, "GET", "/none").status == 404
+            assert services.request(service, "GET", "/api/none").status == 404

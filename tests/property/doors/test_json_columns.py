@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -31,7 +32,25 @@ LEAVES = (
 )
 VALUES = st.recursive(LEAVES, lambda one: st.dictionaries(KEYS, one, max_size=3), max_leaves=6)
 REGULAR = st.fixed_dictionaries({"time": TIMES, "message": st.text(max_size=5), "a": LEAVES})
-OBJECTS = st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | REGULAR, min_size=1, max_size=6)
+
+
+@st.composite
+def alike(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Return objects with the same keys, of which some have other values."""
+    shape = draw(st.dictionaries(KEYS, VALUES, min_size=1, max_size=5))
+
+    def filled(value: Any) -> Any:
+        if value and isinstance(value, dict):
+            return {key: filled(inner) for key, inner in value.items()}
+        return draw(st.just(value) | LEAVES)
+
+    return [filled(shape) for _ in range(draw(st.integers(2, 4)))]
+
+
+LISTED = st.lists(st.dictionaries(KEYS, VALUES, max_size=5) | REGULAR, min_size=1, max_size=6)
+OBJECTS = LISTED | st.lists(LISTED | alike(), min_size=1, max_size=3).map(
+    lambda parts: [one for row in zip_longest(*parts) for one in row if one is not None]
+)
 USUAL = RecordFields(received_ns=NOW)
 BODY_AT_TIME = RecordFields(message=("time",), received_ns=NOW)
 TIME_AT_BODY = RecordFields(time=("log",), received_ns=NOW)
@@ -57,6 +76,8 @@ def by_records(objects: list[dict[str, Any]], fields: RecordFields) -> DecodedRe
 @given(objects=OBJECTS, named=FIELDS)
 @example(objects=[{"time": 1, "a": None, "b": 10**30}, {"b": "1", "a": True}], named=USUAL)
 @example(objects=[{"a": {"b": 1}, "a.b": 2}], named=USUAL)
+@example(objects=[{"a": {"b": 1}, "x": 2}, {"a": {}, "x": 3}, {"a": 4, "x": "5"}], named=USUAL)
+@example(objects=[{"a": {"b": {"at": 1}}, "b": one} for one in (None, "1", 2.5)], named=USUAL)
 @example(objects=[{"ts": 5, "t": "2025-11-22T00:00:00+01:00", "log": "", "msg": "x"}], named=USUAL)
 @example(objects=[{"time": None, "message": {"a": 1}, "event": {"b": 2}, "body": ""}], named=USUAL)
 @example(objects=[{"time": "2025-11-22T00:00:00Z"}], named=BODY_AT_TIME)

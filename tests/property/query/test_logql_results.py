@@ -14,11 +14,11 @@ from support.query_lake import DAY0_NS
 from support.query_views import SOURCES, opened
 from support.repetitions import times
 
+from sluice_protocol.fields import label_of
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.logql.expressions import Evaluation, LogQuery
 from sluice_query.logql.formatting import format_logql
 from sluice_query.logql.grammar import parse_logql
-from sluice_query.logql.lexer import label_of
 from sluice_query.logql.planning import narrowed, plan_metric
 from sluice_query.logql.vectors import compute_metric
 from sluice_query.request import Query

@@ -1,8 +1,10 @@
 """A search with index chunks returns what a plain scan of the lines finds, from few row groups."""
 
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -17,7 +19,7 @@ from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.tables import LOGS
 from sluice_protocol.fields import KINDS
-from sluice_query.request import Query, parse_filter
+from sluice_query.request import Query
 from sluice_spark.index import make_chunk
 
 ROWS_PER_GROUP: Final = 4
@@ -67,6 +69,7 @@ def lake() -> Iterator[tuple[Deployment, list[str]]]:
                 number = file * LINES_PER_FILE + start
                 some = [random_line(rng) for _ in range(20)]
                 attributes = {"user": f"user {number}", "tag": "größe" if start else ""}
+                attributes["path.name"] = f"/a/{number}"
                 place.deliver(
                     [
                         log_batch(
@@ -81,6 +84,11 @@ def lake() -> Iterator[tuple[Deployment, list[str]]]:
             ingest_locally(place.url)
         index_every_file(place)
         yield place, lines
+
+
+def matching(pattern: str) -> str:
+    """Return the question of LogQL for the lines that match a pattern."""
+    return "{} |~ " + json.dumps(pattern, ensure_ascii=False).replace("\\u0000", "\\x00")
 
 
 def answer(place: Deployment, query: Query) -> list[object]:
@@ -125,7 +133,7 @@ def test_a_pattern_is_found_in_every_line_that_matches(
         a, b = re.escape(next(parts)), re.escape(next(parts))
         pattern = forms[number % len(forms)](a, b)
         expected = sorted(line for line in lines if re.search(pattern, line))
-        assert answer(place, make_query(text=pattern, regex=True)) == expected, pattern
+        assert answer(place, make_query(matching(pattern))) == expected, pattern
 
 
 def test_a_search_without_case_returns_what_it_returns_without_chunks(
@@ -134,12 +142,9 @@ def test_a_search_without_case_returns_what_it_returns_without_chunks(
     place, lines = lake
     rng = Random(3)
     queries = [
-        make_query(text=rng.choice((str.upper, str.lower, str))(text), ignore_case=True)
-        for _, text in zip(range(16), needles(lines, rng), strict=False)
-    ]
-    queries += [
-        make_query(text=f"(?i){re.escape(text)}", regex=True)
-        for _, text in zip(range(16), needles(lines, rng), strict=False)
+        make_query(matching(f"(?i){re.escape(change(text))}"))
+        for change in (str.upper, str.lower, str)
+        for _, text in zip(range(12), needles(lines, rng), strict=False)
     ]
     with_chunks = [answer(place, query) for query in queries]
     monkeypatch.setattr("sluice_query.pruning.is_indexed", lambda _: False)
@@ -148,24 +153,23 @@ def test_a_search_without_case_returns_what_it_returns_without_chunks(
 
 
 @pytest.mark.parametrize(
-    ("conditions", "count", "read"),
+    ("question", "count", "read"),
     [
-        (("attributes.user=user 40",), 20, 1),
-        (("attributes.user=user 40", "attributes.user=user 100"), 40, 2),
-        (("attributes.user=user 41",), 0, 0),
-        (("attributes.tag=größe",), 120, 3),
-        (("attributes.tag=größe", "attributes.user=user 0"), 0, 0),
-        (("attributes.tag=",), 60, 3),
-        (("resource.service.name=web",), 180, 3),
-        (("resource.service.name=user 40",), 0, 0),
+        ('{user="user 40"}', 20, 1),
+        ('{user="user 41"}', 0, 0),
+        ('{tag="größe"}', 120, 3),
+        ('{tag="größe"} | user="user 0"', 0, 0),
+        ('{tag=""}', 60, 3),
+        ('{user=~"user 4."}', 20, 3),
+        ('{service_name="web"}', 180, 3),
+        ('{path_name="/a/40"}', 20, 1),
     ],
 )
-def test_a_value_is_found_at_its_place(
-    lake: tuple[Deployment, list[str]], conditions: tuple[str, ...], count: int, read: int
+def test_a_label_is_found_by_its_value(
+    lake: tuple[Deployment, list[str]], question: str, count: int, read: int
 ) -> None:
     place, _ = lake
-    query = make_query(filters=tuple(parse_filter(one, "logs") for one in conditions))
-    result = run_query(place, query)
+    result = run_query(place, make_query(question))
     assert (len(result.records), result.summary.segments_read) == (count, read)
 
 
@@ -183,20 +187,44 @@ def test_only_row_groups_that_may_match_are_read(lake: tuple[Deployment, list[st
     assert sum(needle in line for line in lines) == 1
     [path] = [path for path in place.root.rglob("*.parquet") if _line_numbers(path, needle)]
     [row] = _line_numbers(path, needle)
-    whole = path.read_bytes()
-    metadata = pq.read_metadata(path)
-    other = metadata.row_group((row // ROWS_PER_GROUP + 2) % metadata.num_row_groups)
-    names = [other.column(n).path_in_schema for n in range(other.num_columns)]
-    body = other.column(names.index("body"))
-    damaged = bytearray(whole)
-    start = body.data_page_offset
-    damaged[start : start + body.total_compressed_size] = bytes(body.total_compressed_size)
-    path.write_bytes(damaged)
-    try:
+    groups = LINES_PER_FILE // ROWS_PER_GROUP
+    with damaged(path, group=(row // ROWS_PER_GROUP + 2) % groups):
         found = run_query(place, make_query(text=needle))
         assert (len(found.records), found.summary.reasons) == (1, ())
         assert found.summary.bytes_read < path.stat().st_size
         assert run_query(place, make_query(text=needle[:3])).summary.reasons != ()
+
+
+def test_the_newest_records_are_read_from_the_newest_row_groups(
+    lake: tuple[Deployment, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a text, and without chunks; the rest of the newest file has damaged pages."""
+    monkeypatch.setattr("sluice_query.streaming.FIRST_PART_BYTES", 1)
+    place, lines = lake
+    for limit, is_whole in ((6, True), (LINES_PER_FILE - 1, False)):
+        query = make_query(newest_first=True, limit=limit)
+        [path] = [path for path in place.root.rglob("*.parquet") if _line_numbers(path, lines[-1])]
+        with damaged(path, group=5):
+            found = run_query(place, query)
+        assert (found.summary.reasons == ()) == is_whole
+        if is_whole:
+            assert bodies(found) == lines[: -limit - 1 : -1]
+            assert found.summary.bytes_read < path.stat().st_size
+
+
+@contextmanager
+def damaged(path: Path, *, group: int) -> Iterator[None]:
+    """Overwrite the texts of a row group of a data file, and restore them at the end."""
+    whole = path.read_bytes()
+    columns = pq.read_metadata(path).row_group(group)
+    names = [columns.column(n).path_in_schema for n in range(columns.num_columns)]
+    body = columns.column(names.index("body"))
+    end = body.data_page_offset + body.total_compressed_size
+    path.write_bytes(
+        whole[: body.data_page_offset] + bytes(body.total_compressed_size) + whole[end:]
+    )
+    try:
+        yield
     finally:
         path.write_bytes(whole)
 

@@ -112,6 +112,18 @@ def test_each_batch_has_its_own_resource() -> None:
     assert [one.get("host") for one in found] == ["a", None, "b"]
 
 
+def test_a_dictionary_has_each_text_once_and_no_null() -> None:
+    records = [{"service": "a", "level": "odd"}, {"level": "ODD"}, {"level": "info"}, {}]
+    columns = logs_from_records([LogRecord(ts_ns=1, body="x", attributes=one) for one in records])
+    found = derived_arrays([columns], [[("service", "a")], [("host", "h")]], [2, 2])
+    assert found["service"].to_pylist() == ["a", "a", None, None]
+    assert found["level"].to_pylist() == ["odd", "odd", "info", None]
+    for name in ("service", "level", "host"):
+        texts = found[name].dictionary.to_pylist()
+        assert None not in texts
+        assert len(set(texts)) == len(texts)
+
+
 def test_the_severity_of_the_protocol_counts_first() -> None:
     sent = [{"level": "info"}, {"level": "odd"}, {}]
     found = derived(sent, severities=(21, 0, 0))

@@ -12,24 +12,23 @@ from sluice_query.settings import QuerySettings
 
 
 @pytest.mark.parametrize(
-    ("text", "given", "body", "wanted"),
+    ("text", "body", "wanted"),
     [
-        ("b", {}, "abcb", [(1, 2), (3, 4)]),
-        ("a.b", {}, "axb a.b", [(4, 7)]),
-        ("\\", {}, "a\\b", [(1, 2)]),
-        ("B", {"ignore_case": True}, "abB", [(1, 3)]),
-        ("b", {}, "\U0001f600äb", [(3, 4)]),
-        (r"\bcat\b", {"regex": True}, "concat cat", [(7, 10)]),
-        ("x*", {"regex": True}, "axxb", [(1, 3)]),
-        ("C.", {"regex": True, "ignore_case": True}, "cat", [(0, 2)]),
-        ("a", {}, "", []),
-        ("a", {}, "a\ue0f5", []),
+        ('{} |= "b"', "abcb", [(1, 2), (3, 4)]),
+        ('{} |= "a.b"', "axb a.b", [(4, 7)]),
+        ('{} |= "\\\\"', "a\\b", [(1, 2)]),
+        ('{} |= "b"', "\U0001f600äb", [(3, 4)]),
+        (r"{} |~ `\bcat\b`", "concat cat", [(7, 10)]),
+        ('{} |~ "x*"', "axxb", [(1, 3)]),
+        ('{} |~ "(?i)C."', "cat", [(0, 2)]),
+        ('{} |= "a"', "", []),
+        ('{} |= "a"', "a\ue0f5", []),
     ],
 )
 def test_every_match_of_the_engine_is_a_range(
-    text: str, given: dict[str, bool], body: str, wanted: list[tuple[int, int]]
+    text: str, body: str, wanted: list[tuple[int, int]]
 ) -> None:
-    query = Query(from_ns=0, to_ns=1, text=text, **given)
+    query = plan_query(text, Query(from_ns=UnixNs(0), to_ns=UnixNs(1)))
     rows: list[Row] = [{"body": body}, {"body": "zzz"}]
     with open_engine(QuerySettings(threads=1)) as engine:
         add_highlights(engine, query, rows)

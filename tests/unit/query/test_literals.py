@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from support.query_lake import make_query
 
 from sluice_protocol.index_chunk import folded
-from sluice_query.literals import ALTERNATIVES_MAX, TextCondition, condition_of
-from sluice_query.text_index import text_conditions, wanted_terms
+from sluice_query.literals import ALTERNATIVES_MAX, condition_of
+from sluice_query.text_index import wanted_terms
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ from sluice_query.text_index import text_conditions, wanted_terms
         ("a(b|)c", [("abc",), ("ac",)]),
         ("(ab|c)?d", [("d",)]),
         ("a||b", [("a",), (), ("b",)]),
-        ("(a|b)(a|b)(a|b)(a|b)(a|b)xyz", None),
+        ("(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)(a|b)xyz", None),
         (r"\Qa.b\E", [()]),
         (r"\x41bc", [()]),
         (r"\pLbc", [()]),
@@ -63,18 +63,10 @@ def test_a_flag_makes_the_whole_pattern_ignore_case(pattern: str) -> None:
     assert not condition_of("(?s)abc").ignore_case
 
 
-def test_text_conditions_of_a_query() -> None:
-    assert text_conditions(make_query(text="a|b")) == (TextCondition((("a|b",),)),)
-    plain = make_query(text="abc", ignore_case=True)
-    assert text_conditions(plain) == (TextCondition((("abc",),), ignore_case=True),)
-    assert text_conditions(make_query(text="ab*", regex=True)) == (TextCondition((("a",),)),)
-    assert text_conditions(make_query()) == ()
-
-
 def test_a_condition_with_a_short_alternative_decides_nothing() -> None:
     assert wanted_terms(make_query(text="short")) == []
-    assert wanted_terms(make_query(text="longer text|short", regex=True)) == []
-    (found,) = wanted_terms(make_query(text="longer text|not short", regex=True))
+    assert wanted_terms(make_query('{} |~ "longer text|short"')) == []
+    (found,) = wanted_terms(make_query('{} |~ "longer text|not short"'))
     assert [len(one.terms) for one in found] == [6, 4]
 
 

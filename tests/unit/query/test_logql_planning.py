@@ -4,11 +4,12 @@ import pytest
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.literals import TextCondition
 from sluice_query.logql.expressions import LogQuery
 from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.planning import narrowed
 from sluice_query.parameters import parse_query
-from sluice_query.request import Query, RecordFilter, parse_filter
+from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
 
 FROM_NS = 1_790_000_000 * NS_PER_S
 NOW_NS = UnixNs(FROM_NS + 3600 * NS_PER_S)
@@ -20,7 +21,10 @@ def query_of(text: str, **given: str) -> Query:
 
 
 def filters_of(*texts: str) -> tuple[RecordFilter, ...]:
-    return tuple(parse_filter(text, "logs") for text in texts)
+    pairs = [text.split("=") for text in texts]
+    return tuple(
+        RecordFilter(RecordField(name), FilterOperator.EQUAL, value) for name, value in pairs
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,6 +44,14 @@ def test_equal_fields_become_filters(text: str, filters: tuple[str, ...]) -> Non
     assert query_of(text).filters == filters_of(*filters)
 
 
+def test_an_equal_label_of_an_attribute_is_searched_in_the_index() -> None:
+    question = '{app="x", host="y", level="z", pod!="a", ns=""} | request_id="b" | json | c="d"'
+    assert query_of(question).labels == (("app", "x"), ("request_id", "b"))
+    one = 'rate({app="x"}[1m])'
+    assert query_of(f"{one} + {one}").labels == (("app", "x"),)
+    assert query_of(f"{one} + rate({{}}[1m])").labels == ()
+
+
 def test_the_label_agent_selects_the_agents() -> None:
     assert query_of('{agent="host-1"}').agents == ("host-1",)
 
@@ -47,16 +59,19 @@ def test_the_label_agent_selects_the_agents() -> None:
 @pytest.mark.parametrize(
     ("text", "searched"),
     [
-        ('{} |= "a" |= "longer" != "the longest"', "longer"),
-        ('{} | json |= "after"', "after"),
-        ('{} |= "a" or "b"', None),
-        ('{} |= ""', None),
-        ('{} | line_format "x" |= "after"', None),
-        ('{} |~ "a"', None),
+        ('{} |= "a" |= "longer" != "the longest"', (("a",), ("longer",))),
+        ('{} | json |= "after"', (("after",),)),
+        ('{} |= "a" or "b"', (("a", "b"),)),
+        ('{} |= ""', ()),
+        ('{} | line_format "x" |= "after"', ()),
+        ('{} |~ "a|(?:b|c)d"', (("a", "bd", "cd"),)),
     ],
 )
-def test_the_longest_text_is_searched_in_the_index(text: str, searched: str | None) -> None:
-    assert query_of(text).text == searched
+def test_texts_of_filters_of_lines_are_searched_in_the_index(
+    text: str, searched: tuple[tuple[str, ...], ...]
+) -> None:
+    found = (one.alternatives for one in query_of(text).required)
+    assert tuple(tuple(text for (text,) in some) for some in found) == searched
 
 
 def test_the_range_of_a_metric_query_reaches_back_by_its_window_and_offset() -> None:
@@ -81,7 +96,7 @@ def test_steps_are_multiples_of_their_width(from_s: int, to_s: int, first_s: int
 def test_parts_of_a_ratio_narrow_the_files_only_if_they_agree() -> None:
     both = 'sum(rate({level="error"} [1m])) / sum(rate({level="error"} |= "x" [1m]))'
     assert query_of(both).filters == ()
-    assert query_of(both).text is None
+    assert query_of(both).required == ()
     same = 'sum(rate({level="error"} [1m])) / sum(bytes_rate({level="error"} [1m]))'
     assert query_of(same).filters == filters_of("level=error")
 
@@ -90,7 +105,6 @@ def test_parts_of_a_ratio_narrow_the_files_only_if_they_agree() -> None:
     ("text", "given", "message"),
     [
         ("{", {}, "column="),
-        ('{} |= "x"', {"q": "y"}, "choose one of query and q"),
         ("{}", {"step": "1m"}, "step applies to a metric query only"),
         ("rate({}[1m])", {"step": "1ms"}, "at most 11000 steps"),
         ("rate({}[1m])", {"stats_only": "true"}, "stats_only applies to records only"),
@@ -113,5 +127,5 @@ def test_kinds_with_fields_are_selected_by_them() -> None:
     question = parse_logql('{service_name="web", name="GET /"} |= "GET"')
     assert isinstance(question, LogQuery)
     query = narrowed(Query(from_ns=UnixNs(0), to_ns=NOW_NS, kind="spans"), question)
-    assert query.text == "GET"
+    assert query.required == (TextCondition((("GET",),)),)
     assert [one.field.name for one in query.filters] == ["service", "name"]

@@ -1,17 +1,24 @@
+from dataclasses import replace
+
 import pytest
 from support.query_lake import DAY0_NS, make_query
 
 from sluice_cli.shell.asking import flag_of
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import Kind
 from sluice_protocol.units import UnixNs
+from sluice_query.literals import TextCondition
 from sluice_query.parameters import parse_duration, parse_histogram, parse_instant, parse_query
 from sluice_query.request import (
     Aggregate,
+    FilterOperator,
     Histogram,
     Query,
     RecordField,
+    RecordFilter,
     Series,
     check_query,
+    parse_field,
 )
 
 NOW = UnixNs(1_790_000_000_000_000_000)
@@ -26,25 +33,19 @@ def test_every_parameter_reaches_the_query() -> None:
     given = {
         "from": ["2h"],
         "to": ["2026-09-21T14:13:20Z"],
-        "q": ["x"],
-        "regex": ["true"],
-        "ignore_case": [""],
+        "query": ['{agent="a", name="n"} |= "x"'],
         "kind": ["metrics"],
-        "agent": ["a", "b"],
-        "attribute": ["k=v", "l=w=x"],
         "stats_only": ["1"],
         "limit": ["7"],
         "newest_first": ["0"],
     }
-    assert parse_query(given, NOW) == Query(
+    assert replace(parse_query(given, NOW), pipeline=None) == Query(
         from_ns=UnixNs(NOW - 2 * HOUR_NS),
         to_ns=NOW,
-        text="x",
-        regex=True,
-        ignore_case=True,
+        required=(TextCondition((("x",),)),),
         kind="metrics",
-        agents=("a", "b"),
-        attributes=(("k", "v"), ("l", "w=x")),
+        agents=("a",),
+        filters=(RecordFilter(RecordField("name"), FilterOperator.EQUAL, "n"),),
         stats_only=True,
         limit=7,
     )
@@ -80,11 +81,14 @@ def test_a_metric_makes_a_series_of_metrics() -> None:
         ("limit", ["1", "2"], "parameter is repeated, parameter=`limit`"),
         ("colour", ["red"], "unknown parameter, parameter=`colour`"),
         ("kind", ["traces"], "kind must be one of logs, metrics, entries"),
-        ("regex", ["maybe"], "regex must be true or false"),
+        ("stats_only", ["maybe"], "stats_only must be true or false"),
         ("from", ["noon"], "from: time must be RFC 3339"),
         ("to", ["1w"], "to: time must be RFC 3339.*or a duration like 15m"),
-        ("attribute", ["k=v", "x"], "attribute: must be KEY=VALUE"),
-        ("attribute", ["=v"], "attribute: must be KEY=VALUE"),
+        ("q", ["x"], 'parameter is replaced by LogQL: write query={} |= "TEXT", parameter=`q`'),
+        ("regex", ["true"], r'replaced by LogQL: write query={} \|~ "PATTERN"'),
+        ("filter", ["level=error"], 'replaced by LogQL: write query={LABEL="VALUE"}'),
+        ("agent", ["a"], 'replaced by LogQL: write query={agent="AGENT"}'),
+        ("of", ["value"], r"replaced by LogQL: write query=avg_over_time"),
         ("from", ["now"], "from is in the future, and to is now: add a later to"),
     ],
 )
@@ -107,15 +111,13 @@ def test_a_bad_parameter_of_a_series_is_named(parameter: str, value: str) -> Non
         ({"from": "now"}, "^--from is in the future, and --to is now: add a later --to"),
         ({"from": "1h", "to": "2h"}, "swap --from and --to"),
         ({"metric": "m", "by": "severity"}, "^--by: unknown field: use one of agent_id"),
-        ({"metric": "m", "of": "attributes.a"}, "^choose one of --metric and --of"),
-        ({"of": "attributes.a", "raw": "true"}, "^--raw applies to --metric only: omit it"),
-        ({"of": "body"}, "^only severity, value, .* are numbers, --of=`body`"),
-        ({"of": "attributes.a", "agg": "rate"}, "^only a metric has a rate: choose another --agg"),
+        ({"raw": "true"}, "^--raw applies to a metric only: add --metric, or omit it"),
+        ({"metric": "m", "query": '{} |= "x"'}, "^the query of a metric is a selector"),
+        ({"metric": "m", "query": "rate({}[1m])"}, "^the query of a metric is a selector"),
         ({"metric": "m", "by": "name", "each": "true"}, "^choose one of --each and --by"),
-        ({"agg": "p99"}, "^--agg applies to a series only: add --metric or --of"),
+        ({"agg": "p99"}, "^--agg applies to a metric only: add --metric"),
         ({"limit": "0"}, "^--limit must be a number"),
         ({"metric": "m", "step": "1w"}, "^--step: duration must be"),
-        ({"ignore_case": "true"}, "^--ignore-case needs a text: add -q"),
     ],
 )
 def test_errors_of_the_command_line_name_the_option(given: dict[str, str], message: str) -> None:
@@ -189,13 +191,6 @@ def test_a_time_in_another_form_is_answered_by_the_form_that_is_meant(
         ({"to_ns": DAY0_NS - 1}, "ends before it starts"),
         ({"limit": 0}, "limit must be 1"),
         ({"limit": 100_001}, "limit must be 1"),
-        ({"text": ""}, "q must be 1"),
-        ({"text": "x" * 1_001}, "q must be 1"),
-        ({"text": "\ud800"}, "q is not valid UTF-8"),
-        ({"regex": True}, "regex needs a text: add q"),
-        ({"ignore_case": True}, "ignore_case needs a text: add q"),
-        ({"text": "x", "kind": "entries"}, "entries are opaque"),
-        ({"series": Series(metric="m", step_ns=1)}, "a metric is a series of metrics"),
         ({"series": Series(metric="m", step_ns=1), "kind": "metrics"}, "step is too short"),
         (
             {"series": Series(metric="m", step_ns=10**15), "kind": "metrics", "stats_only": True},
@@ -223,5 +218,47 @@ def test_errors_use_the_names_of_the_caller() -> None:
 
     with pytest.raises(BadUsage, match="swap --from and --to"):
         check_query(make_query(to_ns=DAY0_NS), flag)
-    with pytest.raises(BadUsage, match="--regex needs a text: add --q"):
-        check_query(make_query(regex=True), flag)
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "a.b", "a=b", 'a"b', "", "ä !", "a\\b", "<>", "~", " a", "a ", " "]
+)
+def test_the_name_of_a_field_means_the_field(key: str) -> None:
+    field = RecordField("attributes", key)
+    assert parse_field(field.name, "logs") == field
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "message"),
+    [
+        ("", "logs", "unknown field"),
+        ("colour", "logs", "use one of agent_id, boot_id, level, service, host, instance"),
+        ("value", "logs", "unknown field"),
+        ("body", "entries", "unknown field"),
+        ("attributes", "logs", "unknown field"),
+        ("attributes.", "logs", "unknown field"),
+        ("agent_id.x", "logs", "unknown field"),
+        ('attributes."a\\x"', "logs", "key is not a JSON string"),
+        ("body\ud800", "logs", "not valid UTF-8"),
+    ],
+)
+def test_another_name_is_refused(text: str, kind: Kind, message: str) -> None:
+    with pytest.raises(BadUsage, match=message):
+        parse_field(text, kind)
+
+
+@pytest.mark.parametrize(
+    ("selector", "attributes", "agents"),
+    [
+        ('{path="/a"}', (("path", "/a"),), ()),
+        ('{path="/a", agent="h"}', (("path", "/a"),), ("h",)),
+        ('{http_path="/a"}', (), ()),
+        ('{path=~"/a"}', (), ()),
+        ('{service_name="a"}', (), ()),
+    ],
+)
+def test_a_selector_of_a_metric_is_known_to_rollups_by_its_attributes(
+    selector: str, attributes: tuple[tuple[str, str], ...], agents: tuple[str, ...]
+) -> None:
+    query = parse_query({"metric": ["m"], "query": [selector]}, NOW)
+    assert (query.attributes, query.agents) == (attributes, agents)

@@ -9,6 +9,7 @@ from sluice_lake.data_files import DataFile, TimeStats
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
+from sluice_query.logql.planning import plan_query
 from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.rollups import (
     HOUR_NS,
@@ -164,7 +165,6 @@ RETENTION = DeleteRecord(
     [
         ({"aggregate": Aggregate.P90}, "`p90` is computed from samples only"),
         ({"raw": True}, "omit `raw`"),
-        ({"metric": None}, "rollups contain one metric each"),
         ({"by": (RecordField("resource", "a"),)}, "rollups are not divided by `resource.a`"),
         ({"by": (RecordField("attributes", "a"), RecordField("agent_id"))}, None),
     ],
@@ -185,7 +185,13 @@ def test_what_rollups_do_not_contain_is_computed_from_samples(
         assert without_rollups(query, ()) == ()
 
 
-def test_retention_of_metrics_is_no_reason_for_a_series_of_logs() -> None:
-    series = Series(of=RecordField("severity"), step_ns=MINUTE_NS)
-    query = Query(from_ns=UnixNs(0), to_ns=UnixNs(3 * HOUR_NS), series=series)
-    assert without_rollups(query, (RETENTION,)) == ()
+@pytest.mark.parametrize(
+    ("selector", "is_exact"),
+    [('{a="b", agent="h"}', True), ('{a=~"b"}', False), ('{a="b", c_d="e"}', False)],
+)
+def test_a_selector_of_other_labels_needs_samples(selector: str, is_exact: bool) -> None:
+    wanted = Series(metric="cpu", step_ns=MINUTE_NS)
+    span = {"from_ns": UnixNs(0), "to_ns": UnixNs(3 * HOUR_NS)}
+    query = plan_query(selector, Query(**span, kind="metrics", series=wanted))
+    found = plan_rollups(query, wanted, COVERAGE, lanes=2, deletes=[RETENTION])
+    assert (found is not None) == is_exact

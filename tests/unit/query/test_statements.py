@@ -1,6 +1,5 @@
 """The statements are run by DuckDB on small Arrow tables, one as the lake and one as pending."""
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,12 +92,12 @@ def bodies(engine: Any, query: Query, sources: RecordSources = SOURCES) -> list[
     [
         ({"text": "GET"}, ["GET /a 200", "GET /b 500", "GET /late"]),
         (
-            {"text": "GET /", "ignore_case": True},
+            {"logql": '{} |~ "(?i)GET /"'},
             ["GET /a 200", "GET /b 500", "get /c 404", "GET /late"],
         ),
-        ({"text": r"/[bc] [45]\d\d$", "regex": True}, ["GET /b 500", "get /c 404"]),
-        ({"text": r"^get.*a$", "regex": True, "ignore_case": True}, []),
-        ({"text": r"^get.*e$", "regex": True, "ignore_case": True}, ["GET /late"]),
+        ({"logql": r"{} |~ `/[bc] [45]\d\d$`"}, ["GET /b 500", "get /c 404"]),
+        ({"logql": "{} |~ `(?i)^get.*a$`"}, []),
+        ({"logql": "{} |~ `(?i)^get.*e$`"}, ["GET /late"]),
         ({"text": "100% 'x'"}, ["it's 100% 'x'"]),
         ({"text": "%"}, ["it's 100% 'x'"]),
         ({"text": "' OR 1=1 --"}, []),
@@ -216,78 +215,22 @@ def test_a_series_by_agent_has_a_row_for_each_step_and_agent(engine: Any) -> Non
 
 def test_records_without_a_field_are_no_group_of_the_text_none() -> None:
     by = RecordField("attributes", "user")
-    series = Series(of=RecordField("attributes", "ms"), by=(by,), step_ns=MINUTE_NS)
+    series = Series(metric="ms", by=(by,), step_ns=MINUTE_NS)
     found = points_of(series, [(0, "None", 1.0), (0, None, 2.0), (60, None, 3.0)])
     assert [one.by["attributes.user"] for one in found] == ["None", None, None]
 
 
-LATENCIES = (
-    ("/a", ["100", "200.0", "3e2", "+400", "NaN", "12 ms", "", "0x10", "1_000"]),
-    ("/b", ["7", "inf"]),
-    (None, ["5"]),
-)
-
-
-@pytest.mark.parametrize(
-    ("aggregate", "wanted"),
-    [
-        (Aggregate.COUNT, [("/a", 4.0), ("/b", 2.0), (None, 1.0)]),
-        (Aggregate.AVG, [("/a", 250.0), ("/b", math.inf), (None, 5.0)]),
-        (Aggregate.P50, [("/a", 250.0), ("/b", math.inf), (None, 5.0)]),
-        (Aggregate.P99, [("/a", 397.0), ("/b", math.inf), (None, 5.0)]),
-        (Aggregate.MIN, [("/a", 100.0), ("/b", 7.0), (None, 5.0)]),
-        (Aggregate.LAST, [("/a", 400.0), ("/b", math.inf), (None, 5.0)]),
-    ],
-)
-def test_a_series_is_computed_from_the_numbers_in_an_attribute(
-    aggregate: Aggregate, wanted: list[tuple[str | None, float]]
-) -> None:
-    """A text that is no number does not count, an infinity does; a missing field is a group."""
-    series = Series(
-        of=RecordField("attributes", "ms"),
-        by=(RecordField("attributes", "path"),),
-        step_ns=3600 * NS_PER_S,
-        aggregate=aggregate,
-    )
-    with duckdb.connect(":memory:") as connection:
-        for name, places in (("lake", (0, 2)), ("pending", (1,))):
-            batches = [
-                log_batch(["x"], start=number, from_ns=DAY0_NS + number, attributes=pairs)
-                for place in places
-                for number, pairs in enumerate(_attributes(*LATENCIES[place]))
-            ]
-            connection.register(name, table_of("logs", batches))
-        sources = series_sources("lake", "pending")
-        found = rows(connection, series_sql(make_query(series=series), series, sources))
-    assert [(by, value) for _, by, value in found] == [
-        (by, pytest.approx(value)) for by, value in wanted
-    ]
-
-
-def _attributes(path: str | None, texts: list[str]) -> list[dict[str, str]]:
-    shared = {} if path is None else {"path": path}
-    return [shared | {"ms": text} for text in texts]
-
-
 def test_the_statement_of_a_quantile_reads_every_number() -> None:
-    series = Series(
-        of=RecordField("attributes", "ms"),
-        by=(RecordField("agent_id"), RecordField("severity")),
-        step_ns=60,
-        aggregate=Aggregate.P99,
-    )
-    statement = series_sql(make_query(series=series), series, series_sources("lake"))
+    series = Series(metric="ms", by=(RecordField("agent_id"),), step_ns=60, aggregate=Aggregate.P99)
+    query = make_query(kind="metrics", series=series)
+    statement = series_sql(query, series, series_sources("lake"))
     assert statement.text.startswith(
-        "SELECT step, by0, by1, quantile_cont(a, 0.99) FROM (SELECT step, by0, by1, value AS a"
+        "SELECT step, by0, quantile_cont(a, 0.99) FROM (SELECT step, by0, value AS a"
         " FROM (SELECT ts_ns - ((ts_ns % 60) + 60) % 60 AS step, left(agent_id, 1000) AS by0,"
-        " nullif(severity, 0) AS by1, CASE WHEN regexp_full_match(attributes[?], "
+        " value::DOUBLE AS value, ts_ns AS at_ns FROM lake"
+        " WHERE ts_ns >= ? AND ts_ns < ? AND name = ?"
     )
-    assert statement.text.endswith(
-        " THEN TRY_CAST(attributes[?] AS DOUBLE) END AS value, ts_ns AS at_ns FROM lake"
-        " WHERE ts_ns >= ? AND ts_ns < ?) WHERE value IS NOT NULL)"
-        " GROUP BY ALL ORDER BY ALL LIMIT ?"
-    )
-    assert statement.values[:2] == ("ms", "ms")
+    assert statement.text.endswith(" WHERE value IS NOT NULL) GROUP BY ALL ORDER BY ALL LIMIT ?")
 
 
 def test_nan_in_a_file_is_ignored(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 // Metrics: a counter as its rate and a gauge as its average, for each set of labels or by some labels, as `sluice metrics`.
 import { command, count, html, safe, useCell, useData, useEffect, useMemo, useRef, useState, zone } from "../lib.js";
 import { SeriesChart } from "../chart.js";
-import { labelOf, selector } from "../logql.js";
+import { labelOf, quote, selector } from "../logql.js";
 import { Command, Complete, Empty, Head, Loading, NoQueryService, Problem, lacksQuery } from "../parts.js";
 import { readLines, textOf } from "../stream.js";
 
@@ -28,7 +28,8 @@ const shownLabel = (field) => labelOf(field.replace(/^(?:attributes|resource)\./
 
 async function readSeries(name, agg, choice, signal) {
   const wanted = new URLSearchParams({ metric: name, from: choice.from, step: choice.step, agg });
-  for (const one of choice.attribute) wanted.append("attribute", one);
+  const pairs = choice.attribute.map((one) => [one.slice(0, one.indexOf("=")), one.slice(one.indexOf("=") + 1)]);
+  if (pairs.length) wanted.set("query", `{${pairs.map(([key, value]) => `${labelOf(key)}=${quote(value)}`).join(", ")}}`);
   for (const one of choice.by) wanted.append("by", one);
   if (!choice.by.length) wanted.set("each", "true");
   const series = new Map();

@@ -335,9 +335,9 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperatorAndConsole: only operator, console may write here, whatever else an administrator of the account is allowed to do
+# WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndCertifier: only gateway, reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
-# WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndGc: only gateway, gc may write here, whatever else an administrator of the account is allowed to do
 # WritersOfCertifierAndGcAndOperatorAndConsole: only certifier, gc, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
