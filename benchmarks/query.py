@@ -308,7 +308,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def delayed(endpoint: str) -> Iterator[str]:
-    """Run a proxy in a process of its own that delays what clients send by `LATENCY_S`."""
+    """Run a proxy in a separate process that delays what clients send by `LATENCY_S`."""
     port = free_port()
     with child(
         sys.executable, "-m", "benchmarks.query", "proxy", str(port), endpoint.rpartition(":")[2]

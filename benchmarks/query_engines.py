@@ -56,7 +56,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """An engine that is ready: the costs of its index, and a function that answers a question.
+    """An engine that is ready: the costs of its index, and a function that handles a question.
 
     The function returns the number of rows, or None for a question that it does not support.
     """

@@ -62,7 +62,7 @@ VALUE_HASHES: Final = 8
 PAGE_BYTES: Final = 4096
 HEAD_BYTES_MAX: Final = 16 * 1024 * 1024
 FILL_MAX: Final = 0.55
-"""Share of bits set in a filter. A bit tells most when half of them are; sizes are rounded up."""
+"""Share of bits set in a filter, the most selective for its size; sizes are rounded up."""
 _TERM_BITS: Final = 23
 _ROWS_BYTES: Final = PAGE_BYTES - 4
 _MEMBERS_MAX: Final = 8192
@@ -167,7 +167,7 @@ class FileTerms:
 def folded(text: bytes) -> bytes:
     """Return a text in lower case, the same for all texts that differ in case of ASCII only.
 
-    Each character is replaced by itself, so a part of a text is a part of the folded one.
+    Each character maps to fixed bytes, so a part of a text is a part of the folded one.
     """
     lower = text.lower()
     if not lower.isascii():
@@ -335,7 +335,7 @@ def head_size(key: str, start: bytes) -> int:
     return int(_START.size + size_bytes)
 
 
-def decode_head(key: str, start: bytes) -> ChunkHead:
+def decode_chunk_head(key: str, start: bytes) -> ChunkHead:
     """Decode the head of a chunk from its first bytes, at least `head_size` of them.
 
     Raises:

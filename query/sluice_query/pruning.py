@@ -161,10 +161,10 @@ async def prune_by_index(
     """Return the selection without the files and row groups that index chunks rule out."""
     if not selected.read or not is_indexed(query):
         return selected
-    from sluice_query.text_index import look_up, wanted_terms  # noqa: PLC0415 - only if it decides
+    from sluice_query.text_index import select_groups, wanted_terms  # noqa: PLC0415 - only if it decides
 
     wanted = wanted_terms(query)
-    return await look_up(store, selected, query.kind, wanted) if wanted else selected
+    return await select_groups(store, selected, query.kind, wanted) if wanted else selected
 
 
 def is_indexed(query: Query) -> bool:

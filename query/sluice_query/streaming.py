@@ -245,7 +245,7 @@ async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]
 
 
 def _row_groups(reader: SourceReader, read: SearchRead, wave: Wave) -> list[DataFile]:
-    """Return each row group of the files of a wave as a file of its own."""
+    """Return each row group of the files of a wave as a separate file."""
     found = [reader.engine.with_row_groups(read.files.location, file) for file in wave.files]
     return [replace(file, groups=(group,)) for file in found for group in file.groups or ()]
 

@@ -20,7 +20,7 @@ from sluice_protocol.index_chunk import (
     Filter,
     TermsWanted,
     check_page,
-    decode_head,
+    decode_chunk_head,
     groups_meeting,
     hash_text,
     head_size,
@@ -48,7 +48,7 @@ TEXTS_MAX: Final = 4
 WHOLE_SHARE: Final = 0.5
 """A file of which a larger share of the row groups may match is read as a whole."""
 PARTIAL_FILES_MAX: Final = 64
-"""Files of which only some row groups are read: each is a scan of its own in the engine's plan."""
+"""Files of which only some row groups are read: each is a separate scan in the engine's plan."""
 
 
 def text_conditions(query: Query) -> tuple[TextCondition, ...]:
@@ -92,7 +92,7 @@ def _value(place: str, value: str) -> TermsWanted:
     return TermsWanted(Filter.VALUES, tuple(terms.tolist()))
 
 
-async def look_up(
+async def select_groups(
     store: ObjectStore, selected: SelectedFiles, kind: Kind, wanted: list[list[TermsWanted]]
 ) -> SelectedFiles:
     """Return a selection without the files and row groups that cannot have the wanted terms."""
@@ -165,7 +165,7 @@ class _Lookup:
             after = head_size(key, start)
             if after > len(start):
                 start += await self._read(key, len(start), after - len(start))
-            head = decode_head(key, start)
+            head = decode_chunk_head(key, start)
             places = pages_wanted(head, self.wanted)
             pages = await asyncio.gather(
                 *(self._page(key, start, after + at) for at in places.values())

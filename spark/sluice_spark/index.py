@@ -50,7 +50,7 @@ from sluice_protocol.index_chunk import (
     GroupTerms,
     IndexedFile,
     chunk_id,
-    decode_head,
+    decode_chunk_head,
     encode_chunk,
     hash_texts,
     text_terms,
@@ -159,7 +159,7 @@ async def read_paths(store: ObjectStore, key: ObjectKey) -> set[str] | None:
     if not isinstance(read, Found):
         return None
     try:
-        return {one.path for one in decode_head(key, read.body).files}
+        return {one.path for one in decode_chunk_head(key, read.body).files}
     except InvalidRecord as error:
         _log.warning("index_chunk_unreadable", reason=str(error))
         return None

@@ -10,7 +10,7 @@ from support.spark_local import ingest_locally
 
 from sluice_lake.data_files import list_files
 from sluice_lake.tables import LOGS
-from sluice_protocol.index_chunk import IndexedFile, decode_head
+from sluice_protocol.index_chunk import IndexedFile, decode_chunk_head
 from sluice_protocol.keys import INDEX, index_progress_key
 from sluice_protocol.outcomes import Found
 from sluice_spark import index
@@ -32,7 +32,7 @@ def read_chunks(deployment: Deployment) -> dict[str, IndexedFile]:
                 for listed in page.objects:
                     answer = await store.get(listed.key)
                     assert isinstance(answer, Found)
-                    for one in decode_head(listed.key, answer.body).files:
+                    for one in decode_chunk_head(listed.key, answer.body).files:
                         found[one.path] = one
         return found
 

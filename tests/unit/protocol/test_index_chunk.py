@@ -18,7 +18,7 @@ from sluice_protocol.index_chunk import (
     TermsWanted,
     check_page,
     chunk_id,
-    decode_head,
+    decode_chunk_head,
     encode_chunk,
     folded,
     groups_meeting,
@@ -33,7 +33,7 @@ from sluice_protocol.index_chunk import (
 
 def found_in(chunk: bytes, *wanted: TermsWanted) -> list[bool]:
     """Return which row groups of a chunk may have the terms of all conditions."""
-    head, after = decode_head("k", chunk), head_size("k", chunk)
+    head, after = decode_chunk_head("k", chunk), head_size("k", chunk)
     conditions = [[one] for one in wanted]
     pages = {
         page: check_page("k", chunk[after + at : after + at + PAGE_BYTES])
@@ -126,7 +126,7 @@ def test_values_are_found_whole_and_at_their_place() -> None:
 
 def test_alternatives_and_conditions_are_combined() -> None:
     chunk = encode_chunk("logs", [indexed(one, one.encode() * 9) for one in ("first", "second")])
-    head, after = decode_head("k", chunk), head_size("k", chunk)
+    head, after = decode_chunk_head("k", chunk), head_size("k", chunk)
     some, other = text("firstfirst"), text("secondsecond")
 
     def found(wanted: list[list[TermsWanted]]) -> list[bool]:
@@ -146,13 +146,13 @@ def test_chunk_decodes_to_what_was_encoded() -> None:
     """A chunk is a function of its files; a damaged head or page is rejected."""
     files = [indexed("b", b"hello wide world"), indexed("a", b"another body of text")]
     body = encode_chunk("logs", files)
-    assert [one.path for one in decode_head("k", body).files] == ["a", "b"]
+    assert [one.path for one in decode_chunk_head("k", body).files] == ["a", "b"]
     assert encode_chunk("logs", files[::-1]) == body
     start = head_size("k", body)
     damaged = body[: start - 1] + bytes([body[start - 1] ^ 1])
     for wrong in (body[: start - 1], damaged, b"LMI2" + body[4:], b"x", b""):
         with pytest.raises(InvalidRecord):
-            decode_head("k", wrong)
+            decode_chunk_head("k", wrong)
     page = body[start : start + PAGE_BYTES]
     assert check_page("k", page) == page
     for wrong in (page[:-1], bytes([page[0] ^ 1]) + page[1:]):
@@ -169,5 +169,5 @@ def test_a_chunk_of_another_version_is_unreadable(version: int) -> None:
     packed = zstandard.ZstdCompressor().compress(head)
     start = b"LMI3" + len(packed).to_bytes(4, "little") + crc32(packed).to_bytes(4, "little")
     with pytest.raises(UnsupportedRecord) as refused:
-        decode_head("k", start + packed)
+        decode_chunk_head("k", start + packed)
     assert (refused.value.found, refused.value.known, refused.value.key) == (version, 2, "k")
