@@ -21,7 +21,7 @@ from sluice_lake.delta import find_table, is_extended
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Column, Table
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN
 from sluice_query.request import Query, RecordField
 from sluice_store.port import ObjectStore
 
@@ -171,5 +171,7 @@ def is_indexed(query: Query) -> bool:
     """Return True if index chunks may rule out something for a query."""
     indexed = KINDS[query.kind].indexed
     return bool(indexed) and (
-        query.text is not None or bool(query.attributes) or bool(query.filters)
+        len((query.text or "").encode()) >= TEXT_BYTES_MIN
+        or bool(query.attributes)
+        or bool(query.filters)
     )
