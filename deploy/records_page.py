@@ -52,7 +52,7 @@ _KEYS: Final = {
     "sluice.gc_plan": "gc/v1/plans/<plan>/plan.json",
     "sluice.gc_stopped": "gc/v1/plans/<plan>/stopped.json",
     "sluice.high_water": "reconciler/v1/high-water/agent=…/boot=….json",
-    "sluice.index": "index/v1/<table>/date=…/hour=…/<chunk>.lmindex.zst, its first part",
+    "sluice.index": "index/v1/<table>/date=…/hour=…/<chunk>.lmindex, its head",
     "sluice.index_check": "reconciler/v1/index-check.json",
     "sluice.index_progress": "index/v1/<table>/progress.json",
     "sluice.transfer_marker": "transferred/v1/… of a spool",

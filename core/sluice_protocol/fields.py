@@ -14,6 +14,8 @@ from typing import Final, Literal
 
 Kind = Literal["logs", "metrics", "entries", "spans"]
 SEVERITY_MAX: Final = 24
+TEXT_BYTES_MIN: Final = 6
+"""Bytes of a gram of index chunks; a shorter text has none."""
 
 
 class FieldType(IntEnum):

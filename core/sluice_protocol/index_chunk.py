@@ -45,12 +45,10 @@ import numpy.typing as npt
 
 from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.fields import label_of
+from sluice_protocol.fields import TEXT_BYTES_MIN, label_of
 from sluice_protocol.manifests import decode_record, encode_record
 
 MAGIC: Final = b"LMI3"
-TEXT_BYTES_MIN: Final = 6
-"""Bytes of a gram; a shorter text has none."""
 LOOKED_UP_MAX: Final = 24
 """Grams of one text that a search looks up, each for one page. With half of the bits set, one row
 group in 65,000 has 16 unrelated grams by chance.

@@ -21,7 +21,8 @@ from sluice_lake.delta import find_table, is_extended
 from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Column, Table
-from sluice_protocol.fields import KINDS
+from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN
+from sluice_query.literals import TextCondition
 from sluice_query.request import Query, RecordField
 from sluice_store.port import ObjectStore
 
@@ -171,5 +172,13 @@ async def prune_by_index(
 def is_indexed(query: Query) -> bool:
     """Return True if index chunks may rule out something for a query."""
     indexed = KINDS[query.kind].indexed
-    wanted = (query.required, query.attributes, query.labels, query.filters)
+    wanted = (any(map(_is_long, query.required)), query.attributes, query.labels, query.filters)
     return bool(indexed) and any(wanted)
+
+
+def _is_long(condition: TextCondition) -> bool:
+    """Return whether each alternative has a text of which chunks have grams."""
+    return all(
+        any(len(text.encode()) >= TEXT_BYTES_MIN for text in texts)
+        for texts in condition.alternatives
+    )

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support.index_store import indexed, terms_of
 
 from sluice_protocol.errors import InvalidRecord, UnsupportedRecord
+from sluice_protocol.fields import TEXT_BYTES_MIN
 from sluice_protocol.index_chunk import (
     PAGE_BYTES,
-    TEXT_BYTES_MIN,
     FileTerms,
     Filter,
     IndexedFile,
