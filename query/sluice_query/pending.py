@@ -15,7 +15,7 @@ it is in the records and not yet in the ledger.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -246,16 +246,36 @@ async def fetch_batches(
     """Read and decode the blobs of pending batches, as many concurrently as the settings allow.
 
     Each blob is read from the first store that contains it, so a spool precedes the store to which
-    it transfers. A blob that is missing or damaged is reported in `problems`.
+    it transfers. A blob that is missing or damaged is reported in `problems`. When the decoded
+    records exceed `memory_bytes_max`, the batches that are left, the last of `manifests`, are not
+    read, which is a problem too.
     """
-    limit = asyncio.Semaphore(settings.fetches)
-    together = asyncio.Semaphore(GROUPS_CONCURRENT)
+    reader = _GroupReader(
+        stores=stores,
+        limit=asyncio.Semaphore(settings.fetches),
+        together=asyncio.Semaphore(GROUPS_CONCURRENT),
+        left_bytes=settings.memory_bytes_max,
+    )
+    # The groups that are read concurrently are those that may exceed the bound together.
+    groups = _group_small(manifests)
+    slots = asyncio.Semaphore(settings.fetches)
+
+    async def read(batches: Sequence[AcceptedManifest]) -> FetchedBatches:
+        async with slots:
+            return await reader.read(batches)
+
     async with asyncio.TaskGroup() as group:
-        tasks = [
-            group.create_task(_fetch_group(stores, manifests, limit, together))
-            for manifests in _group_small(manifests)
-        ]
-    return joined_batches([task.result() for task in tasks])
+        tasks = [group.create_task(read(batches)) for batches in groups]
+    found = joined_batches([task.result() for task in tasks])
+    if not reader.left_out:
+        return found
+    why = _left_out(reader.left_out, f"memory_bytes_max=`{settings.memory_bytes_max}`")
+    return replace(found, problems=(*found.problems, why))
+
+
+def _left_out(count: int, bound: str) -> str:
+    left = f"{count} older batches that are not in the lake yet were left out"
+    return f"{left}: wait for ingestion, or raise {bound}"
 
 
 def joined_batches(found: Sequence[FetchedBatches]) -> FetchedBatches:
@@ -284,8 +304,7 @@ class ChosenBatches:
         """A sentence about what was left out, if anything was."""
         if not self.left_out:
             return ()
-        left = f"{self.left_out} older batches that are not in the lake yet were left out"
-        return (f"{left}: wait for ingestion, or raise {self.bound}",)
+        return (_left_out(self.left_out, self.bound),)
 
 
 def choose_newest(manifests: Sequence[AcceptedManifest], settings: QuerySettings) -> ChosenBatches:
@@ -322,19 +341,38 @@ def _group_small(manifests: Sequence[AcceptedManifest]) -> list[list[AcceptedMan
     return groups
 
 
-async def _fetch_group(
-    stores: Sequence[ObjectStore],
-    manifests: Sequence[AcceptedManifest],
-    limit: asyncio.Semaphore,
-    together: asyncio.Semaphore,
-) -> FetchedBatches:
-    if len(manifests) > 1:
-        async with together:
-            table = await _fetch_together(stores[0], manifests, limit)
-        if table is not None:
-            size_bytes = sum(one.frame_bytes for one in manifests)
-            return FetchedBatches(tables=(table,), batches=len(manifests), size_bytes=size_bytes)
-    alone = await asyncio.gather(*(_fetch(stores, one, limit) for one in manifests))
+@dataclass(slots=True, kw_only=True)
+class _GroupReader:
+    """Reads groups until their records have a size; counts the batches that it leaves out."""
+
+    stores: Sequence[ObjectStore]
+    limit: asyncio.Semaphore
+    together: asyncio.Semaphore
+    left_bytes: int
+    left_out: int = 0
+
+    async def read(self, manifests: Sequence[AcceptedManifest]) -> FetchedBatches:
+        if self.left_bytes <= 0:
+            self.left_out += len(manifests)
+            return FetchedBatches()
+        found = await self._fetch_group(manifests)
+        self.left_bytes -= sum(table.nbytes for table in found.tables)
+        return found
+
+    async def _fetch_group(self, manifests: Sequence[AcceptedManifest]) -> FetchedBatches:
+        if len(manifests) > 1:
+            async with self.together:
+                table = await _fetch_together(self.stores[0], manifests, self.limit)
+            if table is not None:
+                size_bytes = sum(one.frame_bytes for one in manifests)
+                return FetchedBatches(
+                    tables=(table,), batches=len(manifests), size_bytes=size_bytes
+                )
+        alone = [_fetch(self.stores, one, self.limit) for one in manifests]
+        return _decoded(manifests, await asyncio.gather(*alone))
+
+
+def _decoded(manifests: Sequence[AcceptedManifest], alone: Sequence[Frame | str]) -> FetchedBatches:
     read = [
         (one, frame)
         for one, frame in zip(manifests, alone, strict=True)

@@ -1,5 +1,6 @@
 """Queries over real Delta tables and a real queue: every matching record once, in order."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import QueryTimedOut
+from sluice_query.pending import FetchedBatches, fetch_batches
 from sluice_query.request import (
     Aggregate,
     FieldList,
@@ -37,6 +39,7 @@ from sluice_query.request import (
 )
 from sluice_query.result import QueryResult
 from sluice_query.settings import QuerySettings
+from sluice_store import open_store
 
 
 @pytest.fixture
@@ -394,3 +397,22 @@ def test_a_query_over_its_time_limit_is_stopped(place: Deployment) -> None:
     ingest_locally(place.url)
     with pytest.raises(QueryTimedOut, match="narrow the time range"):
         run_query(place, make_query(), QuerySettings(time_s_max=1e-9))
+
+
+def test_pending_batches_beyond_the_memory_are_left_out(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice_query.pending.GROUP_MAX", 1)
+    for start in range(12):
+        place.deliver([log_batch(["x"], start=start)])
+
+    async def fetch() -> FetchedBatches:
+        async with open_store(place.url) as store:
+            manifests = [one.manifest for one in place.sent]
+            return await fetch_batches((store,), manifests, QuerySettings(memory_bytes_max=1))
+
+    found = asyncio.run(fetch())
+    assert found.batches == QuerySettings.fetches
+    (problem,) = found.problems
+    assert problem.startswith(f"{12 - found.batches} older batches")
+    assert problem.endswith("raise memory_bytes_max=`1`")
