@@ -45,7 +45,6 @@ from sluice_protocol.record_deletes import (
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store.port import ListedObject, ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, RetryBudget, create_known, create_once
-from sluice_store.stored_expiry import read_holds
 
 _log = structlog.get_logger("sluice.deletes")
 
@@ -243,6 +242,8 @@ async def submit_delete(
         BadUsage: A hold covers batches that may contain such records; nothing was written.
         OutcomeUnknown: It is unknown whether the record exists; send the same id again.
     """
+    from sluice_store.stored_expiry import read_holds  # noqa: PLC0415 - a reader of deletes needs none of it
+
     record = await plan_delete(store, request, principal, ids)
     case = (await read_holds(store)).touching(record)
     if case is not None:
