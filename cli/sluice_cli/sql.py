@@ -1,8 +1,10 @@
 """`sluice sql`: run a SELECT over the tables, lake and pending batches together."""
 
 import asyncio
+import resource
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 _LINES_LIMIT: Final = 1_000
 """Rows of a table for people without `--limit`."""
 _PROGRESS_S: Final = 2.0
+_BESIDE_BYTES: Final = 1 << 30
+"""Memory beside that of the engine; interpreter and libraries use a third of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +66,24 @@ def sql(
     if limit is not None and limit < 1:
         raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
     most = _LINES_LIMIT if limit is None and output == "lines" else limit
-    asyncio.run(_run(statement, (store, spool), span, most, output, settings))
+    with _bounded_memory(settings.memory_bytes_max + _BESIDE_BYTES):
+        asyncio.run(_run(statement, (store, spool), span, most, output, settings))
+
+
+@contextmanager
+def _bounded_memory(data_bytes: int) -> Iterator[None]:
+    """Bound the data of this process.
+
+    The engine does not count a value that a function such as `replace` builds. Without a bound, one
+    row could take all memory of the machine.
+    """
+    before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    known = [one for one in (before, most, data_bytes) if one != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known), most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
 async def _run(

@@ -1,6 +1,8 @@
 """DuckDB as sluice uses it: in memory, bounded, interruptible and without network access."""
 
 import asyncio
+import json
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +28,7 @@ _S3: Final = "s3://"
 _PROBE: Final = "probe"
 _IN_FILE: Final = ".parquet"
 _OUT_OF_MEMORY: Final = "Out of Memory"
+_IN_JSON: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 _INTERRUPTED: Final = "INTERRUPT"
 _FOOTER: Final = (
     "SELECT row_group_id, row_group_num_rows,"
@@ -454,5 +457,7 @@ def _pandas_hidden() -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    text = str(error).splitlines()[0]
-    return text.split("Error: ", 1)[-1]
+    text = str(error)
+    if found := _IN_JSON.search(text):  # DuckDB writes errors of its readers as JSON
+        text = str(json.loads(found[1]))
+    return text.splitlines()[0].split("Error: ", 1)[-1]

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -241,6 +243,24 @@ def test_time_and_memory_are_bounded(place: Deployment, text: str) -> None:
     settings = QuerySettings(threads=2, time_s_max=3, memory_bytes_max=128 << 20)
     with pytest.raises((QueryTimedOut, QueryTooLarge)):
         sluice_query.sql(place.url, text, settings=settings)
+
+
+JOINED = (
+    "WITH RECURSIVE t(n, s) AS (SELECT 0, 'abcdefgh' UNION ALL SELECT n + 1, s || s FROM t"
+    " WHERE n < 33) SELECT max(length(s)) FROM t"
+)
+REPLACED = "SELECT length(replace(repeat('a', 1000000), 'a', repeat('b', 1000000)))"
+
+
+@pytest.mark.parametrize("text", [REPLACED, JOINED], ids=["replaced", "joined"])
+def test_a_huge_value_ends_the_command_and_not_the_machine(place: Deployment, text: str) -> None:
+    command = (sys.executable, "-m", "sluice_cli", "sql", text, "--store", place.url)
+    limit = ("--memory-bytes-max", str(256 << 20))
+    done = subprocess.run((*command, *limit), capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert "exceeded its memory limit" in line
+    assert "exception_type" not in line
 
 
 def test_a_large_result_is_refused_for_a_table_and_streamed_by_the_command(
