@@ -218,7 +218,7 @@ def _draw(console: "Console", report: AuditReport) -> None:
         )
     size = format_size(counts.incarnations_bytes)
     console.print(f"blobs {counts.incarnations} ({size}), orphans {counts.orphans}")
-    for name, value in msgspec.structs.asdict(counts).items():
+    for name, value in msgspec.to_builtins(counts).items():
         if value and name not in {"incarnations", "incarnations_bytes", "orphans"}:
             console.print(f"  {name.replace('_', ' '):24} {value:>10}")
     if report.removed:

@@ -190,7 +190,7 @@ async def _audit(store: ObjectStore, key: ObjectKey) -> AuditOverview | Unreadab
         started_at_unix_ns=certificate.started_at_unix_ns,
         finished_at_unix_ns=certificate.finished_at_unix_ns,
         deep=certificate.deep,
-        counts=asdict(certificate.counts),
+        counts=msgspec.to_builtins(certificate.counts),
         evidence_files=len(certificate.evidence),
         key_id=signed.key_id,
     )

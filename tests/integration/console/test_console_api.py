@@ -198,7 +198,7 @@ def test_the_path_of_a_batch_is_verified(world: ConsoleWorld) -> None:
 
 
 def test_records_come_from_the_query_service(world: ConsoleWorld) -> None:
-    found = send(world, f"/v1/query?agent={AGENT}&from=1h")
+    found = send(world, f"/v1/query?query=%7Bagent%3D%22{AGENT}%22%7D&from=1h")
     records = [json.loads(line) for line in found.body.splitlines()]
     assert sum("body" in one for one in records) == 15
     assert "partial" in records[-1]["summary"]

@@ -80,17 +80,17 @@ async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
 async def test_the_last_hold_that_is_lifted_frees() -> None:
     store = await deployment()
     first, second = await hold(store), await hold(store, case="C-2", agent_id="host-1")
-    for one, case in ((first, "C-1"), (second, "C-2")):
-        with pytest.raises(BadUsage, match=f"a hold covers .*case=`{case}`"):
+    for one, cases in ((first, "C-[12]"), (second, "C-2")):
+        with pytest.raises(BadUsage, match=f"a hold covers .*case=`{cases}`"):
             await remove(store)
         await lift(store, one)
     await remove(store)
     found = await read_holds(store)
     assert found.active == ()
-    assert [(one.case, end.reason) for one, end in found.lifted] == [
+    assert {(one.case, end.reason) for one, end in found.lifted} == {
         ("C-1", "settled"),
         ("C-2", "settled"),
-    ]
+    }
 
 
 async def test_a_hold_stops_deletes_of_its_own_agent_and_compaction_applies_the_rest() -> None:
