@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _LINES_LIMIT: Final = 1_000
 """Rows of a table for people without `--limit`."""
 _PROGRESS_S: Final = 2.0
-_BESIDE_BYTES: Final = 1 << 30
-"""Memory beside that of the engine; interpreter and libraries use a third of it."""
+_OTHER_BYTES: Final = 1 << 30
+"""Memory in addition to that of the engine; interpreter and libraries use a third of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ def sql(
     if limit is not None and limit < 1:
         raise BadUsage(f"--limit must be at least 1, limit=`{limit}`")
     most = _LINES_LIMIT if limit is None and output == "lines" else limit
-    with _bounded_memory(settings.memory_bytes_max + _BESIDE_BYTES):
+    with _bounded_memory(settings.memory_bytes_max + _OTHER_BYTES):
         asyncio.run(_run(statement, (store, spool), span, most, output, settings))
 
 
