@@ -61,9 +61,9 @@ def _fields_of(query: Query) -> Iterator[RecordField]:
         yield query.view.by
 
 
-def may_have_value(file: DataFile, query: Query, promoted: Promoted) -> bool:
+def may_have_value(file: DataFile, matchers: Sequence[Matcher], promoted: Promoted) -> bool:
     """Return False if the statistics of promoted columns show that no record of a file matches."""
-    for one in label_matchers(query):
+    for one in matchers:
         column = promoted.get(RecordField("attributes", one.name))
         stats = None if column is None else file.promoted.get(column.name)
         if column is None or stats is None:

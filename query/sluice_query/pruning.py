@@ -69,13 +69,14 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
     promoted: Mapping[RecordField, Column] = {}
     labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
     if labels or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import may_have_value, usable_columns  # noqa: PLC0415 - only with labels
+        from sluice_query.promoted import label_matchers, may_have_value, usable_columns  # noqa: PLC0415 - only with labels
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
     read = tuple(file for file in files if may_contain(file, query))
     if promoted:
-        read = tuple(file for file in read if may_have_value(file, query, promoted))
+        matchers = label_matchers(query)
+        read = tuple(file for file in read if may_have_value(file, matchers, promoted))
     return SelectedFiles(
         location=location,
         read=read,
