@@ -45,6 +45,21 @@ def is_foreign(message: Any) -> bool:  # noqa: ANN401 - the class is made at run
     return any(one.field_number in known for one in UnknownFieldSet(message))
 
 
+def varint(number: int) -> bytes:
+    """Return a number of at least 0 in the form of protobuf, seven bits a byte."""
+    found = bytearray()
+    while number > 0x7F:  # noqa: PLR2004 - seven bits
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def field_head(number: int, size_bytes: int) -> bytes:
+    """Return what precedes the bytes of a field with a length: its number and the length."""
+    return varint(number << 3 | 2) + varint(size_bytes)
+
+
 def base64_of_message(message: Any) -> str:  # noqa: ANN401 - the class is made at run time
     """Return a message as it came, with its unknown fields, in base64."""
     return base64.b64encode(message.SerializeToString(deterministic=True)).decode()

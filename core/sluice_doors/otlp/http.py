@@ -19,7 +19,7 @@ from sluice_doors.otlp import protobuf as otlp_protobuf
 from sluice_doors.otlp.logs import logs_from_groups
 from sluice_doors.otlp.metrics import metrics_from_groups
 from sluice_doors.otlp.spans import spans_from_groups
-from sluice_doors.protobuf import arrow_road
+from sluice_doors.protobuf import arrow_road, field_head
 from sluice_doors.requests import (
     DoorRequest,
     DoorResult,
@@ -162,12 +162,7 @@ def _refuse(request: web.Request, problem: Problem) -> web.Response:
 
 def _field(number: int, content: bytes) -> bytes:
     """Return a length-delimited protobuf field."""
-    length, rest = bytearray(), len(content)
-    while rest > 0x7F:  # noqa: PLR2004 - a varint has seven bits a byte
-        length.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    length.append(rest)
-    return bytes([number << 3 | 2]) + bytes(length) + content
+    return field_head(number, len(content)) + content
 
 
 ROUTES: Final = tuple(

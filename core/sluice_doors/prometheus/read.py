@@ -16,7 +16,7 @@ from google.protobuf.message import DecodeError
 from sluice_doors.content_coding import decompress
 from sluice_doors.decoded import BodyUnreadable
 from sluice_doors.prometheus.write import MESSAGES_1
-from sluice_doors.protobuf import message_classes
+from sluice_doors.protobuf import field_head, message_classes, varint
 from sluice_protocol.columns import F64, I64
 
 SAMPLES: Final = 0
@@ -164,7 +164,7 @@ class SampledAnswer:
         self._close()
         answer = bytearray()
         for found in self._results:
-            answer += _field(1, sum(map(len, found)))
+            answer += field_head(1, sum(map(len, found)))
             for one in found:
                 answer += one
             found.clear()
@@ -173,7 +173,7 @@ class SampledAnswer:
     def _close(self) -> None:
         if self._series is not None:
             data = self._series.SerializeToString()
-            self._results[-1].append(_field(1, len(data)) + data)
+            self._results[-1].append(field_head(1, len(data)) + data)
         self._labels = self._series = None
 
 
@@ -232,7 +232,7 @@ class ChunkedAnswer:
         )
         data: bytes = message.SerializeToString()
         self._chunks, self._bytes = [], 0
-        return _varint(len(data)) + struct.pack(">I", crc32c(data)) + data
+        return varint(len(data)) + struct.pack(">I", crc32c(data)) + data
 
 
 def _nothing() -> tuple[I64, F64]:
@@ -242,20 +242,6 @@ def _nothing() -> tuple[I64, F64]:
 def _set_labels(series: Any, labels: Labels) -> None:  # noqa: ANN401 - made at run time
     for name, value in labels:
         series.labels.add(name=name.encode(), value=value.encode())
-
-
-def _field(number: int, size: int) -> bytes:
-    """Return the head of a field that is a message."""
-    return _varint(number << 3 | 2) + _varint(size)
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 0x7F:  # noqa: PLR2004 - seven bits a byte
-        found.append(number & 0x7F | 0x80)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
 
 
 def _crc32c_table() -> tuple[int, ...]:
@@ -290,15 +276,15 @@ def xor_chunk(times_ms: Sequence[int], bits: Sequence[int]) -> bytes:
     `bits` are the values as 64-bit numbers, so that NaN keeps its payload.
     """
     first = times_ms[0] << 1 ^ times_ms[0] >> 63
-    head = struct.pack(">H", len(times_ms)) + _varint(first & (1 << 64) - 1)
+    head = struct.pack(">H", len(times_ms)) + varint(first & (1 << 64) - 1)
     head += struct.pack(">Q", bits[0])
     stream = size = 0
     leading, trailing, delta = -1, 0, 0
     for place in range(1, len(times_ms)):
         step = times_ms[place] - times_ms[place - 1]
         if place == 1:
-            varint = _varint(step)
-            stream, size = int.from_bytes(varint, "big"), 8 * len(varint)
+            coded = varint(step)
+            stream, size = int.from_bytes(coded, "big"), 8 * len(coded)
         else:
             number, width = _time_bits(step - delta)
             stream, size = stream << width | number, size + width
