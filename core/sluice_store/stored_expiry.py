@@ -9,7 +9,6 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import (
-    ExpiredBatch,
     Holds,
     LegalHold,
     LegalHoldLifted,
@@ -28,7 +27,7 @@ from sluice_protocol.expiry import (
 from sluice_protocol.keys import AUTHORITY_SETTINGS, HOLDS, RAW_RETENTION, accepted_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
@@ -36,6 +35,8 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 HOURS_KEPT: Final = 48
 """Hours of tombstones that a reader remembers."""
 _LIFTED: Final = "-lifted.json"
+_Named = tuple[ObjectKey, Digest]
+"""The key of a manifest, and the sha256 of its blob."""
 
 
 async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
@@ -144,18 +145,14 @@ class TombstoneReader:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._hours: OrderedDict[str, tuple[SignedTombstone, ...]] = OrderedDict()
+        self._hours: OrderedDict[str, dict[_Named, SignedTombstone]] = OrderedDict()
 
     async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
-        key = accepted_key(manifest.identity)
-        found = None
-        for signed in await self._of_hour(tombstone_prefix(manifest.accepted_at_unix_ns)):
-            if any(_names(one, key, manifest) for one in signed.tombstone.batches):
-                found = signed
-        return found
+        of_hour = await self._of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
+        return of_hour.get((accepted_key(manifest.identity), manifest.digest))
 
-    async def _of_hour(self, prefix: str) -> tuple[SignedTombstone, ...]:
+    async def _of_hour(self, prefix: str) -> dict[_Named, SignedTombstone]:
         known = self._hours.get(prefix)
         if known is not None:
             self._hours.move_to_end(prefix)
@@ -166,11 +163,9 @@ class TombstoneReader:
             for key, body in zip(keys, await read_bodies(self._store, keys), strict=True)
             if body is not None
         ]
-        self._hours[prefix] = tuple(found)
+        self._hours[prefix] = {
+            (one.key, one.sha256): signed for signed in found for one in signed.tombstone.batches
+        }
         while len(self._hours) > HOURS_KEPT:
             self._hours.popitem(last=False)
         return self._hours[prefix]
-
-
-def _names(one: ExpiredBatch, key: ObjectKey, manifest: AcceptedManifest) -> bool:
-    return one.key == key and one.sha256 == manifest.digest

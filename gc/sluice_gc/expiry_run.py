@@ -27,7 +27,7 @@ from sluice_gc.plan import (
 )
 from sluice_gc.settings import ExpireSettings
 from sluice_gc.signing_keys import AuditorKeys
-from sluice_gc.tombstones import is_trusted, read_commit, sign_tombstone
+from sluice_gc.tombstones import TrustedTombstones, read_commit, sign_tombstone
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import MustKeep
 from sluice_protocol.clock import Clock, IdSource
@@ -52,7 +52,7 @@ from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, r
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
-from sluice_store.stored_expiry import TombstoneReader, read_holds, read_raw_retention
+from sluice_store.stored_expiry import read_holds, read_raw_retention
 
 BATCHES_TOGETHER: Final = 50_000
 """Batches that one job compares: about 1 KiB each on the driver."""
@@ -205,16 +205,12 @@ class ExpiryRun:
     ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], BatchComparison]:
         """Return the batches of which every clause is true, with what was compared."""
         certificate = basis.link.certificate
-        reader = TombstoneReader(self._store)
+        authority_id = basis.authority.authority_id
+        tombstones = TrustedTombstones(self._store, self._keys.trusted, authority_id)
         fresh: list[_Candidate] = []
         for one in candidates:
-            signed = await reader.find(one.manifest)
-            done = signed is not None and is_trusted(
-                signed, self._keys.trusted, basis.authority.authority_id
-            )
-            if done and signed is not None:
-                done = signed.tombstone.made_at_unix_ns >= certificate.started_at_unix_ns
-            if done:
+            found = await tombstones.find(one.manifest)
+            if found is not None and found.made_at_unix_ns >= certificate.started_at_unix_ns:
                 self._kept["expired"] += 1
             else:
                 fresh.append(one)

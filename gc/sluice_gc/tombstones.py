@@ -88,6 +88,30 @@ def tombstones_table(tombstones: Iterable[Tombstone], shard: DigestShard) -> pa.
     return pa.Table.from_pylist(rows, schema=TOMBSTONES)
 
 
+class TrustedTombstones:
+    """Finds the tombstones of batches; the signature of each is verified once."""
+
+    def __init__(self, store: ObjectStore, trusted: TrustedKeys, authority_id: str) -> None:
+        self._reader = TombstoneReader(store)
+        self._trusted = trusted
+        self._authority_id = authority_id
+        self._verified: dict[str, bool] = {}
+
+    async def find(self, manifest: AcceptedManifest) -> Tombstone | None:
+        """Return the newest tombstone that names a manifest; None without one, or if it is refused.
+
+        Raises:
+            InvalidRecord: A tombstone of the hour of the manifest is damaged.
+        """
+        signed = await self._reader.find(manifest)
+        if signed is None:
+            return None
+        key = signed.tombstone.key
+        if key not in self._verified:
+            self._verified[key] = is_trusted(signed, self._trusted, self._authority_id)
+        return signed.tombstone if self._verified[key] else None
+
+
 class ExpiredBatches:
     """What a deletion knows about expired batches at one moment: make a new one for each batch.
 
@@ -98,21 +122,19 @@ class ExpiredBatches:
         self, store: ObjectStore, trusted: TrustedKeys, authority_id: str, holds: Holds
     ) -> None:
         self._store = store
-        self._trusted = trusted
-        self._authority_id = authority_id
         self._holds = holds
-        self._tombstones = TombstoneReader(store)
+        self._tombstones = TrustedTombstones(store, trusted, authority_id)
         self._tables: dict[tuple[str, int], str | None] = {}
 
     async def look_up(self, manifest: AcceptedManifest) -> ExpiryLookup | None:
         """Return what is known about the expiry of a batch; None if it has not expired."""
         try:
-            signed = await self._tombstones.find(manifest)
+            found = await self._tombstones.find(manifest)
         except InvalidRecord:
             return None
-        if signed is None or not is_trusted(signed, self._trusted, self._authority_id):
+        if found is None:
             return None
-        tables = signed.tombstone.tables
+        tables = found.tables
         stays = [await self._stays(name, state) for name, state in sorted(tables.items())]
         named = {manifest.kind, "batches"} <= set(tables)
         return ExpiryLookup(held=self._holds.covers(manifest), table_stays=named and all(stays))
