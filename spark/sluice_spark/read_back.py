@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluice_lake.blobs import RejectedBlob, decode_blob
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import find_table
-from sluice_lake.log_errors import data_errors_translated
-from sluice_lake.open_dead_letters import read_open_dead_letters
+from sluice_lake.open_dead_letters import (
+    identities_of,
+    read_ledger,
+    read_open_dead_letters,
+)
 from sluice_lake.records import DecodedBatch, records_table
 from sluice_lake.schemas import arrow_schema, conform
 from sluice_lake.tables import (
-    ACCEPTED_HOUR,
     BATCHES,
     RECORD_TABLES,
     Table,
@@ -170,16 +171,11 @@ def _read_ledger(
     if opened is None:
         return None, {}
     hours = sorted({accepted_hour(one.accepted_at_unix_ns) for one in manifests})
-    names = ["agent_id", "boot_id", "seq_start", "seq_end", "frame_sha256"]
-    agents = pa.array(sorted({one.agent_id for one in manifests}))
-    with data_errors_translated(opened.table_uri):
-        dataset = opened.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
-        rows = dataset.to_table(columns=names, filter=pc.field("agent_id").isin(agents))
+    rows = read_ledger(opened, hours, {one.agent_id for one in manifests}, ["frame_sha256"])
     found: dict[Identity, Digest] = {}
-    for agent, boot, start, end, sha256 in zip(
-        *(rows.column(name).to_pylist() for name in names), strict=True
+    for who, sha256 in zip(
+        identities_of(rows), rows.column("frame_sha256").to_pylist(), strict=True
     ):
-        who = Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
         # A second row would be a batch that was ingested twice.
         found[who] = Digest("") if who in found else Digest(sha256)
     return opened.version(), found

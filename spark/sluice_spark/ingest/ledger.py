@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
@@ -15,6 +14,7 @@ from sluice_lake.data_files import DataFile
 from sluice_lake.durable_files import make_folder, sync_file
 from sluice_lake.locations import lake_location, open_filesystem
 from sluice_lake.log_errors import data_errors_translated
+from sluice_lake.open_dead_letters import identities_of, read_ledger
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour
 from sluice_protocol.identity import Identity
@@ -47,16 +47,8 @@ def read_identities(ledger: DeltaTable, rows: Sequence[PendingBatch]) -> set[Ide
     hours = hours_of(rows)
     if not hours:
         return set()
-    agents = pa.array(sorted({row.manifest.agent_id for row in rows}))
-    with data_errors_translated(ledger.table_uri):
-        dataset = ledger.to_pyarrow_dataset(file_pruning_predicate=[(ACCEPTED_HOUR, "in", hours)])
-        found = dataset.to_table(columns=_IDENTITY, filter=pc.field("agent_id").isin(agents))
-    return {
-        Identity(agent_id=agent, boot_id=boot, seq_start=start, seq_end=end)
-        for agent, boot, start, end in zip(
-            *(found.column(name).to_pylist() for name in _IDENTITY), strict=True
-        )
-    }
+    found = read_ledger(ledger, hours, {row.manifest.agent_id for row in rows})
+    return set(identities_of(found))
 
 
 def _columns(manifest: AcceptedManifest, lane: int, sequence: int) -> dict[str, Any]:
