@@ -205,6 +205,8 @@ class ExpiryRun:
                 self._kept["expired"] += 1
             else:
                 fresh.append(one)
+        if not fresh:
+            return [], BatchComparison(batches={}, versions={}, deletes=0)
         comparison = await asyncio.to_thread(self._compare, [one.manifest for one in fresh])
         holds = await read_holds(self._store)
         proved = []
