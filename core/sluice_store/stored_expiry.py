@@ -7,6 +7,8 @@ that. Tombstones grow with batches, and a reader lists only those of one hour of
 from collections import OrderedDict
 from typing import Final
 
+import msgspec
+
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import (
     Holds,
@@ -20,6 +22,7 @@ from sluice_protocol.expiry import (
     decode_raw_retention,
     decode_tombstone,
     hold_lifted_key,
+    keep_s_least,
     legal_hold_key,
     raw_retention_key,
     tombstone_prefix,
@@ -135,6 +138,41 @@ async def lift_hold(
     if isinstance(outcome, OtherBytes):
         return decode_record(key, outcome.body, LegalHoldLifted)
     return end
+
+
+class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in effect.
+
+    Attributes:
+        rule: The last decision; null if nothing was ever decided, so that nothing expires.
+        least_s: The shortest raw retention that the store accepts.
+        holds: The holds in effect.
+        unreadable: Holds that cannot be decoded, with the reason; each keeps everything.
+        due: Ids of holds whose review date is over, by the store's clock.
+        lifted: The ends of earlier holds.
+    """
+
+    rule: RawRetention | None = None
+    least_s: int
+    holds: tuple[LegalHold, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
+    lifted: tuple[LegalHoldLifted, ...] = ()
+
+
+async def read_retention_state(store: ObjectStore) -> RetentionState:
+    """Read the decision in effect and every hold."""
+    rule = await read_raw_retention(store)
+    holds = await read_holds(store)
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    return RetentionState(
+        rule=rule,
+        least_s=keep_s_least(await read_authority(store)),
+        holds=holds.active,
+        unreadable=tuple(map(str, holds.unreadable)),
+        due=tuple(one.hold_id for one in holds.active if one.review_at_unix_ns <= now_ns),
+        lifted=tuple(end for _, end in holds.lifted),
+    )
 
 
 class TombstoneReader:
