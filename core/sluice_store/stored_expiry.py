@@ -38,7 +38,7 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 HOURS_KEPT: Final = 48
 """Hours of tombstones that a reader remembers."""
 _LIFTED: Final = "-lifted.json"
-_Named = tuple[ObjectKey, Digest]
+NamedBatch = tuple[ObjectKey, Digest]
 """The key of a manifest, and the sha256 of its blob."""
 
 
@@ -183,14 +183,15 @@ class TombstoneReader:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._hours: OrderedDict[str, dict[_Named, SignedTombstone]] = OrderedDict()
+        self._hours: OrderedDict[str, dict[NamedBatch, SignedTombstone]] = OrderedDict()
 
     async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
-        of_hour = await self._of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
+        of_hour = await self.of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
         return of_hour.get((accepted_key(manifest.identity), manifest.digest))
 
-    async def _of_hour(self, prefix: str) -> dict[_Named, SignedTombstone]:
+    async def of_hour(self, prefix: str) -> dict[NamedBatch, SignedTombstone]:
+        """Return the batches that the tombstones of one hour name, with the newest of each."""
         known = self._hours.get(prefix)
         if known is not None:
             self._hours.move_to_end(prefix)
