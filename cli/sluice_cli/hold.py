@@ -10,33 +10,23 @@ from sluice_cli.shell.operator import user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.expiry import Holds, LegalHold, LegalHoldLifted
+from sluice_protocol.expiry import LegalHold, LegalHoldLifted
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
-from sluice_protocol.units import UnixNs
 from sluice_store import StoreMode, open_deployment
 from sluice_store.retry import Backoff
-from sluice_store.stored_expiry import add_hold, lift_hold, read_holds
+from sluice_store.stored_expiry import (
+    RetentionState,
+    add_hold,
+    lift_hold,
+    read_retention_state,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 app = App(name="hold", help="Keep batches and records of a case until the hold is lifted.")
-
-
-class LegalHoldList(msgspec.Struct, frozen=True, kw_only=True):
-    """The holds of a store.
-
-    Attributes:
-        unreadable: Records that cannot be decoded; each keeps everything.
-        due: Ids of holds whose review date is over.
-    """
-
-    active: tuple[LegalHold, ...]
-    unreadable: tuple[str, ...]
-    due: tuple[str, ...]
-    lifted: tuple[LegalHoldLifted, ...]
 
 
 @app.command
@@ -98,13 +88,7 @@ def add(
 @app.command(name="list")
 def list_command(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
     """List the holds; exit 1 if one cannot be read, or if the review of one is due."""
-    found, now_ns = asyncio.run(_list(store))
-    shown = LegalHoldList(
-        active=found.active,
-        unreadable=tuple(map(str, found.unreadable)),
-        due=tuple(one.hold_id for one in found.active if one.review_at_unix_ns <= now_ns),
-        lifted=tuple(end for _, end in found.lifted),
-    )
+    shown = asyncio.run(_list(store))
     emit(shown, as_json=json, human=lambda console: _draw(console, shown))
     return int(bool(shown.unreadable or shown.due))
 
@@ -133,9 +117,9 @@ async def _add(url: str, wanted: LegalHold) -> LegalHold:
         return await add_hold(store, hold, Backoff.seeded_by(SystemClock()))
 
 
-async def _list(url: str) -> tuple[Holds, UnixNs]:
+async def _list(url: str) -> RetentionState:
     async with open_deployment(url, StoreMode.READ) as store:
-        return await read_holds(store), (await store.head(AUTHORITY_SETTINGS)).date_ns
+        return await read_retention_state(store)
 
 
 async def _lift(url: str, hold_id: str, reason: str) -> LegalHoldLifted:
@@ -160,10 +144,10 @@ def _range(hold: LegalHold) -> str:
     return ", ".join(filter(None, parts)) or "every batch"
 
 
-def _draw(console: "Console", shown: LegalHoldList) -> None:
+def _draw(console: "Console", shown: RetentionState) -> None:
     for problem in shown.unreadable:
         console.print(f"unreadable, keeps everything: {problem}", markup=False)
-    if not shown.active:
+    if not shown.holds:
         console.print("no holds")
         return
     rows = [("id", "case", "by", "since", "review", "covers", "reason")]
@@ -177,6 +161,6 @@ def _draw(console: "Console", shown: LegalHoldList) -> None:
             _range(one),
             one.reason,
         )
-        for one in shown.active
+        for one in shown.holds
     ]
     print_columns(console, rows)

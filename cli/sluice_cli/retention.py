@@ -5,7 +5,6 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 from cyclopts import App, Parameter
 
 from sluice_cli.shell.operator import user_name
@@ -14,13 +13,16 @@ from sluice_cli.shell.output import emit, format_size
 from sluice_cli.spark import spark_session
 from sluice_gc.settings import ExpireSettings
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.expiry import Holds, RawRetention, keep_s_least
+from sluice_protocol.expiry import RawRetention
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import StoreMode, open_deployment
-from sluice_store.authority import read_authority
 from sluice_store.retry import Backoff
-from sluice_store.stored_expiry import read_holds, read_raw_retention, set_raw_retention
+from sluice_store.stored_expiry import (
+    RetentionState,
+    read_retention_state,
+    set_raw_retention,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -33,22 +35,6 @@ _DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
 _NEVER: Final = "never"
 _DAY_S: Final = 86_400
 _EXPIRE = ExpireSettings()
-
-
-class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in effect.
-
-    Attributes:
-        rule: The last decision; null if nothing was ever decided, so that nothing expires.
-        least_s: The shortest raw retention that the store accepts.
-        holds: The number of holds in effect.
-        unreadable: The number of holds that cannot be decoded; then nothing expires.
-    """
-
-    rule: RawRetention | None
-    least_s: int
-    holds: int
-    unreadable: int
 
 
 @app.command(name="set")
@@ -125,14 +111,7 @@ async def _set(url: str, keep_s: int | None, note: str) -> RawRetention:
 
 async def _show(url: str) -> RetentionState:
     async with open_deployment(url, StoreMode.READ) as store:
-        rule = await read_raw_retention(store)
-        holds: Holds = await read_holds(store)
-        return RetentionState(
-            rule=rule,
-            least_s=keep_s_least(await read_authority(store)),
-            holds=len(holds.active),
-            unreadable=len(holds.unreadable),
-        )
+        return await read_retention_state(store)
 
 
 def _parse_raw(text: str) -> int | None:
@@ -167,4 +146,4 @@ def _draw_report(console: "Console", report: "ExpireReport") -> None:
 def _draw(console: "Console", state: RetentionState) -> None:
     console.print(_describe(state.rule), markup=False)
     console.print(f"  shortest possible: {state.least_s / _DAY_S:g} days")
-    console.print(f"  holds: {state.holds} in effect, {state.unreadable} unreadable")
+    console.print(f"  holds: {len(state.holds)} in effect, {len(state.unreadable)} unreadable")

@@ -87,13 +87,20 @@ def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
 
 
 def _retention_text(facts: "DeploymentFacts") -> str:
-    rule = facts.raw_retention
+    state = facts.overview.retention
+    rule = None if state is None else state.rule
     if rule is None or rule.keep_s is None:
-        kept = "raw batches never expire"
+        parts = ["raw batches never expire"]
     else:
-        kept = f"raw batches may expire after {rule.keep_s / 86_400:g} days ({rule.decided_by})"
-    cases = ", ".join(dict.fromkeys(one.case for one in facts.holds))
-    return f"{kept}; holds: {cases}" if cases else kept
+        counts: dict[str, int] = getattr(facts.overview.audit, "counts", {})
+        old, soon = counts.get("expiring", 0), counts.get("expiring_soon", 0)
+        parts = [
+            f"raw batches may expire after {rule.keep_s / 86_400:g} days ({rule.decided_by})",
+            f"{old} of the newest audit are older ({format_size(counts.get('expiring_bytes', 0))})",
+            f"{soon} will be within a week ({format_size(counts.get('expiring_soon_bytes', 0))})",
+        ]
+    cases = ", ".join(dict.fromkeys(one.case for one in state.holds)) if state else ""
+    return "; ".join([*parts, f"holds: {cases}"] if cases else parts)
 
 
 def _agent_text(report: "FileReport") -> str:

@@ -36,6 +36,7 @@ from sluice_reconciler.discovery import DiscoveryStatus, ProcessState
 from sluice_reconciler.lanes.membership import WORK_S, LiveMembers
 from sluice_reconciler.loop_health import NEEDED
 from sluice_store.doctor import DoctorResult, Need
+from sluice_store.stored_expiry import RetentionState
 from sluice_web.refused_clients import WINDOW_MINUTES, RefusedDoor
 
 _REMEDIES: Final = {
@@ -351,6 +352,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     gateways: tuple[GatewayHealth, ...] = ()
     policies: PolicyTotals | None = None
     lake_problems: tuple[str, ...] = ()
+    retention: RetentionState | None = None
 
 
 def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
@@ -371,6 +373,7 @@ def list_attention(facts: OverviewFacts) -> tuple[AttentionItem, ...]:
         *_of_maintenance(facts.maintenance),
         *_of_audit(facts.audit),
         *_of_plan(facts.plan),
+        *_of_holds(facts.retention),
     ]
     return tuple(sorted(found, key=lambda item: SEVERITIES.index(item.severity)))
 
@@ -647,4 +650,30 @@ def _of_plan(plan: PlanOverview | None) -> Iterator[AttentionItem]:
             " is executed after its grace period; `sluice gc plan` makes one now.",
             page="audit",
             command="sluice gc plans",
+        )
+
+
+def _of_holds(state: RetentionState | None) -> Iterator[AttentionItem]:
+    """Yield holds that an operator has to review, and those that cannot be read."""
+    if state is None:
+        return
+    due = [one for one in state.holds if one.hold_id in state.due]
+    if due:
+        cases = ", ".join(one.case for one in due[:NAMED_MAX])
+        yield AttentionItem(
+            severity="warning",
+            title=f"{counted_noun(len(due), 'hold', 'holds')} to review",
+            detail=f"The review date is over: {cases}. A hold stays in effect until"
+            " `sluice hold lift`. Lift it, or add a hold with a later date before.",
+            page="audit",
+            command="sluice hold list",
+        )
+    if state.unreadable:
+        yield AttentionItem(
+            severity="error",
+            title=f"{counted_noun(len(state.unreadable), 'hold', 'holds')} cannot be read",
+            detail=f"Nothing expires, and records are not deleted: {state.unreadable[0]}. Restore"
+            " the record from a backup.",
+            page="audit",
+            command="sluice hold list",
         )

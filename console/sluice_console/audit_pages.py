@@ -32,6 +32,7 @@ from sluice_reconciler.audit_summaries import (
 )
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import RetentionState, read_retention_state
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import check_json_type, decode_json_body, json_response
 from sluice_web.parameters import IntegerParameter, TextParameter
@@ -149,6 +150,7 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
         can_verify: Whether the console knows keys with which certificates are verified.
         maintenance: The tasks of maintenance.
         restorable: Copies of deleted blobs, which `sluice gc undo` restores.
+        retention: How long raw batches are kept, and the holds.
     """
 
     audits: tuple[AuditOverview | UnreadableRecord, ...]
@@ -156,6 +158,7 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
     can_verify: bool
     maintenance: MaintenanceStatus
     restorable: RestorableBlobs
+    retention: RetentionState
 
 
 class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
@@ -259,6 +262,7 @@ class AuditPages:
             can_verify=bool(self._trusted_keys),
             maintenance=await read_stored_status(self._store),
             restorable=await list_restorable(self._store),
+            retention=await read_retention_state(self._store),
         )
         return json_response(found)
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from sluice_console.attention import PolicyTotals, lanes_without_owner
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.discovery import DiscoveryStatus
+from sluice_store.stored_expiry import RetentionState
 
 DENIALS: Final = "sluice_console_denials"
 
@@ -29,6 +30,17 @@ class ConsoleMetrics:
             ("state",),
             registry=self.registry,
         )
+
+        self.holds_due = Gauge(
+            "sluice_console_holds_due",
+            "Holds whose review date is over, or that cannot be read.",
+            registry=self.registry,
+        )
+
+    def show_holds(self, state: RetentionState | None) -> None:
+        """Set the gauge to a sample; holds that could not be listed leave it."""
+        if state is not None:
+            self.holds_due.set(len(state.due) + len(state.unreadable))
 
     def show_lanes(
         self, lanes: Sequence[LaneStatus] | None, discovery: DiscoveryStatus | None

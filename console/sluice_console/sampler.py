@@ -55,6 +55,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import StoredConflicts
 from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
+from sluice_store.stored_expiry import RetentionState, read_retention_state
 
 READ_S_MAX: Final = 15.0
 """Longest time of one part of a sample."""
@@ -94,6 +95,7 @@ class _SlowFacts:
     dead_letters: int | None = None
     lake_problems: tuple[str, ...] = ()
     missing_indexes: tuple[str, ...] = ()
+    retention: RetentionState | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -229,6 +231,7 @@ class Sampler:
             plan=slow.plan,
             gateways=self.gateways,
             policies=self._policies(),
+            retention=slow.retention,
         )
         self._metrics.show_lanes(facts.lanes, facts.discovery)
         cost = self._cost(activity, None if gateways is None else gateways.rates)
@@ -351,6 +354,8 @@ class Sampler:
         letters = await run.read("dead letters", count_open_dead_letters(url, store))
         lake = await run.read("the tables of the lake", read_lake_problems(url, store))
         missing = await run.read("indexes", self._missing_indexes())
+        retention = await run.read("retention and holds", read_retention_state(store))
+        self._metrics.show_holds(retention)
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
             problems=tuple(run.problems),
@@ -366,6 +371,7 @@ class Sampler:
             dead_letters=letters,
             lake_problems=lake or (),
             missing_indexes=missing or (),
+            retention=retention,
         )
 
     async def _missing_indexes(self) -> tuple[str, ...]:

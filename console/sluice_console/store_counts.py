@@ -7,6 +7,7 @@ from sluice_protocol.keys import (
     ACCEPTED,
     ACCEPTED_BY_BLOB,
     ACCEPTED_BY_TIME,
+    EXPIRED,
     RAW_BLOBS,
     RAW_BLOBS_BY_TIME,
 )
@@ -69,9 +70,9 @@ async def count_held(store: ObjectStore) -> HeldCount:
 async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -> tuple[str, ...]:
     """Return the derived indexes that have missing entries.
 
-    Those are the indexes without any entry whose first source was indexed long ago, and those with
-    missing entries in the last check of a full pass. It costs one page of a listing for each index
-    and for each kind of source, and one GET.
+    Those are the indexes without any entry whose first source was indexed long ago, unless batches
+    have expired, and those with missing entries in the last check of a full pass. It costs one page
+    of a listing for each index and for each kind of source, and one GET.
     """
     through_ns = discovery.complete_through_unix_ns or 0
     missing: list[str] = []
@@ -80,6 +81,8 @@ async def find_missing_indexes(store: ObjectStore, discovery: DiscoveryStatus) -
         if first is None or first.last_modified_ns + _INDEXED_NS > through_ns:
             continue
         missing += [one for one in indexes if await _first_of(store, one) is None]
+    if missing and await _first_of(store, EXPIRED) is not None:
+        missing = []  # their entries end; a full pass compares those of the others
     checked = await read_index_check(store)
     incomplete = checked.missing if checked is not None else ()
     return tuple(dict.fromkeys([*missing, *incomplete]))

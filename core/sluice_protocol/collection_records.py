@@ -74,7 +74,10 @@ WRONG_COUNTS: Final = (
 """Counts of an audit on which an operator must act."""
 
 
-_WITHOUT_ZERO: Final = ("expired", "refused_tombstones")
+_WITHOUT_ZERO: Final = (
+    *("expired", "refused_tombstones"),
+    *("expiring", "expiring_bytes", "expiring_soon", "expiring_soon_bytes"),
+)
 
 
 class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +85,10 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     The counts of `_WITHOUT_ZERO` are absent instead of 0, so that the bytes of a certificate of a
     store where nothing expires are those of earlier versions, and signatures stay valid.
+
+    Attributes:
+        expiring: Batches with a blob that are older than the raw retention and have not expired.
+        expiring_soon: Batches that become so old within a week.
     """
 
     accepted: int = 0
@@ -105,6 +112,10 @@ class AuditCounts(msgspec.Struct, frozen=True, kw_only=True):
     overlaps: int = 0
     expired: int | msgspec.UnsetType = msgspec.UNSET
     refused_tombstones: int | msgspec.UnsetType = msgspec.UNSET
+    expiring: int | msgspec.UnsetType = msgspec.UNSET
+    expiring_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    expiring_soon: int | msgspec.UnsetType = msgspec.UNSET
+    expiring_soon_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def found_wrong(self) -> bool:

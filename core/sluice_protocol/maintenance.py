@@ -6,7 +6,7 @@ lease. The number of tasks is fixed and the history is bounded, so nothing here 
 
 Policies are rendered from the table of what each task reads, writes and deletes, and
 `sluice maintain` tries it at its start. No task both certifies what the store contains and deletes
-blobs by such a certificate: `audit` does the one and `gc` the other (ADR 39).
+blobs by such a certificate: `audit` and `expire` do the one and `gc` the other (ADR 39, 48).
 """
 
 from collections.abc import Iterable
@@ -215,10 +215,16 @@ TASK_RIGHTS: Final = {
         writes=(keys.GC_PLANS, keys.GC_PROOFS, keys.GC_TRASH),
         expires=(keys.RAW_BLOBS,),
     ),
+    "expire": TaskRights(
+        reads=(
+            *(*_EVIDENCE, keys.QUEUE, keys.WORK_LISTS, keys.RECONCILER, keys.LAKE, keys.DELETES),
+        ),
+        writes=(keys.EXPIRED,),
+    ),
 }
 """By the name of the task. `gc` is the execution of plans; a whole cycle needs `audit` too."""
 
-CERTIFYING: Final = frozenset({"audit", "gc"})
+CERTIFYING: Final = frozenset({"audit", "gc", "expire"})
 """The tasks that the maintainer role does not run: each has a separate role."""
 
 

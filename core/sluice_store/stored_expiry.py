@@ -7,6 +7,8 @@ that. Tombstones grow with batches, and a reader lists only those of one hour of
 from collections import OrderedDict
 from typing import Final
 
+import msgspec
+
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import (
     Holds,
@@ -20,6 +22,7 @@ from sluice_protocol.expiry import (
     decode_raw_retention,
     decode_tombstone,
     hold_lifted_key,
+    keep_s_least,
     legal_hold_key,
     raw_retention_key,
     tombstone_prefix,
@@ -35,7 +38,7 @@ from sluice_store.retry import Backoff, OtherBytes, create_once
 HOURS_KEPT: Final = 48
 """Hours of tombstones that a reader remembers."""
 _LIFTED: Final = "-lifted.json"
-_Named = tuple[ObjectKey, Digest]
+NamedBatch = tuple[ObjectKey, Digest]
 """The key of a manifest, and the sha256 of its blob."""
 
 
@@ -137,6 +140,41 @@ async def lift_hold(
     return end
 
 
+class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in effect.
+
+    Attributes:
+        rule: The last decision; null if nothing was ever decided, so that nothing expires.
+        least_s: The shortest raw retention that the store accepts.
+        holds: The holds in effect.
+        unreadable: Holds that cannot be decoded, with the reason; each keeps everything.
+        due: Ids of holds whose review date is over, by the store's clock.
+        lifted: The ends of earlier holds.
+    """
+
+    rule: RawRetention | None = None
+    least_s: int
+    holds: tuple[LegalHold, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    due: tuple[str, ...] = ()
+    lifted: tuple[LegalHoldLifted, ...] = ()
+
+
+async def read_retention_state(store: ObjectStore) -> RetentionState:
+    """Read the decision in effect and every hold."""
+    rule = await read_raw_retention(store)
+    holds = await read_holds(store)
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    return RetentionState(
+        rule=rule,
+        least_s=keep_s_least(await read_authority(store)),
+        holds=holds.active,
+        unreadable=tuple(map(str, holds.unreadable)),
+        due=tuple(one.hold_id for one in holds.active if one.review_at_unix_ns <= now_ns),
+        lifted=tuple(end for _, end in holds.lifted),
+    )
+
+
 class TombstoneReader:
     """Finds the tombstones of batches, and remembers those of the hours that were read last.
 
@@ -145,14 +183,15 @@ class TombstoneReader:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._hours: OrderedDict[str, dict[_Named, SignedTombstone]] = OrderedDict()
+        self._hours: OrderedDict[str, dict[NamedBatch, SignedTombstone]] = OrderedDict()
 
     async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
-        of_hour = await self._of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
+        of_hour = await self.of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
         return of_hour.get((accepted_key(manifest.identity), manifest.digest))
 
-    async def _of_hour(self, prefix: str) -> dict[_Named, SignedTombstone]:
+    async def of_hour(self, prefix: str) -> dict[NamedBatch, SignedTombstone]:
+        """Return the batches that the tombstones of one hour name, with the newest of each."""
         known = self._hours.get(prefix)
         if known is not None:
             self._hours.move_to_end(prefix)

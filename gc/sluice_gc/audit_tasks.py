@@ -80,7 +80,7 @@ from sluice_protocol.manifests import (
     encode_reference,
 )
 from sluice_protocol.outcomes import Found, NotFound
-from sluice_protocol.units import Digest, ETag, ObjectKey
+from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore
 from sluice_store.retry import Backoff, create_known
@@ -462,6 +462,8 @@ async def audit_tombstones(
     return AuditTaskFacts(ranges=(), files=tuple(files), counts=counts)
 
 
+SOON_NS: Final = 7 * 86_400 * NS_PER_S
+"""Batches that will be old enough to expire within this time are counted separately."""
 _BLOBS_AT_ONCE: Final = 8
 """A blob has up to 16 MiB. This limit bounds the memory of a deep audit."""
 
@@ -530,7 +532,10 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
         counts = counts.plus(_compare(blobs, eligible, unexpired, seen))
         counts = counts.plus(AuditCounts(expired=len(named) - len(unexpired)))
         tables |= {"blobs": blobs, "eligible": eligible_table(eligible)}
-        tables |= _expiry_tables(blobs, eligible, named, seen)
+        tables |= _expired_table(eligible, seen)
+        expiring, expiring_counts = _select_expiring(blobs, named, seen)
+        tables |= expiring
+        counts = counts.plus(expiring_counts)
     return AuditTaskFacts(
         ranges=tuple(ranges), files=await _write(store, seen, tables), counts=counts
     )
@@ -551,30 +556,44 @@ def _are_expired(named: pa.Table, tombstones: pa.Table) -> Mask:
     return expired
 
 
-def _expiry_tables(
-    blobs: pa.Table, eligible: EligibleVersions, named: pa.Table, seen: ShardPass
-) -> dict[str, pa.Table]:
-    """Return which blobs are of expired batches, and which manifests are old enough to expire."""
-    tables = {}
-    if len(seen.tombstones):
-        unnamed = eligible.rows["sha256"].filter(pa.array(~eligible.named))
-        of_batches = pc.is_in(unnamed, value_set=seen.tombstones["sha256"].combine_chunks())
-        gone = unnamed.filter(of_batches).unique().sort()
-        if len(gone):
-            tables["expired"] = pa.table([gone], schema=NAMES)
+def _expired_table(eligible: EligibleVersions, seen: ShardPass) -> dict[str, pa.Table]:
+    """Return which blobs are of expired batches."""
+    if not len(seen.tombstones):
+        return {}
+    unnamed = eligible.rows["sha256"].filter(pa.array(~eligible.named))
+    of_batches = pc.is_in(unnamed, value_set=seen.tombstones["sha256"].combine_chunks())
+    gone = unnamed.filter(of_batches).unique().sort()
+    return {"expired": pa.table([gone], schema=NAMES)} if len(gone) else {}
+
+
+def _select_expiring(
+    blobs: pa.Table, named: pa.Table, seen: ShardPass
+) -> tuple[dict[str, pa.Table], AuditCounts]:
+    """Return the manifests that are old enough to expire, and count those of the next week too."""
     before_ns = seen.task.expiring_before_ns
-    if before_ns is not None:
-        old = pc.and_(
-            pc.invert(named["quarantined"]), pc.less(named["last_modified_ns"], before_ns)
+    if before_ns is None:
+        return {}, AuditCounts()
+    rows = named.filter(
+        pc.and_(
+            pc.invert(named["quarantined"]),
+            pc.less(named["last_modified_ns"], before_ns + SOON_NS),
         )
-        rows = named.filter(old)
-        fresh = pc.greater_equal(seen.tombstones["made_at_ns"], seen.task.proved_before_ns)
-        present = are_named(rows["sha256"], blobs.filter(blobs["current"])["sha256"])
-        proved = _are_expired(rows, seen.tombstones.filter(fresh))
-        rows = rows.filter(pa.array(present & ~proved)).select(EXPIRING.names)
-        if len(rows):
-            tables["expiring"] = rows
-    return tables
+    )
+    current = blobs.filter(blobs["current"])
+    place = pc.index_in(rows["sha256"], value_set=current["sha256"].combine_chunks())
+    fresh = pc.greater_equal(seen.tombstones["made_at_ns"], seen.task.proved_before_ns)
+    proved = _are_expired(rows, seen.tombstones.filter(fresh))
+    rows = rows.append_column("size_bytes", current["size_bytes"].take(place))
+    rows = rows.filter(pc.and_(pc.is_valid(place), pa.array(~proved)))
+    due = pc.less(rows["last_modified_ns"], before_ns)
+    expiring, soon = rows.filter(due), rows.filter(pc.invert(due))
+    counts = AuditCounts(
+        expiring=len(expiring),
+        expiring_bytes=pc.sum(expiring["size_bytes"]).as_py() or 0,
+        expiring_soon=len(soon),
+        expiring_soon_bytes=pc.sum(soon["size_bytes"]).as_py() or 0,
+    )
+    return {"expiring": expiring.select(EXPIRING.names)} if len(expiring) else {}, counts
 
 
 def _expected_references(named: pa.Table, root: str) -> list[tuple[str, str]]:

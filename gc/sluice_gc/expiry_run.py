@@ -16,15 +16,10 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from sluice_gc.certificate import ChainLink, read_certificate_or_newest
+from sluice_gc.certificate import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import EXPIRING, read_tables
-from sluice_gc.plan import (
-    check_certificate_for,
-    check_clock_fall,
-    check_clocks,
-    read_store_time,
-)
+from sluice_gc.plan import read_plan_basis, read_store_time
 from sluice_gc.settings import ExpireSettings
 from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.tombstones import TrustedTombstones, read_commit, sign_tombstone
@@ -49,7 +44,6 @@ from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, 
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
-from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_expiry import read_holds, read_raw_retention
@@ -153,20 +147,17 @@ class ExpiryRun:
     async def _read_basis(
         self, rule: RawRetention, keep_s: int, settings: ExpireSettings
     ) -> _Basis:
-        authority = await read_authority(self._store)
-        link = await read_certificate_or_newest(self._store, self._keys.trusted, None)
-        check_certificate_for(authority, link.certificate)
-        now_ns = await read_store_time(self._store)
-        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
-        check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
+        basis = await read_plan_basis(
+            self._store, self._keys.trusted, self._clock, settings.clock_skew_s_max, None
+        )
         # Discovery and the queues are read before the tables (see `read_back`).
         queues = await read_queues(self._store)
         return _Basis(
-            authority=authority,
-            link=link,
+            authority=basis.authority,
+            link=basis.link,
             rule=rule,
             keep_s=keep_s,
-            now_ns=now_ns,
+            now_ns=basis.now_ns,
             queues=queues,
             quarantined=await self._read_quarantined(),
         )
@@ -214,6 +205,8 @@ class ExpiryRun:
                 self._kept["expired"] += 1
             else:
                 fresh.append(one)
+        if not fresh:
+            return [], BatchComparison(batches={}, versions={}, deletes=0)
         comparison = await asyncio.to_thread(self._compare, [one.manifest for one in fresh])
         holds = await read_holds(self._store)
         proved = []

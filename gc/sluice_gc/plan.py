@@ -10,7 +10,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from sluice_gc.certificate import ChainLink
+from sluice_gc.certificate import ChainLink, read_certificate_or_newest
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
 from sluice_protocol.authority import Authority
@@ -25,6 +25,7 @@ from sluice_protocol.blob_deletion import (
     decide_approval,
     decide_execution,
 )
+from sluice_protocol.clock import Clock
 from sluice_protocol.collection_records import (
     Certificate,
     Plan,
@@ -38,6 +39,7 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_store.authority import read_authority
 from sluice_store.plan_folders import (
     is_plan_id,
     plan_folders,
@@ -211,7 +213,7 @@ OPERATOR_RULE: Final = "stopped_by_operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanBasis:
-    """The basis of a plan or a run. All of it was just read and checked."""
+    """The basis of a plan, a run or an expiry. All of it was just read and checked."""
 
     authority: Authority
     link: ChainLink
@@ -222,6 +224,20 @@ class PlanBasis:
 async def read_store_time(store: ObjectStore) -> UnixNs:
     """Return the store's clock: the Date of the response to one HEAD request."""
     return (await store.head(AUTHORITY_SETTINGS)).date_ns
+
+
+async def read_plan_basis(
+    store: ObjectStore, trusted: TrustedKeys, clock: Clock, skew_s_max: float, audit_id: str | None
+) -> PlanBasis:
+    """Read a certificate, or the newest one, and check that it and the clocks may be relied on."""
+    authority = await read_authority(store)
+    link = await read_certificate_or_newest(store, trusted, audit_id)
+    check_certificate_for(authority, link.certificate)
+    now_ns = await read_store_time(store)
+    check_clocks(clock.now_ns(), now_ns, skew_s_max)
+    check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
+    versioning = await store.read_versioning()
+    return PlanBasis(authority=authority, link=link, now_ns=now_ns, versioning=versioning)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

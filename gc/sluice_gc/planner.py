@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_gc.certificate import ShardFiles, read_certificate_or_newest, shard_files
+from sluice_gc.certificate import ShardFiles, shard_files
 from sluice_gc.eligible_versions import (
     LeftOut,
     Mask,
@@ -34,12 +34,9 @@ from sluice_gc.plan import (
     SIZE_LIMITS,
     PlanBasis,
     check_amount,
-    check_certificate_for,
-    check_clock_fall,
-    check_clocks,
     check_horizon_covered,
     plan_key,
-    read_store_time,
+    read_plan_basis,
     sign_plan,
 )
 from sluice_gc.settings import PlanSettings
@@ -57,7 +54,6 @@ from sluice_protocol.collection_records import (
 from sluice_protocol.errors import InvariantViolated, SluiceError
 from sluice_protocol.keys import GC_PLANS
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, UnixNs
-from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
@@ -263,7 +259,9 @@ class Planner:
         Without an audit id, use the newest certificate; without an inventory (rows of `BLOBS`,
         verified), the object versions of the audit.
         """
-        basis = await self._read_basis(settings, audit_id)
+        basis = await read_plan_basis(
+            self._store, self._keys.trusted, self._clock, settings.clock_skew_s_max, audit_id
+        )
         plan_id = self._ids.ulid()
         blobs = await self._blobs(basis, plan_id, inventory)
         tasks = tasks_of_plan(basis, plan_id, self._engine.parallelism, blobs)
@@ -299,20 +297,6 @@ class Planner:
                 "the audit listed no blobs; use an inventory or run an audit that lists them",
             )
         return files
-
-    async def _read_basis(self, settings: PlanSettings, audit_id: str | None) -> PlanBasis:
-        authority = await read_authority(self._store)
-        link = await read_certificate_or_newest(self._store, self._keys.trusted, audit_id)
-        check_certificate_for(authority, link.certificate)
-        now_ns = await read_store_time(self._store)
-        check_clocks(self._clock.now_ns(), now_ns, settings.clock_skew_s_max)
-        check_clock_fall(link.certificate.finished_at_unix_ns, now_ns, authority)
-        return PlanBasis(
-            authority=authority,
-            link=link,
-            now_ns=now_ns,
-            versioning=await self._store.read_versioning(),
-        )
 
 
 def task_count(shards: Sequence[ShardFiles], parallelism: int) -> int:

@@ -1,10 +1,11 @@
 """What each task does, and how its result or its error is reported. Runs in a worker process."""
 
+import asyncio
 import dataclasses
 import hashlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -14,10 +15,11 @@ from ulid import ULID
 from sluice_gc.auditor import audit_store
 from sluice_gc.certificate import prepare_key_file
 from sluice_gc.cycle import CycleReport, CycleRunner, GcMetrics, execute_due_plan, plan_if_covered
-from sluice_gc.errors import CertificateInvalid, GcRefused
+from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_retention import prune_evidence
+from sluice_gc.expiry_run import Compare, ExpiryRun
 from sluice_gc.planner import Planner
-from sluice_gc.settings import ExpirySettings, RunSettings
+from sluice_gc.settings import ExpireSettings, ExpirySettings, RunSettings
 from sluice_gc.signing_keys import TrustedKeys, load_keys, load_trusted
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.version_expiry import expire_versions
@@ -29,19 +31,23 @@ from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreDen
 from sluice_protocol.expiry import Holds
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.maintenance import RunOutcome
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord, delete_key
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.collector import GRACE_S_DEFAULT, Collector
 from sluice_spark.compaction.job import run_compact
 from sluice_spark.errors import JobStopped
 from sluice_spark.index import run_index
+from sluice_spark.read_back import BatchComparison, compare_batches
 from sluice_spark.rollups.job import run_rollup
 from sluice_spark.session import Session
 from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
-from sluice_store.stored_expiry import read_holds
+from sluice_store.stored_expiry import read_holds, read_raw_retention
+from sluice_store.url import open_store
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
 """Part of an error of delta-rs or the JVM if the store denied a request."""
@@ -101,26 +107,51 @@ def figures_of(report: object) -> dict[str, float]:
 
 def run_spark_job(
     task: TaskName,
-    session: Session,
+    open_session: Callable[[], Session],
     store_url: str,
     settings: MaintainSettings,
     stop: threading.Event,
 ) -> RunResult:
-    """Run one Spark task in the shared session."""
+    """Run one Spark task in the shared session, which is opened when the task needs it."""
 
     def check_stop() -> None:
         if stop.is_set():
             raise JobStopped("stopped between two steps; the next run continues")
 
+    def compare(manifests: Sequence[AcceptedManifest]) -> BatchComparison:
+        check_stop()
+        return compare_batches(open_session(), store_url, manifests)
+
     report: object
     match task:
         case TaskName.COMPACT:
-            report = run_compact(session, store_url, settings.compact.job(), stop=check_stop)
+            report = run_compact(open_session(), store_url, settings.compact.job(), stop=check_stop)
         case TaskName.ROLLUP:
-            report = run_rollup(session, store_url, stop=check_stop)
+            report = run_rollup(open_session(), store_url, stop=check_stop)
+        case TaskName.EXPIRE:
+            report = asyncio.run(_expire_batches(store_url, settings.gc, compare))
         case _:
-            report = run_index(session, store_url, stop=check_stop)
+            report = run_index(open_session(), store_url, stop=check_stop)
     return RunResult(outcome=RunOutcome.DONE, figures=figures_of(report))
+
+
+async def _expire_batches(store_url: str, options: GcOptions, compare: Compare) -> object:
+    """Record the expiry of the batches that are proved; without a decision, read only that.
+
+    Before the first audit there are no candidates, which is no reason to halt the task.
+    """
+    async with open_store(store_url) as store:
+        rule = await read_raw_retention(store)
+        if rule is None or rule.keep_s is None:
+            return None
+        keys = load_keys(options.key_file, options.trusted_keys)
+        run = ExpiryRun(store, compare, keys, SystemClock(), SystemIds())
+        try:
+            return await run.run(ExpireSettings())
+        except GcRefused as refused:
+            if refused.rule is not RefusalRule.NO_CERTIFICATE:
+                raise
+            return None
 
 
 def plan_retention(days_of: Mapping[str, int], now_ns: int, holds: Holds) -> Iterator[DeleteRecord]:

@@ -14,7 +14,7 @@ from typing import Final
 from sluice_maintain.settings import MaintainSettings, TaskPolicy
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
-from sluice_protocol.keys import DELETES
+from sluice_protocol.keys import DELETES, EXPIRED
 from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.port import ObjectStore
@@ -23,7 +23,7 @@ from sluice_store.url import open_store, with_profile
 _NO_ETAG: Final = ETag('"00000000000000000000000000000000"')
 _NO_VERSION: Final = ObjectVersion("00000000-0000-4000-8000-000000000000")
 _PROBE: Final = "sluice-probe/none"
-_CREATED_ONCE: Final = (DELETES,)
+_CREATED_ONCE: Final = (DELETES, EXPIRED)
 _REQUESTS_MAX: Final = 8
 
 

@@ -17,6 +17,7 @@ class TaskName(StrEnum):
     NONCURRENT = "noncurrent"
     AUDIT = "audit"
     GC = "gc"
+    EXPIRE = "expire"
 
 
 class WorkerKind(StrEnum):
@@ -55,6 +56,9 @@ TRAITS: Final = {
     # A cycle of garbage collection contains an audit.
     TaskName.AUDIT: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"audits"})),
     TaskName.GC: TaskTraits(worker=WorkerKind.PLAIN, touches=frozenset({"audits"})),
+    # It reads the data files that compaction replaces, and leaves a slot to rollups. It may run
+    # next to an audit, because the evidence of the newest two is kept.
+    TaskName.EXPIRE: TaskTraits(worker=WorkerKind.SPARK, touches=frozenset({"data files"})),
 }
 """The traits of every task, in the order in which tasks that never ran are started."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, Final
 
 from sluice_maintain.jobs import StoreJobs, figures_of, result_of_error, run_spark_job
@@ -148,16 +149,17 @@ class Worker:
         return RunResult(outcome=RunOutcome.DONE, figures=figures_of(totals))
 
     def _spark(self, request: JobRequest, stop: threading.Event) -> RunResult:
-        session = self._open_session()
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", request.task.value)
-        return run_spark_job(request.task, session, request.store_url, request.settings, stop)
+        open_session = partial(self._open_session, request.task)
+        return run_spark_job(request.task, open_session, request.store_url, request.settings, stop)
 
-    def _open_session(self) -> Session:
+    def _open_session(self, task: TaskName) -> Session:
+        """Return the shared session, with the pool of a task for the jobs of this thread."""
         with self._opening:
             if self._session is None:
                 wanted = SessionSettings(conf={"spark.scheduler.mode": "FAIR"})
                 self._session = open_session(wanted, delta=False)
-            return self._session
+        self._session.sparkContext.setLocalProperty("spark.scheduler.pool", task.value)
+        return self._session
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:

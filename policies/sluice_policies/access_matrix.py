@@ -151,7 +151,9 @@ MATRIX: Final = {
         prefixes={
             Verb.READ: EVERYTHING,
             # Tombstones; it cannot set the rule by which batches expire, nor lift a hold.
-            Verb.WRITE: (*TASK_RIGHTS["audit"].writes, keys.EXPIRED, keys.MAINTAIN),
+            Verb.WRITE: (
+                *(*TASK_RIGHTS["audit"].writes, *TASK_RIGHTS["expire"].writes, keys.MAINTAIN),
+            ),
             Verb.DELETE: TASK_RIGHTS["audit"].deletes,
         },
     ),

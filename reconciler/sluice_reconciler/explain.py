@@ -144,10 +144,14 @@ async def index_objects(store: ObjectStore, sound: VerifiedBatch) -> list[Stored
             sha256=digest_of(read.body),
             right=read.body == encode_reference(sound.key),
         )
-    return [
+    found = [
         _entry(ObjectRole.BY_TIME, by_time, await find_entry(store, by_time)),
         _entry(ObjectRole.BY_BLOB, by_blob, alone or await find_packed(store, raw)),
         _entry(ObjectRole.RAW_BY_TIME, raw, await find_entry(store, raw)),
+    ]
+    ended = "It ended with the batch, which has expired."
+    return [
+        replace(one, proof=ended) if sound.expired and not one.present else one for one in found
     ]
 
 
@@ -428,7 +432,13 @@ async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
     mark = hold_record_key(key) if isinstance(marked, ObjectInfo) else None
     queues = await _queues(store, manifest, lane_of(who.agent_id, lanes))
     quarantined = await _quarantined(store, who)
-    sound = VerifiedBatch(key=key, manifest=manifest, body=read.body, date_ns=read.info.date_ns)
+    sound = VerifiedBatch(
+        key=key,
+        manifest=manifest,
+        body=read.body,
+        date_ns=read.info.date_ns,
+        expired=defect == EXPIRED_BLOB,
+    )
     lists = [one.work_list for one in queues if one.work_list is not None]
     others = (
         *((ObjectRole.WORK_LIST, one) for one in lists),

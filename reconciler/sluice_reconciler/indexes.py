@@ -50,6 +50,7 @@ from sluice_protocol.units import Digest, ObjectKey, UnixNs
 from sluice_reconciler.verify import SourceManifest
 from sluice_store.port import NewObject, ObjectStore
 from sluice_store.retry import Backoff, create_known
+from sluice_store.stored_expiry import TombstoneReader
 
 PACK_ENTRIES_MAX: Final = 4096
 _REFERENCE_HEAD, _REFERENCE_TAIL = encode_reference(ObjectKey("|")).split(b"|")
@@ -394,16 +395,27 @@ class EntryComparison:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self._packed = PackIndex(store)
+        self._tombstones = TombstoneReader(store)
 
     async def compare_accepted(self, batch: SourceManifest) -> Sequence[DerivedDifference]:
-        """Compare the three index entries of one accepted manifest with what exists."""
+        """Compare the three index entries of one accepted manifest with what exists.
+
+        Those of a batch that has expired may be missing.
+        """
         by_time, raw = by_time_of(batch)
         found = [
             await self.compare_entry(batch, by_time),
             await self.compare_reference(batch),
             await self.compare_entry(batch, raw, any_body=True),
         ]
-        return [one for one in found if one is not None]
+        different = [one for one in found if one is not None]
+        if any(one.wrong is DifferenceKind.MISSING for one in different):
+            try:
+                if await self._tombstones.find(batch.manifest) is not None:
+                    return [one for one in different if one.wrong is not DifferenceKind.MISSING]
+            except InvalidRecord:
+                pass  # the audit reports the tombstone; it names nothing
+        return different
 
     async def compare_quarantine(self, key: ObjectKey) -> Sequence[DerivedDifference]:
         """Compare the reverse reference of one quarantine manifest with what exists."""

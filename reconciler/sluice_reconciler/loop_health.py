@@ -46,6 +46,7 @@ class Loop(StrEnum):
     TIME_INDEX = "time_index"
     HELD_BATCHES = "held_batches"
     JOURNAL_REMOVAL = "journal_removal"
+    EXPIRED_ENTRIES = "expired_entries"
     RETIRED_BOOTS = "retired_boots"
     COLLECTOR = "collector"
     EVENT_QUEUE = "event_queue"

@@ -25,6 +25,7 @@ from sluice_reconciler.lanes.upkeep import RETIRE_INTERVAL_S, LaneUpkeep, QueueU
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.loop_health import LATER_S, Loop
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_reconciler.passes.expired_entries import REMOVAL_S, ExpiredEntries
 from sluice_reconciler.passes.full_pass import FullPass, PassReport
 from sluice_reconciler.passes.held_batches import HeldBatches
 from sluice_reconciler.passes.loop import PassLoop
@@ -87,6 +88,7 @@ class Reconciler:
         self._scanned_after: frozenset[str] = frozenset()
         self.journals = JournalRoute(context, self.pipeline)
         self._removal = JournalRemoval(context)
+        self._expired_entries = ExpiredEntries(context)
         self._held = HeldBatches(context, self.pipeline)
         self.progress = PassProgress(self.store, runtime)
         full_pass = FullPass(context, self.pipeline, self._boot_tails.observe)
@@ -167,6 +169,10 @@ class Reconciler:
         """Remove journals that are no longer needed; return how many objects were deleted."""
         return await self._removal.run(self.journals.journals, self.journals.ended)
 
+    async def remove_expired_entries(self) -> int:
+        """Remove the by-time entries of expired batches; return how many objects were deleted."""
+        return await self._expired_entries.run()
+
     async def scan_time_index(self) -> PipelineResult:
         """Process the new entries of the by-time index."""
         return await self._time_index.scan()
@@ -221,6 +227,8 @@ class Reconciler:
             (settings.hold_interval_s, Loop.HELD_BATCHES, self._held.check),
             (REMOVAL_INTERVAL_S, Loop.JOURNAL_REMOVAL, self.remove_journals),
         ]
+        expired = self._every(REMOVAL_S, Loop.EXPIRED_ENTRIES, self.remove_expired_entries)
+        tasks.create_task(expired)
         retire = self.lane_upkeep.run
         tasks.create_task(self._every(RETIRE_INTERVAL_S, Loop.RETIRED_BOOTS, retire))
         for scans, journaled in ((without, False), (with_journals, True)):

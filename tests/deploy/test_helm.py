@@ -237,7 +237,7 @@ def test_maintenance_leaves_the_tasks_of_other_roles_out(objects: list[dict[str,
         for name, args in words.items()
     }
     assert tasks["one-maintain"] == ["retention", "queue", "noncurrent"]
-    assert (tasks["one-certifier"], tasks["one-gc"]) == (["audit"], ["gc"])
+    assert (tasks["one-certifier"], tasks["one-gc"]) == (["audit", "expire"], ["gc"])
     assert "--gc.plan" in words["one-certifier"]
     assert {"--gc.execute-only", "--gc.trusted-keys=key"} <= set(words["one-gc"])
 

@@ -42,6 +42,7 @@ from sluice_gateway.metrics import GatewayMetrics
 from sluice_gc.certificate import sign_certificate
 from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.collection_records import AuditCounts, Certificate
+from sluice_protocol.expiry import LegalHold, legal_hold_key
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY
 from sluice_protocol.keys import QUEUE, blob_key, chain_key, digest_of
@@ -425,6 +426,15 @@ def plant_in_store(world: ConsoleWorld) -> None:
     ):
         put(store / task_record_key(task.task), encode_record(task))
     put(store / chain_key(0), sign_certificate(audit(now_ns), _KEY))
+    hold = LegalHold(
+        hold_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        case="C-1",
+        reason="litigation of a supplier",
+        held_by="operator:ann",
+        held_at_unix_ns=now_ns - 2 * HOUR_NS,
+        review_at_unix_ns=now_ns - HOUR_NS,
+    )
+    put(store / legal_hold_key(hold.hold_id), encode_record(hold))
 
 
 def stop_everything(world: ConsoleWorld) -> None:

@@ -24,7 +24,6 @@ from sluice_maintain.status import read_stored_status
 from sluice_protocol.authority import Authority
 from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import UNREADABLE_JSON
-from sluice_protocol.expiry import LegalHold, RawRetention
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import FRAME_BYTES_MAX
 from sluice_reconciler.audit_summaries import list_newest_audits, read_newest_plan
@@ -34,7 +33,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.doctor import read_doctor
 from sluice_store.mode import StoreMode
-from sluice_store.stored_expiry import read_holds, read_raw_retention
+from sluice_store.stored_expiry import read_retention_state
 from sluice_store.url import open_store, read_disk_problem
 
 UP_STATE: Final = Path(".sluice-up") / "up.json"
@@ -122,8 +121,6 @@ class DeploymentFacts:
     overview: OverviewFacts
     attention: tuple[AttentionItem, ...]
     now_ns: int
-    raw_retention: RawRetention | None = None
-    holds: tuple[LegalHold, ...] = ()
     agent: FileReport | None = None
 
 
@@ -145,8 +142,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
-        raw_retention = await read_raw_retention(store)
-        holds = await read_holds(store)
+        retention = await read_retention_state(store)
         dead_letters = await count_open_dead_letters(url, store)
         local = await read_local_services(url)
         missing_indexes = await find_missing_indexes(store, discovery)
@@ -172,6 +168,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         maintenance=maintenance,
         audit=audits[0] if audits else None,
         plan=plan,
+        retention=retention,
     )
     return DeploymentFacts(
         version=read_version(),
@@ -179,8 +176,6 @@ async def read_facts(url: str) -> DeploymentFacts:
         overview=overview,
         attention=list_attention(overview),
         now_ns=maintenance.checked_at_unix_ns,
-        raw_retention=raw_retention,
-        holds=holds.active,
         agent=read_report(_agent_spool()),
     )
 

@@ -31,6 +31,7 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert "may expire after 30 days, decided by operator:" in shown
     assert "holds: 1 in effect" in shown
     assert "may expire after 30 days" in (status := run(url, "status").stdout)
+    assert "0 of the newest audit are older (0 B); 0 will be within a week (0 B)" in status
     assert "holds: C-1" in status
     assert hold_id in run(url, "hold", "list").stdout
     refused = run(url, "delete", "--where", "agent = 'host-1'")

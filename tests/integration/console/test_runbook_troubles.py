@@ -51,6 +51,7 @@ ITEMS: Final = {
     "SluiceTaskOverdue": ("task compact", "no process runs it", "overdue"),
     "SluiceTaskHalted": ("task gc", "sluice maintain resume gc", "the plan names an accepted blob"),
     "SluiceTaskFailing": ("task rollup", "access denied to lake/", "access denied to lake/"),
+    "SluiceHoldDue": ("1 hold to review", "sluice hold lift", "litigation of a supplier"),
     "SluiceAuditFindings": ("found 2 missing blobs", "sluice rebuild", "2 missing blobs"),
 }
 STOPPED: Final = {

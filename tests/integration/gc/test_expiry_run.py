@@ -29,9 +29,10 @@ from sluice_gc.planner import Planner
 from sluice_gc.settings import ExpireSettings
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.tombstones import list_tombstones, read_tombstone
+from sluice_protocol.collection_records import AuditCounts
 from sluice_protocol.expiry import RowTally
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import ACCEPTED, accepted_key, digest_of, parse_accepted_key
+from sluice_protocol.keys import ACCEPTED, RAW_BLOBS, accepted_key, digest_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
 from sluice_spark.read_back import BatchComparison, ComparedBatch
@@ -40,6 +41,12 @@ from sluice_store.port import ObjectStore
 DAY_S = 86_400
 ALL = ExpireSettings(max_expire_ratio=1.0)
 STARTS = (10, 20, 30)
+
+
+def expiring(counts: AuditCounts) -> list[object]:
+    """Return the batches and bytes that may expire now, and those of the next week."""
+    now, soon = (counts.expiring, counts.expiring_bytes), counts.expiring_soon
+    return [value or 0 for value in (*now, soon, counts.expiring_soon_bytes)]
 
 
 @dataclass
@@ -116,9 +123,26 @@ async def test_what_is_proved_is_recorded_and_the_next_cycle_deletes_it() -> Non
         assert [batch.rows for batch in one.batches] == [3] * 3
         again = await run(world, tables)
         assert (again.expired, again.kept) == (0, {"expired": 3})
+        assert sorted(tables.compared) == list(STARTS), "a batch was compared twice"
         await world.cycle()
         assert len(store.deleted) == 3
         assert (await run(world, tables)).candidates == 0
+
+
+async def test_an_audit_counts_what_may_expire_now_and_within_a_week() -> None:
+    async with memory_world() as (world, _):
+        for start in STARTS:
+            await world.accept(start)
+        pages = [page async for page in world.store.list(RAW_BLOBS)]
+        size = sum(one.size_bytes for page in pages for one in page.objects)
+        assert expiring((await world.audit()).counts) == [0, 0, 0, 0]
+        await world.decide(8 * DAY_S)
+        assert expiring((await world.audit()).counts) == [0, 0, 0, 0]
+        world.clock.pass_s(2 * DAY_S)
+        assert expiring((await world.audit()).counts) == [0, 0, 3, size]
+        world.clock.pass_s(7 * DAY_S)
+        await world.accept(40)
+        assert expiring((await world.audit()).counts) == [3, size, 0, 0]
 
 
 async def test_a_dry_run_writes_nothing_and_counts_the_bytes() -> None:

@@ -16,6 +16,8 @@ from sluice_console.attention import (
 )
 from sluice_console.attention_items import AttentionItem, ServiceState
 from sluice_console.gateway_health import GatewayHealth
+from sluice_console.metrics import ConsoleMetrics
+from sluice_protocol.expiry import LegalHold
 from sluice_protocol.journals import HEARTBEAT_S, HoldReason
 from sluice_queue.inspection import LaneCondition, LaneOwnership, LaneStatus, OwnershipState
 from sluice_reconciler.audit_summaries import AuditOverview, PlanOverview, UnreadableRecord
@@ -24,6 +26,7 @@ from sluice_reconciler.lanes.membership import TAKEOVER_S_MAX, LiveMembers, Memb
 from sluice_reconciler.loop_health import NEEDED, Loop, StalledLoop
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.doctor import DoctorFinding, DoctorResult, Need
+from sluice_store.stored_expiry import RetentionState
 
 
 def discovery(**changed: object) -> DiscoveryStatus:
@@ -381,3 +384,30 @@ def test_a_lost_lane_is_named_once() -> None:
 def test_the_bound_is_longer_than_a_takeover() -> None:
     """Of members, and of a standby with its default."""
     assert TAKEOVER_S_MAX + ReconcilerSettings().takeover_after_s < WITHOUT_OWNER_S_MAX
+
+
+def test_a_due_review_and_an_unreadable_hold_are_named() -> None:
+    hold = LegalHold(
+        hold_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
+        case="C-1",
+        reason="litigation",
+        held_by="ann",
+        review_at_unix_ns=2,
+        held_at_unix_ns=1,
+    )
+    later = replace(hold, hold_id="01ARZ3NDEKTSV4RRFFQ69G5FAX", case="C-2")
+    state = RetentionState(least_s=0, holds=(hold, later), due=(hold.hold_id,))
+    (item,) = list_attention(OverviewFacts(retention=state))
+    assert (item.severity, item.title, item.command) == (
+        "warning", "1 hold to review", "sluice hold list",
+    )  # fmt: skip
+    assert "C-1" in item.detail
+    assert "C-2" not in item.detail
+    broken = replace(state, due=(), unreadable=("retention/v1/holds/x.json: cut off",))
+    (item,) = list_attention(OverviewFacts(retention=broken))
+    assert item.severity == "error"
+    assert "cut off" in item.detail
+    metrics = ConsoleMetrics()
+    for shown, due in ((state, 1), (broken, 1), (None, 1), (RetentionState(least_s=0), 0)):
+        metrics.show_holds(shown)
+        assert metrics.registry.get_sample_value("sluice_console_holds_due") == due

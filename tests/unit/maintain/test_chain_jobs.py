@@ -1,23 +1,31 @@
 """Audits and garbage collection as tasks: with one key, or with separate processes."""
 
+import asyncio
 import base64
+import threading
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from support.constants import with_constants
 from support.gc_store import VersionedStore
 from support.gc_world import HORIZON_S, GcWorld, memory_world
+from support.reconciler_seed import accept_logs
 
 from sluice_gc.errors import AuditTooOld
 from sluice_gc.signing_keys import make_key_file
-from sluice_maintain.jobs import StoreJobs, classify_error
+from sluice_maintain.jobs import StoreJobs, classify_error, run_spark_job
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, AUDIT, GC_EVIDENCE, GC_PLANS
 from sluice_protocol.maintenance import RunOutcome
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_store import StoreMode, create_authority, open_store
+from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import set_raw_retention
 
 
 async def run(world: GcWorld, task: TaskName, options: GcOptions) -> RunResult:
@@ -118,3 +126,33 @@ async def test_a_new_key_is_not_created_for_a_store_with_certificates(
 
 def _base64(raw: bytes) -> str:
     return base64.b64encode(raw).decode()
+
+
+def no_session() -> NoReturn:
+    raise AssertionError("a session was opened although nothing can expire")
+
+
+async def test_without_a_decision_or_an_audit_nothing_expires_and_no_session_is_opened(
+    tmp_path: Path,
+) -> None:
+    url = f"file://{tmp_path}/store"
+    settings = MaintainSettings(gc=GcOptions(key_file=tmp_path / "k.pem", shards=4))
+    backoff = Backoff.seeded_by(SystemClock())
+
+    async def expire() -> RunResult:
+        return await asyncio.to_thread(
+            run_spark_job, TaskName.EXPIRE, no_session, url, settings, threading.Event()
+        )
+
+    nothing = RunResult(outcome=RunOutcome.DONE, figures={})
+    async with open_store(url, StoreMode.CREATE) as store:
+        await create_authority(store, Authority(authority_id="A" * 26, lanes=2))
+        await accept_logs(store, ["line"], seq=1, at_ns=SystemClock().now_ns())
+        assert await expire() == nothing
+        assert not (tmp_path / "k.pem").exists()
+        await set_raw_retention(store, 30 * 86_400, by="operator:o", note="", backoff=backoff)
+        make_key_file(tmp_path / "k.pem")
+        assert await expire() == nothing
+        await StoreJobs(store, SystemClock(), SystemIds()).run(TaskName.AUDIT, settings)
+        result = await expire()
+    assert (result.outcome, result.figures["candidates"]) == (RunOutcome.DONE, 0)

@@ -148,7 +148,8 @@ def test_the_longest_due_task_starts_first_and_reserves_what_it_changes() -> Non
     """Index waits for compaction here; a later compaction elsewhere must not overtake it."""
     index = ran(TaskName.INDEX, started_s=-9 * 3600, ended_s=-9 * 3600)
     compact = ran(TaskName.COMPACT, started_s=-DAY_S - 7200, ended_s=-DAY_S)
-    found = decide(situation(index, compact))
+    expire = ran(TaskName.EXPIRE, started_s=-60, ended_s=-30)
+    found = decide(situation(index, compact, expire))
     assert TaskName.INDEX in found.start
     assert found.waiting[TaskName.COMPACT].reason is WaitReason.CONFLICT
 

@@ -106,6 +106,7 @@ def test_the_text_has_a_line_for_each_task_and_its_problem() -> None:
     now = situation(record, now_s=-4)
     lines = render_text(show_situation(now, decide(now)), "store away").splitlines()
     assert lines[0] == "not current: store away"
-    assert lines[-2].startswith("gc         waiting after a failure, last run failed in 5.0 s")
-    assert lines[-1].strip().startswith("failed")
+    (gc,) = [at for at, line in enumerate(lines) if line.startswith("gc ")]
+    assert lines[gc].startswith("gc         waiting after a failure, last run failed in 5.0 s")
+    assert lines[gc + 1].strip().startswith("failed")
     assert "index      waiting for a task that changes the same data" in lines

@@ -28,11 +28,11 @@ def test_each_task_has_rights() -> None:
 @pytest.mark.parametrize(
     ("role", "tasks"),
     [
-        (RoleName.MAINTAINER, set(TaskName) - {TaskName.AUDIT, TaskName.GC}),
+        (RoleName.MAINTAINER, set(TaskName) - {TaskName.AUDIT, TaskName.GC, TaskName.EXPIRE}),
         (RoleName.SPARK, {TaskName.INGEST, TaskName.ROLLUP, TaskName.COMPACT, TaskName.INDEX}),
         (RoleName.OPERATOR, {TaskName.RETENTION}),
         (RoleName.RECONCILER, {TaskName.QUEUE}),
-        (RoleName.CERTIFIER, {TaskName.AUDIT}),
+        (RoleName.CERTIFIER, {TaskName.AUDIT, TaskName.EXPIRE}),
         (RoleName.GC, {TaskName.GC, TaskName.NONCURRENT}),
         (RoleName.GATEWAY, set()),
         (RoleName.AUDITOR, set()),
@@ -45,7 +45,7 @@ def test_the_tasks_that_a_role_can_run(role: RoleName, tasks: set[TaskName]) -> 
 
 
 def test_the_maintainer_has_no_right_that_none_of_its_tasks_needs() -> None:
-    tasks = [one for name, one in TASK_RIGHTS.items() if name not in ("audit", "gc")]
+    tasks = [one for name, one in TASK_RIGHTS.items() if name not in ("audit", "gc", "expire")]
     for verb, prefixes in MATRIX[RoleName.MAINTAINER].prefixes.items():
         needed = {p for one in (LEASES, *tasks) for p in prefixes_of(one).get(verb, ())}
         assert set(prefixes) <= needed

@@ -1,9 +1,13 @@
 """A batch that has expired is no damage: it is indexed, enqueued and explained without its blob."""
 
+import contextlib
+import itertools
 import json
+from collections import Counter
 
 import pytest
 from support.builders import tombstone_of
+from support.dying_store import WRITES, Died, DyingStore
 from support.queue_store import SimStore
 from support.reconciler_seed import accept_logs
 from support.reconciler_world import make
@@ -12,12 +16,20 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.expiry import SignedTombstone, TableVersion, encode_tombstone
 from sluice_protocol.journals import HOLD_RECORDS
-from sluice_protocol.keys import LEDGER_LOG, blob_key, digest_of
+from sluice_protocol.keys import (
+    ACCEPTED_BY_TIME,
+    LEDGER_LOG,
+    RAW_BLOBS_BY_TIME,
+    accepted_key,
+    blob_key,
+    digest_of,
+)
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_reconciler.explain import read_batch_paths
 from sluice_reconciler.http_queue import ClaimedEntry
 from sluice_reconciler.queue_api import BatchUnreadable, DataCount, entry_chunks
+from sluice_reconciler.service import Reconciler
 from sluice_store.authority import create_authority
 
 AUTHORITY = Authority(authority_id="A", lanes=1)
@@ -61,6 +73,97 @@ async def test_a_damaged_tombstone_explains_nothing(store: SimStore) -> None:
     store._put(tombstone_of(first, STATE).key, b"damaged")
     [path] = await read_batch_paths(store, first.identity)
     assert path.blob.startswith("blob_missing: ")
+
+
+HOUR_NS = 3_600 * NS_PER_S
+
+
+async def expire(store: SimStore, batch: AcceptedManifest) -> None:
+    """Record an expiry in a tombstone that names only this batch, and delete the blob."""
+    await name(store, batch)
+    del store.held[blob_key(batch.digest)]
+
+
+async def name(store: SimStore, batch: AcceptedManifest) -> None:
+    tombstone = tombstone_of(batch, STATE, run_id=f"{batch.seq_start:026d}")
+    signed = SignedTombstone(tombstone=tombstone, key_id="k", signature="s")
+    await store.create(tombstone.key, encode_tombstone(signed))
+
+
+def by_time(store: SimStore) -> Counter[str]:
+    """Return the number of objects of each index by time."""
+    roots = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
+    return Counter(root for key in store.held for root in roots if key.startswith(root))
+
+
+async def indexed(
+    store: SimStore, *at_ns: int, pack: bool = False
+) -> tuple[list[AcceptedManifest], Reconciler]:
+    await create_authority(store, AUTHORITY)
+    batches = [
+        await accept_logs(store, ["a"], seq=number, at_ns=at) for number, at in enumerate(at_ns)
+    ]
+    reconciler = make(store, authority=AUTHORITY, pack_by_time=pack, pack_references=pack)
+    await reconciler.once()
+    return batches, reconciler
+
+
+async def test_entries_end_when_the_batch_has_expired_and_its_blob_is_deleted(
+    store: SimStore,
+) -> None:
+    (first, _), reconciler = await indexed(store, 1, HOUR_NS)
+    before = by_time(store)
+    assert set(before.values()) == {2}
+    assert await reconciler.remove_expired_entries() == 0
+    await name(store, first)
+    assert await reconciler.remove_expired_entries() == 0, "the blob still exists"
+    del store.held[blob_key(first.digest)]
+    assert await reconciler.remove_expired_entries() == 2
+    assert set(by_time(store).values()) == {1}
+    assert await reconciler.remove_expired_entries() == 0
+    assert [one async for one in reconciler.rebuild().differences()] == []
+    [path] = await read_batch_paths(store, first.identity)
+    ended = [one.proof for one in path.objects if "by_time" in one.role]
+    assert ended == ["It ended with the batch, which has expired."] * 2
+
+
+async def test_a_packed_object_stays_while_one_of_its_batches_is_kept(store: SimStore) -> None:
+    (first, second), reconciler = await indexed(store, 1, 2, pack=True)
+    assert set(by_time(store).values()) == {1}
+    await expire(store, first)
+    assert await reconciler.remove_expired_entries() == 0
+    await expire(store, second)
+    assert await reconciler.remove_expired_entries() == 2
+    assert not by_time(store)
+    assert [one async for one in reconciler.rebuild().differences()] == []
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_a_removal_that_is_killed_is_continued(store: SimStore, after: bool) -> None:
+    hours = range(1, 4 * HOUR_NS, HOUR_NS)
+    batches, reconciler = await indexed(store, *hours, 4 * HOUR_NS)
+    for one in batches[:-1]:
+        await expire(store, one)
+    deaths = 0
+    for left in itertools.count(1):
+        dying = DyingStore(inner=store, left=left, after=after, verbs=WRITES)
+        with contextlib.suppress(Died, BaseExceptionGroup):
+            await make(dying, authority=AUTHORITY).remove_expired_entries()
+        assert [one async for one in reconciler.rebuild().differences()] == []
+        deaths += dying.died
+        if not dying.died:
+            break
+    assert deaths
+    assert set(by_time(store).values()) == {1}
+
+
+async def test_a_missing_entry_of_another_batch_is_still_damage(store: SimStore) -> None:
+    (first, second), reconciler = await indexed(store, 1, HOUR_NS)
+    await expire(store, first)
+    for key in [key for key in store.held if key.startswith(ACCEPTED_BY_TIME)]:
+        del store.held[key]
+    differences = [one async for one in reconciler.rebuild().differences()]
+    assert [one.source for one in differences] == [accepted_key(second.identity)]
 
 
 async def test_a_consumer_is_told_that_a_batch_has_expired(store: SimStore) -> None:

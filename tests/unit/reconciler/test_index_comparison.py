@@ -75,7 +75,7 @@ async def test_a_few_differences_cost_a_few_more_requests() -> None:
         (index_keys(made[8])[0], DifferenceKind.UNREADABLE),
     }
     assert store.counts["get"] < 4 * BATCHES + 20
-    assert store.counts["list"] <= 9
+    assert store.counts["list"] <= 10, "one of them of the tombstones of an hour"
 
 
 def fail_once(store: SimStore, after: int) -> list[str]:

@@ -3,7 +3,7 @@ import { api, bytes, command, count, duration, html, placeUrl, safe, useData, us
 import { Ago, Badge, Command, Copy, Decide, Empty, Head, Loaded, Problem, Table, Time } from "../parts.js";
 import { Candidates } from "./candidates.js";
 
-const WRONG = ["missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign"];
+const WRONG = ["missing_blobs", "unreadable_manifests", "corrupt_blobs", "misnamed", "foreign", "refused_tombstones"];
 const words = (text) => safe(text.replaceAll("_", " "));
 const wrong = (audit) => WRONG.filter((name) => audit.counts[name]).map((name) => `${count(audit.counts[name])} ${words(name)}`);
 
@@ -70,6 +70,27 @@ function Plan({ plan, reload }) {
       ${plan.state === "planned" && html`<${Command} text=${command("sluice gc run", plan.plan_id, "--dry-run")} />${!plan.approval && html`<${Command} text=${command("sluice gc approve", plan.plan_id, "--sha256", plan.sha256)} />`}`}</div></div>`;
 }
 
+const HOLDS = [
+  { name: "Case", cell: (row) => safe(row.case) },
+  { name: "Keeps", cell: (row) => html`${row.agent_id ? html`agent <code>${safe(row.agent_id)}</code> ` : ""}${row.principal ? html`principal <code>${safe(row.principal)}</code> ` : ""}${row.from_unix_ns ? html`from <${Time} ns=${row.from_unix_ns} ms=${false} /> ` : ""}${row.to_unix_ns ? html`to <${Time} ns=${row.to_unix_ns} ms=${false} />` : ""}${!row.agent_id && !row.principal && !row.from_unix_ns && !row.to_unix_ns ? "every batch" : ""}` },
+  { name: "Reason", wide: true, cell: (row) => safe(row.reason) },
+  { name: "By", cell: (row) => safe(row.held_by) },
+  { name: "Review", cell: (row) => html`<${Time} ns=${row.review_at_unix_ns} ms=${false} />${row.due && html` <${Badge} tone="warning">due<//>`}` },
+];
+
+// How long raw batches are kept; the counts are those of the newest audit.
+function Retention({ state, audit }) {
+  const counts = audit?.counts ?? {}, keep = state.rule?.keep_s;
+  const holds = state.holds.map((one) => ({ ...one, due: state.due.includes(one.hold_id) }));
+  const tally = (name) => `${count(counts[name] ?? 0)} batches, ${bytes(counts[`${name}_bytes`] ?? 0)}`;
+  return html`<section><h2>Raw retention</h2><dl class="facts">
+      <dt>raw batches</dt><dd>${keep ? html`may expire after ${count(keep / 86400)} days, decided by ${safe(state.rule.decided_by)} <${Time} ns=${state.rule.decided_at_unix_ns} ms=${false} />` : "never expire"}</dd>
+      ${keep && html`<dt>old enough</dt><dd>${tally("expiring")} in the newest audit</dd><dt>within a week</dt><dd>${tally("expiring_soon")}</dd>`}
+      ${counts.expired > 0 && html`<dt>expired</dt><dd>${count(counts.expired)} batches</dd>`}
+      ${state.unreadable.length > 0 && html`<dt>holds</dt><dd><${Badge} tone="error">unreadable<//> ${safe(state.unreadable[0])}</dd>`}</dl>
+    <${Table} caption="Holds" columns=${HOLDS} rows=${holds} rowKey=${(row) => row.hold_id} empty=${html`<p class="quiet">No holds. <code>sluice hold add</code> keeps the batches of a case.</p>`} /><${Command} text=${command("sluice retention run", "--dry-run")} /></section>`;
+}
+
 const TASKS = [
   { name: "Task", cell: (row) => row.task },
   { name: "State", cell: (row) => html`<${Badge} tone=${row.halted ? "error" : row.failures || row.overdue_s ? "warning" : row.state === "running" ? "good" : "plain"}>${row.halted ? "halted" : row.overdue_s ? "overdue" : row.failures ? "failing" : words(row.state)}<//>` },
@@ -90,6 +111,7 @@ function Overview() {
       <section><h2>Certificates</h2><${Verify} can=${found.can_verify} />
         <${Table} caption="Certificates" columns=${AUDITS} rows=${found.audits} rowKey=${(row) => row.key} empty=${html`<${Empty} title="No audit yet">Run <code>sluice audit run</code>, or let <code>sluice maintain</code> run it.<//>`} /><${Command} text=${command("sluice audit verify")} /></section>
       <section><h2>Deletion plans</h2>${found.plans.length ? found.plans.map((plan) => html`<${Plan} plan=${plan} reload=${from.reload} key=${plan.key} />`) : html`<${Empty} title="No plan">Nothing is planned to be deleted. After an audit, <code>sluice gc plan</code> makes one.<//>`}</section>
+      <${Retention} state=${found.retention} audit=${found.audits[0]} />
       <section><h2>Restorable blobs</h2><${Table} caption="Restorable blobs" columns=${COPIES} rows=${found.restorable.blobs} rowKey=${(row) => row.sha256} empty=${html`<p class="quiet">None. Runs with <code>undo</code> keep a copy of each blob until <code>sluice gc purge</code> removes it.</p>`} />
         ${found.restorable.more && html`<p class="quiet">There are more than these ${count(found.restorable.blobs.length)}.</p>`}</section>
       <section><h2>Maintenance</h2><${Table} caption="Maintenance tasks" columns=${TASKS} rows=${found.maintenance.tasks} rowKey=${(row) => row.task} /><${Command} text=${command("sluice maintain status")} /></section>`}<//>`;
