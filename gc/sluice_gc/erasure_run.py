@@ -639,19 +639,23 @@ class _Outcome:
         if kept:
             text = ", ".join(f"{name} {count}" for name, count in sorted(kept.items()))
             return self._copy("raw_blobs", len(batches), detail=f"kept by {text}")
-        wait_ns = self._wait_ns(batches)
-        if self.facts.plan_at_ns is not None:
-            wait_ns = max(wait_ns, self.facts.plan_at_ns - self.now_ns)
-        return self._copy("raw_blobs", len(batches), wait_ns=wait_ns)
+        young = self.facts.kept.get(Clause.CERTIFICATE, 0)
+        return self._copy(
+            "raw_blobs",
+            len(batches),
+            wait_ns=self._wait_ns(batches, self.facts.plan_at_ns),
+            detail=f"{young} younger than the retry horizon" if young else "",
+        )
 
     def _unnamed(self, place: str) -> ErasedCopy:
         blobs = self.blobs.of(place)
-        return self._copy(place, len(blobs), wait_ns=self._wait_ns(blobs))
+        plan_at_ns = self.facts.plan_at_ns if place == "orphans" else None
+        return self._copy(place, len(blobs), wait_ns=self._wait_ns(blobs, plan_at_ns))
 
-    def _wait_ns(self, blobs: Iterable[SearchedBlob]) -> int:
-        """Return the time until the retry horizon of the last of some blobs is over."""
-        ends = (_horizon_ends_ns(self.authority, one) - self.now_ns for one in blobs)
-        return max(0, *ends, 0)
+    def _wait_ns(self, blobs: Iterable[SearchedBlob], plan_at_ns: int | None) -> int:
+        """Return the time until the retry horizon of blobs is over and their plan may run."""
+        ends = [_horizon_ends_ns(self.authority, one) for one in blobs]
+        return max(0, max(ends, default=0) - self.now_ns, (plan_at_ns or 0) - self.now_ns)
 
 
 def _not_applicable(name: str, detail: str) -> ErasedCopy:
