@@ -478,12 +478,10 @@ class ErasureRun:
             await self._expire(decision, blobs.of("accepted"), settings, facts)
             if blobs.of("accepted") or blobs.of("orphans"):
                 await self._delete_blobs(settings, facts)
-            if blobs.of("trash"):
-                await purge_trash(
-                    self._store, self._keys.trusted, self._ids.ulid(), clock=self._clock
-                )
         except GcRefused as refused:
             facts.refused = str(refused)
+        if blobs.of("trash"):
+            await purge_trash(self._store, self._keys.trusted, self._ids.ulid(), clock=self._clock)
         return facts
 
     async def _expire(
@@ -545,7 +543,12 @@ class ErasureRun:
             await runner.run(due.plan_id, run)
         planner = Planner(self._store, engine, self._keys, self._clock, self._ids)
         made = await plan_if_covered(
-            planner, PlanSettings(key_file=settings.key_file, trusted_keys=settings.trusted_keys)
+            planner,
+            PlanSettings(
+                key_file=settings.key_file,
+                trusted_keys=settings.trusted_keys,
+                max_delete_ratio=settings.max_delete_ratio,
+            ),
         )
         if made is None or not made.candidates:
             return
@@ -649,6 +652,8 @@ class _Outcome:
 
     def _unnamed(self, place: str) -> ErasedCopy:
         blobs = self.blobs.of(place)
+        if self.facts.refused and place == "orphans":
+            return self._copy(place, len(blobs), detail=self.facts.refused)
         plan_at_ns = self.facts.plan_at_ns if place == "orphans" else None
         return self._copy(place, len(blobs), wait_ns=self._wait_ns(blobs, plan_at_ns))
 

@@ -125,6 +125,7 @@ class EraseSettings:
     Attributes:
         key_file: The key that signs decisions, tombstones and reports.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        max_delete_ratio: See `PlanSettings`. Blobs of batches with erased records do not count.
         grace_s: See `RunSettings`.
         require_approval: See `RunSettings`.
         readers_hours: Hours for which replaced files and log entries are kept for queries and jobs
@@ -133,6 +134,7 @@ class EraseSettings:
 
     key_file: Path = field(default_factory=default_key_file)
     trusted_keys: tuple[str, ...] = ()
+    max_delete_ratio: float = 0.5
     grace_s: float = 86_400.0
     require_approval: bool = False
     readers_hours: int = 24
