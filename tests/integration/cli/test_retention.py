@@ -1,4 +1,4 @@
-"""`sluice retention` and `sluice hold`: recorded decisions, and one line for a bad one."""
+"""`sluice retention`, `hold` and `erase`: recorded decisions, and one line for a bad one."""
 
 import json
 from pathlib import Path
@@ -51,6 +51,15 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
         (("hold", "add", "--case", "C", "--reason", "R"), "needs a review date"),
         (("hold", "add", "--case", "C", "--reason", "R", "--review", "2001-01-01"), "future"),
         (("hold", "lift", "nothing", "--reason", "R"), "no such hold"),
+        (("erase", "plan"), "needs a filter"),
+        (("erase", "run", "--reason", "R"), "needs a filter"),
+        (("erase", "run", "--reason", "R", "--to", "2026-01-01T00:00:00Z"), "needs a filter"),
+        (("erase", "run", "--where", "agent = 'a'"), "needs a reason"),
+        (("erase", "run", "--reason", "R", "--where", "body contains ''"), "condition"),
+        (("erase", "run", "--reason", "R", "--where", "x = 'a'"), "condition is not valid"),
+        (("erase", "run", "nothing"), "no such erasure"),
+        (("erase", "run", "nothing", "--where", "agent = 'a'"), "without a filter"),
+        (("erase", "report", "nothing"), "no such erasure"),
     ],
 )
 def test_bad_input_gets_one_line_and_records_nothing(
