@@ -15,7 +15,7 @@ from sluice_protocol.erasure import (
     erasure_report_key,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import ERASURES
+from sluice_protocol.keys import AUTHORITY_SETTINGS, ERASURES
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
@@ -81,6 +81,13 @@ async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
         if one.endswith("/decision.json")
     ]
     return [await read_erasure(store, one) for one in ids]
+
+
+async def count_late_erasures(store: ObjectStore) -> int:
+    """Return the number of erasures that have not ended in the time that they may take."""
+    found = await read_erasures(store)
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns if found else 0
+    return sum(one.is_late(now_ns) for one in found)
 
 
 async def _keys(store: ObjectStore, erasure_id: str) -> AsyncIterator[ObjectKey]:

@@ -1,10 +1,18 @@
 """`sluice retention`, `hold` and `erase`: recorded decisions, and one line for a bad one."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from support.commands import CommandResult, sluice
+
+from sluice_protocol.erasure import SignedErasure, decide_erasure, erasure_key
+from sluice_protocol.fields import KINDS
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
+from sluice_store import open_store
 
 
 @pytest.fixture
@@ -39,6 +47,37 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert run(url, "hold", "lift", hold_id, "--reason", "settled").returncode == 0
     assert run(url, "delete", "--where", "agent = 'host-1'").returncode == 0
     assert run(url, "hold", "list").stdout == "no holds\n"
+
+
+def test_an_erasure_that_has_not_ended_in_a_month_is_an_error_of_the_status(url: str) -> None:
+    late, recent = (record_erasure(url, days) for days in (31, 29))
+    listed = run(url, "erase", "list", "--json")
+    assert listed.returncode == 1
+    states = {one["erasure_id"]: one["late"] for one in json.loads(listed.stdout)}
+    assert states == {late: True, recent: False}
+    assert "late" in run(url, "erase", "list").stdout
+    status = run(url, "status")
+    assert status.returncode == 1
+    assert "1 erasure late" in status.stdout
+    assert "sluice erase list" in status.stdout
+
+
+def record_erasure(url: str, days: int) -> str:
+    """Record the decision of an erasure that was made some days ago."""
+    ids, day_ns = SystemIds(), 86_400 * NS_PER_S
+    decision = decide_erasure(
+        "agent = 'a'", (), (None, None), "r", erasure_id=ids.ulid(),
+        delete_ids=[ids.ulid() for _ in KINDS], decided_by="operator:ann",
+        now_ns=SystemClock().now_ns() - days * day_ns,
+    )  # fmt: skip
+
+    async def write() -> None:
+        async with open_store(url) as store:
+            signed = SignedErasure(decision=decision, key_id="", signature="")
+            await store.create(erasure_key(decision.erasure_id), encode_record(signed))
+
+    asyncio.run(write())
+    return decision.erasure_id
 
 
 @pytest.mark.parametrize(
