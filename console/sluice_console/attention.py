@@ -324,6 +324,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         dead_letters: Accepted batches that could not be ingested and are not in the lake; None if
             unknown.
+        erasures_late: Erasures that have not ended in the time that they may take; None if unknown.
         doctor_ran: Whether there is a result; None if that could not be read.
         disk_problem: Why a directory store cannot be written; empty if it can, or if it is none.
         plan: The newest deletion plan; None if there is none.
@@ -341,6 +342,7 @@ class OverviewFacts(msgspec.Struct, frozen=True, kw_only=True):
     held_more: bool = False
     held_reasons: tuple[str, ...] = ()
     dead_letters: int | None = None
+    erasures_late: int | None = None
     missing_indexes: tuple[str, ...] = ()
     gaps: GapTotals | None = None
     doctor: DoctorResult | None = None
@@ -531,6 +533,15 @@ def _of_batches(facts: OverviewFacts) -> Iterator[AttentionItem]:
             " again; ingestion checks once a minute.",
             page="queue",
             command="sluice query dead-letters",
+        )
+    if facts.erasures_late:
+        yield AttentionItem(
+            severity="error",
+            title=f"{counted_noun(facts.erasures_late, 'erasure', 'erasures')} late",
+            detail="They have not ended a month after their decision. Run each again; its report"
+            " names what keeps records.",
+            page="audit",
+            command="sluice erase list",
         )
     if facts.missing_indexes:
         yield AttentionItem(

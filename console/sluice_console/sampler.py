@@ -55,6 +55,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import StoredConflicts
 from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
+from sluice_store.stored_erasures import count_late_erasures
 from sluice_store.stored_expiry import RetentionState, read_retention_state
 
 READ_S_MAX: Final = 15.0
@@ -93,6 +94,7 @@ class _SlowFacts:
     plan: PlanOverview | None = None
     stored_bytes: float | None = None
     dead_letters: int | None = None
+    erasures_late: int | None = None
     lake_problems: tuple[str, ...] = ()
     missing_indexes: tuple[str, ...] = ()
     retention: RetentionState | None = None
@@ -221,6 +223,7 @@ class Sampler:
             held_more=held is not None and held.more,
             held_reasons=() if held is None else held.reasons,
             dead_letters=slow.dead_letters,
+            erasures_late=slow.erasures_late,
             lake_problems=slow.lake_problems,
             missing_indexes=slow.missing_indexes,
             gaps=slow.gaps,
@@ -356,6 +359,7 @@ class Sampler:
         missing = await run.read("indexes", self._missing_indexes())
         retention = await run.read("retention and holds", read_retention_state(store))
         self._metrics.show_holds(retention)
+        late = await run.read("erasures", count_late_erasures(store))
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
             problems=tuple(run.problems),
@@ -369,6 +373,7 @@ class Sampler:
             plan=plan,
             stored_bytes=_blob_bytes(audits or ()),
             dead_letters=letters,
+            erasures_late=late,
             lake_problems=lake or (),
             missing_indexes=missing or (),
             retention=retention,

@@ -252,7 +252,8 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         run_id: ULID of the run that proved the batches.
         part: 0 for the first tombstone of the run for this hour.
         hour: `date=YYYY-MM-DD/hour=HH` of the acceptance of every batch in it.
-        rule: The number of the decision about raw retention.
+        rule: The number of the decision about raw retention; 0 for an erasure.
+        erasure: The id of the erasure whose records the batches contain; empty for a rule.
         tables: The states that were read, by the name of the table.
         deletes: The number of recorded deletes that were applied to both sides.
         made_at_unix_ns: By the store's clock.
@@ -265,6 +266,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     authority_id: str
     rule: int
     keep_s: int
+    erasure: str = ""
     audit_id: str
     certificate_sha256: Digest
     tables: dict[str, TableVersion]
@@ -344,6 +346,7 @@ class BatchEvidence:
         dead_letter: Whether it is an open dead letter.
         quarantined: Whether bytes are quarantined under its identity.
         held: Whether a hold covers it.
+        matches: The records that its blob decodes to and that an erasure selects.
     """
 
     named: Digest
@@ -364,6 +367,7 @@ class BatchEvidence:
     dead_letter: bool | None = None
     quarantined: bool | None = None
     held: bool | None = None
+    matches: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +395,13 @@ def rule_in_effect(evidence: BatchEvidence) -> MustKeep | None:
         return MustKeep(clause=Clause.RULE, reason="no raw retention is set")
     if evidence.keep_ns < evidence.retry_horizon_ns + WAIT_AFTER_HORIZON_S * NS_PER_S:
         return MustKeep(clause=Clause.RULE, reason="the raw retention is too short")
+    return None
+
+
+def contains_matches(evidence: BatchEvidence) -> MustKeep | None:
+    """Keep a batch in which no erasure selects a record."""
+    if not evidence.matches:
+        return MustKeep(clause=Clause.RULE, reason="no erasure selects a record of it")
     return None
 
 
@@ -506,3 +517,13 @@ EXPIRY_CLAUSES: Final[tuple[BatchCheck, ...]] = (
     rows_equal,
 )
 """All clauses; those whose evidence costs least are first."""
+
+ERASURE_CLAUSES: Final[tuple[BatchCheck, ...]] = (
+    contains_matches,
+    *(one for one in EXPIRY_CLAUSES if one not in (rule_in_effect, batch_old_enough)),
+)
+"""The clauses for a batch with records that are erased.
+
+Its age does not matter beyond the retry horizon, which `audited_after` requires. Everything that
+proves its other records is the same: the deletes of the erasure are left out on both sides.
+"""

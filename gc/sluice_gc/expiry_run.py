@@ -28,7 +28,10 @@ from sluice_protocol.blob_deletion import MustKeep
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import InvalidRecord, InvariantViolated
 from sluice_protocol.expiry import (
+    ERASURE_CLAUSES,
+    EXPIRY_CLAUSES,
     TOMBSTONE_BATCHES_MAX,
+    BatchCheck,
     BatchEvidence,
     ExpiredBatch,
     Holds,
@@ -80,24 +83,38 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExpiryCause:
+    """Why batches expire: a decision about raw retention, or the erasure with an id."""
+
+    rule: int = 0
+    keep_s: int = 0
+    erasure: str = ""
+
+    @property
+    def clauses(self) -> tuple[BatchCheck, ...]:
+        """What has to be proved."""
+        return ERASURE_CLAUSES if self.erasure else EXPIRY_CLAUSES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Basis:
     """What a run rests on; all of it was read before the batches."""
 
     authority: Authority
     link: ChainLink
-    rule: RawRetention
-    keep_s: int
+    cause: ExpiryCause
     now_ns: UnixNs
     queues: QueueFacts
     quarantined: frozenset[Identity] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    """A manifest that was read, and when it appeared."""
+class ExpiryCandidate:
+    """A manifest that was read, when it appeared, and how many records an erasure selects."""
 
     manifest: AcceptedManifest
     appeared_at_ns: UnixNs
+    matches: int | None = None
 
 
 class ExpiryRun:
@@ -123,7 +140,8 @@ class ExpiryRun:
         rule = await read_raw_retention(self._store)
         if rule is None or rule.keep_s is None:
             return ExpireReport(run_id=self._run_id, dry_run=settings.dry_run, rule=rule)
-        basis = await self._read_basis(rule, rule.keep_s, settings)
+        cause = ExpiryCause(rule=rule.number, keep_s=rule.keep_s)
+        basis = await self._read_basis(cause, settings)
         rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
         _check_amount(basis, len(rows), settings.max_expire_ratio)
         expired = size_bytes = tombstones = 0
@@ -144,9 +162,36 @@ class ExpiryRun:
             kept=dict(self._kept),
         )
 
-    async def _read_basis(
-        self, rule: RawRetention, keep_s: int, settings: ExpireSettings
-    ) -> _Basis:
+    async def erase(
+        self, erasure_id: str, candidates: Sequence[ExpiryCandidate], settings: ExpireSettings
+    ) -> ExpireReport:
+        """Prove batches with records of an erasure, and create tombstones.
+
+        A batch that its clauses keep is counted; a later run proves it again.
+        """
+        basis = await self._read_basis(ExpiryCause(erasure=erasure_id), settings)
+        ordered = sorted(candidates, key=lambda one: one.manifest.accepted_at_unix_ns)
+        expired = size_bytes = tombstones = 0
+        for at in range(0, len(ordered), BATCHES_TOGETHER):
+            proved, comparison = await self._prove(
+                basis, settings, ordered[at : at + BATCHES_TOGETHER]
+            )
+            expired += len(proved)
+            size_bytes += sum(one.frame_bytes for one, _ in proved)
+            if proved:
+                tombstones += await self._record(basis, proved, comparison)
+        return ExpireReport(
+            run_id=self._run_id,
+            dry_run=False,
+            rule=None,
+            candidates=len(ordered),
+            expired=expired,
+            expired_bytes=size_bytes,
+            tombstones=tombstones,
+            kept=dict(self._kept),
+        )
+
+    async def _read_basis(self, cause: ExpiryCause, settings: ExpireSettings) -> _Basis:
         basis = await read_plan_basis(
             self._store, self._keys.trusted, self._clock, settings.clock_skew_s_max, None
         )
@@ -155,8 +200,7 @@ class ExpiryRun:
         return _Basis(
             authority=basis.authority,
             link=basis.link,
-            rule=rule,
-            keep_s=keep_s,
+            cause=cause,
             now_ns=basis.now_ns,
             queues=queues,
             quarantined=await self._read_quarantined(),
@@ -174,12 +218,12 @@ class ExpiryRun:
                 return None
         return frozenset(found)
 
-    async def _read(self, rows: pa.Table) -> list[_Candidate]:
+    async def _read(self, rows: pa.Table) -> list[ExpiryCandidate]:
         """Read the manifests; one that another tombstone of this certificate names is left out."""
         keys = [ObjectKey(key) for key in rows["key"].to_pylist()]
         bodies = await read_bodies(self._store, keys)
         named = zip(rows["sha256"].to_pylist(), rows["last_modified_ns"].to_pylist(), strict=True)
-        found: list[_Candidate] = []
+        found: list[ExpiryCandidate] = []
         for key, body, (sha256, appeared_ns) in zip(keys, bodies, named, strict=True):
             try:
                 manifest = None if body is None else decode_accepted(key, body)
@@ -188,17 +232,17 @@ class ExpiryRun:
             if manifest is None or bytes.fromhex(manifest.digest) != sha256:
                 self._kept["manifest"] += 1
                 continue
-            found.append(_Candidate(manifest=manifest, appeared_at_ns=UnixNs(appeared_ns)))
+            found.append(ExpiryCandidate(manifest=manifest, appeared_at_ns=UnixNs(appeared_ns)))
         return sorted(found, key=lambda one: one.manifest.accepted_at_unix_ns)
 
     async def _prove(
-        self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[_Candidate]
+        self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[ExpiryCandidate]
     ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], BatchComparison]:
         """Return the batches of which every clause is true, with what was compared."""
         certificate = basis.link.certificate
         authority_id = basis.authority.authority_id
         tombstones = TrustedTombstones(self._store, self._keys.trusted, authority_id)
-        fresh: list[_Candidate] = []
+        fresh: list[ExpiryCandidate] = []
         for one in candidates:
             found = await tombstones.find(one.manifest)
             if found is not None and found.made_at_unix_ns >= certificate.started_at_unix_ns:
@@ -212,7 +256,8 @@ class ExpiryRun:
         proved = []
         for one in fresh:
             compared = comparison.batches.get(one.manifest.identity, ComparedBatch())
-            verdict = decide_expiry(_evidence(basis, settings, one, compared, holds))
+            evidence = _evidence(basis, settings, one, compared, holds)
+            verdict = decide_expiry(evidence, basis.cause.clauses)
             if isinstance(verdict, MustKeep):
                 self._kept[verdict.clause.value] += 1
             else:
@@ -249,8 +294,9 @@ class ExpiryRun:
                     part=self._parts[hour],
                     hour=hour,
                     authority_id=basis.authority.authority_id,
-                    rule=basis.rule.number,
-                    keep_s=basis.keep_s,
+                    rule=basis.cause.rule,
+                    keep_s=basis.cause.keep_s,
+                    erasure=basis.cause.erasure,
                     audit_id=basis.link.certificate.audit_id,
                     certificate_sha256=basis.link.sha256,
                     tables=states,
@@ -284,7 +330,7 @@ class ExpiryRun:
 def _evidence(
     basis: _Basis,
     settings: ExpireSettings,
-    one: _Candidate,
+    one: ExpiryCandidate,
     compared: ComparedBatch,
     holds: Holds,
 ) -> BatchEvidence:
@@ -295,7 +341,7 @@ def _evidence(
         named=manifest.digest,
         accepted_at_ns=manifest.accepted_at_ns,
         retry_horizon_ns=basis.authority.retry_horizon_ns,
-        keep_ns=basis.keep_s * NS_PER_S,
+        keep_ns=basis.cause.keep_s * NS_PER_S,
         vacuum_ns=basis.authority.retry_horizon_ns + settings.vacuum_hours * 3600 * NS_PER_S,
         now_ns=basis.now_ns,
         appeared_at_ns=one.appeared_at_ns,
@@ -311,6 +357,7 @@ def _evidence(
         dead_letter=compared.dead_letter,
         quarantined=None if basis.quarantined is None else who in basis.quarantined,
         held=holds.covers(manifest),
+        matches=one.matches,
     )
 
 
@@ -329,6 +376,6 @@ def _check_amount(basis: _Basis, candidates: int, max_expire_ratio: float) -> No
         raise GcRefused(
             RefusalRule.EXPIRE_RATIO,
             f"{candidates} of {left} batches would expire, max_expire_ratio={max_expire_ratio:.0%};"
-            f" the rule is {basis.keep_s / _DAY_S:g} days and at least"
+            f" the rule is {basis.cause.keep_s / _DAY_S:g} days and at least"
             f" {keep_s_least(basis.authority) / _DAY_S:g}: check it before you raise the limit",
         )

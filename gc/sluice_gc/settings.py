@@ -119,6 +119,28 @@ class ExpireSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EraseSettings:
+    """Settings of a run of an erasure.
+
+    Attributes:
+        key_file: The key that signs decisions, tombstones and reports.
+        trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
+        max_delete_ratio: See `PlanSettings`. Blobs of batches with erased records do not count.
+        grace_s: See `RunSettings`.
+        require_approval: See `RunSettings`.
+        readers_hours: Hours for which replaced files and log entries are kept for queries and jobs
+            that began before. 0 deletes them in this run: such a query or job fails.
+    """
+
+    key_file: Path = field(default_factory=default_key_file)
+    trusted_keys: tuple[str, ...] = ()
+    max_delete_ratio: float = 0.5
+    grace_s: float = 86_400.0
+    require_approval: bool = False
+    readers_hours: int = 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CycleSettings:
     """Settings of one unattended cycle.
 

@@ -46,6 +46,7 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
+from sluice_store.stored_erasures import count_late_erasures
 from sluice_store.stored_expiry import read_holds, read_raw_retention
 from sluice_store.url import open_store
 
@@ -257,6 +258,7 @@ class StoreJobs:
         report = await audit_store(self._store, engine, options.audit(), self._clock, self._ids)
         counts = report.certificate.counts
         figures = figures_of(counts)
+        figures["erasures_late"] = float(await count_late_erasures(self._store))
         keys = load_keys(options.key_file, options.trusted_keys)
         if options.plan:
             planner = Planner(self._store, engine, keys, self._clock, self._ids)
@@ -276,7 +278,9 @@ class StoreJobs:
         engine = LocalTaskEngine(self._store)
         cycles = CycleRunner(self._store, engine, keys, self._clock, self._ids, metrics=GcMetrics())
         report: CycleReport = await cycles.cycle(job)
-        return _checked(figures_of(report), "the cycle", found_wrong=report.found_wrong)
+        figures = figures_of(report)
+        figures["erasures_late"] = float(await count_late_erasures(self._store))
+        return _checked(figures, "the cycle", found_wrong=report.found_wrong)
 
     async def _execute(self, job: RunSettings, trusted: TrustedKeys, age_s: float) -> RunResult:
         engine = LocalTaskEngine(self._store)

@@ -125,8 +125,11 @@ async def blob_object(store: ObjectStore, manifest: AcceptedManifest, problem: s
 def _tombstone_text(signed: SignedTombstone) -> str:
     one = signed.tombstone
     tables = ", ".join(f"{name} {state.version}" for name, state in sorted(one.tables.items()))
+    cause = f"after {one.keep_s / 86_400:g} days by rule {one.rule}"
+    if one.erasure:
+        cause = f"because it contained records of erasure {one.erasure}"
     return (
-        f"It expired after {one.keep_s / 86_400:g} days by rule {one.rule}: run {one.run_id}"
+        f"It expired {cause}: run {one.run_id}"
         f" compared it with the tables ({tables}) and recorded that in {one.key}."
     )
 

@@ -72,6 +72,7 @@ from sluice_store.retry import (
     CurrentDeletion,
     create_known,
     delete_current_version,
+    delete_versions,
     overwrite_known,
 )
 
@@ -348,6 +349,29 @@ class IndexRemoval:
 
         await run_concurrently(keys, delete, concurrency=DELETES_CONCURRENT)
         return outcomes
+
+
+async def remove_chunks_of(store_url: str, table: Table, current: Collection[str]) -> int:
+    """Delete every chunk that covers a file that the table no longer has; return their number.
+
+    The next run makes new chunks for the other files of such a chunk; until then searches read
+    them without one. Every version of a chunk is deleted.
+    """
+    removed = 0
+    async with open_store(store_url) as store:
+        progress = await read_index_progress(store, table.name)
+        async for page in store.list(f"{INDEX}{table.name}/date="):
+            for one in page.objects:
+                paths = await read_paths(store, one.key)
+                if paths is not None and paths <= set(current):
+                    continue
+                if not removed and progress is not None:
+                    # Before the first deletion: the next run then considers every file.
+                    unknown = msgspec.structs.replace(progress, table_id="")
+                    await write_index_progress(store, table.name, unknown)
+                await delete_versions(store, one.key)
+                removed += 1
+    return removed
 
 
 async def list_chunk_dates(store: ObjectStore, table: str) -> list[str]:

@@ -58,8 +58,8 @@ PENDING_MAX: Final = 200_000
 BATCHES_PER_TASK: Final = 500
 _NS_PER_US: Final = 1_000
 _NOTHING: Final = RowTally(rows=0, content="0-0")
-_BATCH: Final = "batch_number"
-_READ: Final = "blob_sha256"
+BATCH: Final = "batch_number"
+READ: Final = "blob_sha256"
 _DIGITS: Final = 15
 """Hex digits of a content hash in each of the two sums: they stay below 2^127 for 10^9 records."""
 
@@ -209,7 +209,7 @@ def _compare(
     deletes: Sequence[DeleteRecord],
 ) -> dict[Identity, _Rows]:
     plain = table.without_promoted
-    expected = _tallies(_decoded(spark, store_url, plain, manifests), plain, deletes)
+    expected = _tallies(decode_batches(spark, store_url, plain, manifests), plain, deletes)
     there: dict[int, tuple[Digest | None, RowTally]] = {}
     if files:
         rows = read_files(spark, store_url, plain, files).drop("data_file")
@@ -217,7 +217,7 @@ def _compare(
         same = ["agent_id", "boot_id", "accepted_at"]
         joined = rows.join(wanted, same).where("seq BETWEEN seq_start AND seq_end")
         joined = joined.drop("seq_start", "seq_end").selectExpr(
-            "*", f"cast(null AS string) AS {_READ}"
+            "*", f"cast(null AS string) AS {READ}"
         )
         there = _tallies(joined, plain, deletes)
     found: dict[Identity, _Rows] = {}
@@ -232,7 +232,7 @@ def _ranges(manifests: Sequence[AcceptedManifest]) -> pa.Table:
     accepted = [one.accepted_at_unix_ns // _NS_PER_US for one in manifests]
     return pa.table(
         {
-            _BATCH: pa.array(range(len(manifests)), pa.int64()),
+            BATCH: pa.array(range(len(manifests)), pa.int64()),
             "agent_id": pa.array([one.agent_id for one in manifests], pa.string()),
             "boot_id": pa.array([one.boot_id for one in manifests], pa.string()),
             "seq_start": pa.array([one.seq_start for one in manifests], pa.int64()),
@@ -242,18 +242,18 @@ def _ranges(manifests: Sequence[AcceptedManifest]) -> pa.Table:
     )
 
 
-def _decoded(
+def decode_batches(
     spark: Session, store_url: str, table: Table, manifests: Sequence[AcceptedManifest]
 ) -> Any:  # noqa: ANN401 - a DataFrame
-    """Return the records that the blobs decode to, with the number of the batch.
+    """Return the records that the blobs decode to, with the number of the batch as `BATCH`.
 
     Each batch whose blob was decoded has one further row, with the sha256 of the bytes that were
-    read and nothing else.
+    read as `READ` and nothing else.
     """
     bodies = [encode_record(one) for one in manifests]
     rows = pa.table(
         {
-            _BATCH: pa.array(range(len(bodies)), pa.int64()),
+            BATCH: pa.array(range(len(bodies)), pa.int64()),
             "manifest": pa.array(bodies, pa.binary()),
         }
     )
@@ -261,7 +261,7 @@ def _decoded(
     stored = Table(
         name=table.name, columns=table.stored_columns, partition_column=table.partition_column
     )
-    schema = spark_schema(stored).add(_BATCH, "long").add(_READ, "string")
+    schema = spark_schema(stored).add(BATCH, "long").add(READ, "string")
     frame = spark.createDataFrame(rows).repartition(parts)
     return frame.mapInArrow(_decoder(store_url, table), schema)
 
@@ -298,8 +298,8 @@ def _decoder(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the functio
 
 def _numbered(rows: pa.Table, number: int, sha256: str | None) -> Iterator[pa.RecordBatch]:
     count = rows.num_rows
-    rows = rows.append_column(_BATCH, pa.repeat(pa.scalar(number, pa.int64()), count))
-    rows = rows.append_column(_READ, pa.repeat(pa.scalar(sha256, pa.string()), count))
+    rows = rows.append_column(BATCH, pa.repeat(pa.scalar(number, pa.int64()), count))
+    rows = rows.append_column(READ, pa.repeat(pa.scalar(sha256, pa.string()), count))
     yield from rows.combine_chunks().to_batches()
 
 
@@ -309,11 +309,11 @@ def _tallies(
     deletes: Sequence[DeleteRecord],
 ) -> dict[int, tuple[Digest | None, RowTally]]:
     """Return the sha256 that was read, and the tally of the records, by the number of the batch."""
-    markers = rows.where(f"{_READ} IS NOT NULL").select(_BATCH, _READ)
-    records = without_deleted(rows.where(f"{_READ} IS NULL"), deletes)
+    markers = rows.where(f"{READ} IS NOT NULL").select(BATCH, READ)
+    records = without_deleted(rows.where(f"{READ} IS NULL"), deletes)
     content = f"sha2(concat({content_of(table)}, ' ', seq), 256) AS content"
-    records = records.selectExpr(_BATCH, f"cast(null AS string) AS {_READ}", content)
-    markers = markers.selectExpr(_BATCH, _READ, "cast(null AS string) AS content")
+    records = records.selectExpr(BATCH, f"cast(null AS string) AS {READ}", content)
+    markers = markers.selectExpr(BATCH, READ, "cast(null AS string) AS content")
     sums = [
         f"cast(coalesce(sum(cast(conv(substring(content, {at}, {_DIGITS}), 16, 10)"
         f" AS decimal(20, 0))), 0) AS string) AS sum_{at}"
@@ -321,8 +321,8 @@ def _tallies(
     ]
     from pyspark.sql.functions import expr  # noqa: PLC0415 - the import takes a second
 
-    totals = [f"max({_READ}) AS {_READ}", "count(content) AS rows", *sums]
-    found = records.unionByName(markers).groupBy(_BATCH).agg(*map(expr, totals)).toArrow()
+    totals = [f"max({READ}) AS {READ}", "count(content) AS rows", *sums]
+    found = records.unionByName(markers).groupBy(BATCH).agg(*map(expr, totals)).toArrow()
     columns = (found.column(at).to_pylist() for at in range(found.num_columns))
     return {
         number: (

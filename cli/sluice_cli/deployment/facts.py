@@ -33,6 +33,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.doctor import read_doctor
 from sluice_store.mode import StoreMode
+from sluice_store.stored_erasures import count_late_erasures
 from sluice_store.stored_expiry import read_retention_state
 from sluice_store.url import open_store, read_disk_problem
 
@@ -143,6 +144,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         audits = await list_newest_audits(store, 1)
         plan = await read_newest_plan(store)
         retention = await read_retention_state(store)
+        late = await count_late_erasures(store)
         dead_letters = await count_open_dead_letters(url, store)
         local = await read_local_services(url)
         missing_indexes = await find_missing_indexes(store, discovery)
@@ -162,6 +164,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         held_more=held.more,
         held_reasons=held.reasons,
         dead_letters=dead_letters,
+        erasures_late=late,
         doctor=doctor,
         doctor_ran=doctor is not None,
         disk_problem=read_disk_problem(url, FRAME_BYTES_MAX),

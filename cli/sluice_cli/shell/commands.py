@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "conflicts": ("sluice_cli.conflicts:app", "List, show and resolve conflicts."),
     "delete": ("sluice_cli.delete:delete", "Hide records that match conditions, and remove them."),
     "retention": ("sluice_cli.retention:app", "Decide how long raw batches are kept."),
+    "erase": ("sluice_cli.erase:app", "Make matching records vanish from every copy."),
     "hold": ("sluice_cli.hold:app", "Keep batches and records of a case."),
     "columns": ("sluice_cli.columns:app", "Promote attributes to columns of the lake."),
     "rebuild": ("sluice_cli.rebuild:rebuild", "Rebuild indexes, work lists and queues."),

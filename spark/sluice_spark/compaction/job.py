@@ -11,7 +11,7 @@ before has ended.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -80,6 +80,8 @@ from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import compact_deletes
 
 DAY_S: Final = 24 * HOUR_S
+_REMOVALS_MAX: Final = 5
+"""Attempts to remove deleted rows while other writers replace the same files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +250,13 @@ class _Compactor:
         self._remove_repetitions(kind, table, deletes)
         self._record_applied(kind, deletes)
         self.report.files_after += len(self._files(table))
+
+    def remove_deleted(self, kind: Kind) -> None:
+        """Remove the deleted rows of one record table, and nothing else."""
+        self.stop()
+        opened = find_table(self.store_url, RECORD_TABLES[kind], for_writing=True)
+        if opened is not None:
+            self._drop_deleted(kind, table_of(opened, RECORD_TABLES[kind]))
 
     def _open(self, kind: Kind) -> DeltaTable | None:
         """Open a record table, with the columns of all promotions unless nothing is written."""
@@ -494,3 +503,27 @@ def run_compact(
     if not settings.dry_run:
         _compact_deletes(store_url, compactor.input.deletes)
     return compactor.report
+
+
+def remove_deleted_rows(
+    spark: Session, store_url: str, deletes: Sequence[DeleteRecord], *, stop: StopCheck = never_stop
+) -> None:
+    """Remove the rows of some deletes from every file, also of dates that receive batches.
+
+    Other writers may replace the same files, so it tries again; a caller searches for what is left.
+    """
+    for _ in range(_REMOVALS_MAX):
+        compactor = _Compactor(
+            spark=spark,
+            store_url=store_url,
+            settings=CompactSettings(open_partitions=True),
+            input=replace(_read_input(store_url), deletes=tuple(deletes)),
+            overlaps={},
+            report=CompactReport(),
+            failpoint=read_failpoint(),
+            stop=stop,
+        )
+        for kind in dict.fromkeys(one.kind for one in deletes):
+            compactor.remove_deleted(kind)
+        if not compactor.report.conflicts:
+            return

@@ -1,10 +1,18 @@
-"""`sluice retention` and `sluice hold`: recorded decisions, and one line for a bad one."""
+"""`sluice retention`, `hold` and `erase`: recorded decisions, and one line for a bad one."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from support.commands import CommandResult, sluice
+
+from sluice_protocol.erasure import SignedErasure, decide_erasure, erasure_key
+from sluice_protocol.fields import KINDS
+from sluice_protocol.manifests import encode_record
+from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S
+from sluice_store import open_store
 
 
 @pytest.fixture
@@ -42,6 +50,37 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert run(url, "hold", "list").stdout == "no holds\n"
 
 
+def test_an_erasure_that_has_not_ended_in_a_month_is_an_error_of_the_status(url: str) -> None:
+    late, recent = (record_erasure(url, days) for days in (31, 29))
+    listed = run(url, "erase", "list", "--json")
+    assert listed.returncode == 1
+    states = {one["erasure_id"]: one["late"] for one in json.loads(listed.stdout)}
+    assert states == {late: True, recent: False}
+    assert "late" in run(url, "erase", "list").stdout
+    status = run(url, "status")
+    assert status.returncode == 1
+    assert "1 erasure late" in status.stdout
+    assert "sluice erase list" in status.stdout
+
+
+def record_erasure(url: str, days: int) -> str:
+    """Record the decision of an erasure that was made some days ago."""
+    ids, day_ns = SystemIds(), 86_400 * NS_PER_S
+    decision = decide_erasure(
+        "agent = 'a'", (), (None, None), "r", erasure_id=ids.ulid(),
+        delete_ids=[ids.ulid() for _ in KINDS], decided_by="operator:ann",
+        now_ns=SystemClock().now_ns() - days * day_ns,
+    )  # fmt: skip
+
+    async def write() -> None:
+        async with open_store(url) as store:
+            signed = SignedErasure(decision=decision, key_id="", signature="")
+            await store.create(erasure_key(decision.erasure_id), encode_record(signed))
+
+    asyncio.run(write())
+    return decision.erasure_id
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -52,6 +91,15 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
         (("hold", "add", "--case", "C", "--reason", "R"), "needs a review date"),
         (("hold", "add", "--case", "C", "--reason", "R", "--review", "2001-01-01"), "future"),
         (("hold", "lift", "nothing", "--reason", "R"), "no such hold"),
+        (("erase", "plan"), "needs a filter"),
+        (("erase", "run", "--reason", "R"), "needs a filter"),
+        (("erase", "run", "--reason", "R", "--to", "2026-01-01T00:00:00Z"), "needs a filter"),
+        (("erase", "run", "--where", "agent = 'a'"), "needs a reason"),
+        (("erase", "run", "--reason", "R", "--where", "body contains ''"), "condition"),
+        (("erase", "run", "--reason", "R", "--where", "x = 'a'"), "condition is not valid"),
+        (("erase", "run", "nothing"), "no such erasure"),
+        (("erase", "run", "nothing", "--where", "agent = 'a'"), "without a filter"),
+        (("erase", "report", "nothing"), "no such erasure"),
     ],
 )
 def test_bad_input_gets_one_line_and_records_nothing(

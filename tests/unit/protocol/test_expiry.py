@@ -81,7 +81,12 @@ def test_each_clause_alone_keeps(clause: Clause, change: dict[str, object]) -> N
 
 @pytest.mark.parametrize("name", [one.name for one in fields(PROVED) if one.default is None])
 def test_evidence_that_was_not_read_keeps(name: str) -> None:
-    assert isinstance(e.decide_expiry(replace(PROVED, **{name: None})), MustKeep)
+    unread = replace(PROVED, **{"matches": 1, name: None})
+    by_rule = isinstance(e.decide_expiry(unread), MustKeep)
+    by_erasure = isinstance(e.decide_expiry(unread, e.ERASURE_CLAUSES), MustKeep)
+    assert by_rule == (name != "matches")
+    assert by_erasure == (name not in ("keep_ns", "vacuum_ns", "now_ns"))
+    assert isinstance(e.decide_expiry(replace(PROVED, matches=1), e.ERASURE_CLAUSES), e.MayExpire)
 
 
 def test_a_rule_is_no_shorter_than_the_horizon_and_seven_days() -> None:

@@ -1,0 +1,96 @@
+"""Stored erasures: their decisions and reports. Each is created once and permanent.
+
+They grow by what operators decide and by the runs that they start.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from sluice_protocol.erasure import (
+    ErasureReport,
+    SignedErasure,
+    SignedErasureReport,
+    decode_erasure,
+    erasure_key,
+    erasure_report_key,
+)
+from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.keys import AUTHORITY_SETTINGS, ERASURES
+from sluice_protocol.manifests import decode_record
+from sluice_protocol.outcomes import Found
+from sluice_protocol.units import ObjectKey
+from sluice_store.port import ObjectStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredErasure:
+    """A decision, its stored bytes, and the newest report; signatures are not checked.
+
+    `report` is None before the first run has ended.
+    """
+
+    signed: SignedErasure
+    body: bytes
+    report: SignedErasureReport | None
+
+    @property
+    def last(self) -> ErasureReport | None:
+        """The newest report."""
+        return None if self.report is None else self.report.report
+
+    @property
+    def ended(self) -> bool:
+        """Whether the newest report shows that nothing is left."""
+        return self.last is not None and self.last.ended
+
+    def is_late(self, now_ns: int) -> bool:
+        """Return True if the erasure has not ended in the time that it may take."""
+        return not self.ended and now_ns > self.signed.decision.due_at_unix_ns
+
+
+async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
+    """Return an erasure with its newest report.
+
+    Raises:
+        BadUsage: There is no such erasure.
+    """
+    key = erasure_key(erasure_id)
+    read = await store.get(key) if erasure_id.isalnum() else None
+    if not isinstance(read, Found):
+        raise BadUsage(f"no such erasure: see `sluice erase list`, erasure=`{erasure_id[:80]}`")
+    reports = [one async for one in _keys(store, erasure_id) if one != key]
+    report = None
+    if reports:
+        newest = await store.get(reports[-1])
+        if not isinstance(newest, Found):
+            raise InvalidRecord(
+                reports[-1], "listed but no longer present, although it is permanent"
+            )
+        report = decode_record(reports[-1], newest.body, SignedErasureReport)
+        of = report.report
+        if erasure_report_key(of.erasure_id, of.number) != reports[-1]:
+            raise InvalidRecord(reports[-1], "report belongs under another key")
+    return StoredErasure(signed=decode_erasure(key, read.body), body=read.body, report=report)
+
+
+async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
+    """Return all erasures, the oldest first."""
+    ids = [
+        one.removeprefix(ERASURES).partition("/")[0]
+        async for one in _keys(store, "")
+        if one.endswith("/decision.json")
+    ]
+    return [await read_erasure(store, one) for one in ids]
+
+
+async def count_late_erasures(store: ObjectStore) -> int:
+    """Return the number of erasures that have not ended in the time that they may take."""
+    found = await read_erasures(store)
+    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns if found else 0
+    return sum(one.is_late(now_ns) for one in found)
+
+
+async def _keys(store: ObjectStore, erasure_id: str) -> AsyncIterator[ObjectKey]:
+    async for page in store.list(f"{ERASURES}{erasure_id}/" if erasure_id else ERASURES):
+        for one in page.objects:
+            yield one.key

@@ -1,0 +1,701 @@
+"""A run of an erasure: remove its records wherever this run can, and report what is left.
+
+Each run does the same: write the deletes, remove the rows, search every blob, record the expiry of
+batches with matching records, delete their blobs by garbage collection, delete what is older than
+the waits, search again. What has been done already is found done, so a run may be killed at any
+request, and the next run ends in the same state. A run creates one report, at its end.
+
+A blob is searched whether or not a manifest names it: blobs of refused uploads, of gateways that
+stopped before the manifest, and copies in the trash contain the same records.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sluice_gc.auditor import Auditor
+from sluice_gc.certificate import read_newest
+from sluice_gc.cycle import plan_if_covered, read_due_plan
+from sluice_gc.errors import GcRefused
+from sluice_gc.expiry_run import ExpiryCandidate, ExpiryRun
+from sluice_gc.plan import read_store_time
+from sluice_gc.plan_runner import PlanRunner
+from sluice_gc.planner import Planner
+from sluice_gc.settings import (
+    AuditSettings,
+    EraseSettings,
+    ExpireSettings,
+    ExpirySettings,
+    PlanSettings,
+    RunSettings,
+)
+from sluice_gc.signing_keys import AuditorKeys, TrustedKeys, has_signed, key_id_of, sign_bytes
+from sluice_gc.task_engine import LocalTaskEngine
+from sluice_gc.tombstones import TrustedTombstones
+from sluice_gc.trash import purge_trash
+from sluice_gc.version_expiry import expire_versions
+from sluice_protocol.authority import Authority
+from sluice_protocol.blob_deletion import Clause
+from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.erasure import (
+    ErasedCopy,
+    ErasureDecision,
+    ErasureReport,
+    SignedErasure,
+    SignedErasureReport,
+    erasure_key,
+    erasure_report_key,
+)
+from sluice_protocol.errors import BadUsage, InvalidRecord, InvariantViolated, SluiceError
+from sluice_protocol.frame import HEAD_BYTES_MAX, decode_head
+from sluice_protocol.keys import (
+    ACCEPTED,
+    GC_TRASH,
+    QUARANTINE_CONFLICTS,
+    RAW_BLOBS,
+    digest_of,
+    parse_blob_key,
+    parse_quarantine_key,
+    parse_trash_key,
+)
+from sluice_protocol.manifests import AcceptedManifest, decode_accepted, encode_record
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.record_deletes import DeleteRecord
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_spark.erasure import ROLLUPS_NAME, ErasureLake, TableSearch
+from sluice_store.authority import read_authority
+from sluice_store.port import ObjectStore, Versioning, read_bodies
+from sluice_store.retry import Backoff, OtherBytes, create_once
+from sluice_store.stored_deletes import write_delete
+from sluice_store.stored_erasures import StoredErasure, read_erasure
+from sluice_store.stored_expiry import read_holds
+
+SEARCHED_TOGETHER: Final = 20_000
+"""Manifests whose blobs are searched in one job: about 1 KiB each on the driver."""
+_HOUR_NS: Final = 3600 * NS_PER_S
+_DECISION: Final = b"sluice.erasure.v1\n"
+_REPORT: Final = b"sluice.erasure_report.v1\n"
+_UNREACHED: Final = (
+    (
+        "live_window",
+        "memory of reconcilers: newer records replace them; a restart clears it",
+    ),
+    (
+        "spools",
+        "spools of gateways and agents: let them be sent, then run the erasure again",
+    ),
+    ("backups", "copies that operators made: delete them, or erase again after a restore"),
+    ("sources", "log files of hosts, and systems to which consumers forwarded the records"),
+)
+_NONE: Final = (
+    (
+        "indexes_and_queues",
+        "journals, entries by time, references, work lists and queues have no record in them",
+    ),
+    ("manifests", "they stay: identity, times, sizes, principal and sha256"),
+    ("decision", "it stays, with its deletes: they contain the filter"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchedBlob:
+    """A blob with matching records.
+
+    `place` is what names it: an accepted manifest, a quarantine manifest, nothing, or its copy in
+    the trash. `appeared_at_ns` is that of the manifest; without one, that of the blob.
+    """
+
+    manifest: AcceptedManifest
+    appeared_at_ns: UnixNs
+    place: str
+    matches: int
+
+
+@dataclass(slots=True, kw_only=True)
+class CollectionFacts:
+    """What expiry and garbage collection did with blobs that contain matching records.
+
+    `kept` counts by clause the batches that are not proved. `plan_at_ns` is from when the plan with
+    the other blobs can be executed. `refused` is why garbage collection stopped.
+    """
+
+    tombstones: int = 0
+    kept: dict[str, int] = field(default_factory=dict)
+    audit_id: str = ""
+    plan_id: str = ""
+    plan_at_ns: int | None = None
+    refused: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class BlobSearch:
+    """What a search of all blobs found.
+
+    Attributes:
+        searched: The blobs that were decoded.
+        total: The records of all accepted batches.
+        unreadable: Keys of blobs that exist and cannot be decoded.
+    """
+
+    found: list[SearchedBlob] = field(default_factory=list)
+    searched: int = 0
+    total: int = 0
+    unreadable: list[str] = field(default_factory=list)
+
+    def of(self, place: str) -> list[SearchedBlob]:
+        """Return the blobs of a place."""
+        return [one for one in self.found if one.place == place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasurePlan:
+    """What an erasure would remove; nothing was written."""
+
+    decision: ErasureDecision
+    blobs: BlobSearch
+    tables: Mapping[str, TableSearch]
+
+
+def sign_erasure(decision: ErasureDecision, keys: AuditorKeys) -> bytes:
+    """Return the stored bytes of a decision."""
+    signature = sign_bytes(keys.private, _DECISION, encode_record(decision))
+    key_id = key_id_of(keys.private.public_key())
+    return encode_record(SignedErasure(decision=decision, key_id=key_id, signature=signature))
+
+
+def check_signatures(stored: StoredErasure, trusted: TrustedKeys) -> None:
+    """Raise `InvalidRecord` unless trusted keys signed a decision and its newest report."""
+    signed, report = stored.signed, stored.report
+    decision = signed.decision
+    parts: list[tuple[ObjectKey, SignedErasure | SignedErasureReport, bytes]] = [
+        (erasure_key(decision.erasure_id), signed, _DECISION + encode_record(decision))
+    ]
+    if report is not None:
+        key = erasure_report_key(decision.erasure_id, report.report.number)
+        if report.report.decision_sha256 != digest_of(stored.body):
+            raise InvalidRecord(key, "the report is about another decision")
+        parts.append((key, report, _REPORT + encode_record(report.report)))
+    for key, one, body in parts:
+        public = trusted.get(one.key_id)
+        if public is None or not has_signed(public, one.signature, body):
+            raise InvalidRecord(
+                key, "it was altered, or its signer is not trusted: use the key of the runs"
+            )
+
+
+class ErasureSearch:
+    """Searches of one store. The calls of `lake` are made outside of any event loop."""
+
+    def __init__(self, store: ObjectStore, lake: ErasureLake) -> None:
+        self._store = store
+        self._lake = lake
+
+    async def plan(self, decision: ErasureDecision) -> ErasurePlan:
+        """Search for the records of an erasure that is not decided, and write nothing."""
+        await self.check_holds(decision)
+        return ErasurePlan(
+            decision=decision,
+            blobs=await self.blobs(decision),
+            tables=await asyncio.to_thread(self._lake.search, decision.deletes),
+        )
+
+    async def check_holds(self, decision: ErasureDecision) -> None:
+        """Refuse if a hold covers batches that may contain the records."""
+        holds = await read_holds(self._store)
+        for record in decision.deletes:
+            case = holds.touching(record)
+            if case is not None:
+                raise BadUsage(
+                    "a hold covers batches that may contain these records: see `sluice hold list`,"
+                    f" case=`{case}`"
+                )
+
+    async def blobs(self, decision: ErasureDecision) -> BlobSearch:
+        """Decode every blob that may contain matching records, also those without a manifest."""
+        search = BlobSearch()
+        named: set[str] = set()
+        kinds = {one.kind for one in decision.deletes}
+        together: list[SearchedBlob] = []
+        async for one in self._accepted(named):
+            search.total += one.manifest.record_count
+            if one.manifest.kind in kinds and _may_match(one.manifest, decision.deletes):
+                together.append(one)
+            if len(together) == SEARCHED_TOGETHER:
+                await self._search_some(decision, together, search)
+                together = []
+        async for one in self._unnamed(decision, named, search):
+            if one.manifest.kind in kinds and _may_match(one.manifest, decision.deletes):
+                together.append(one)
+        await self._search_some(decision, together, search)
+        return search
+
+    async def _search_some(
+        self, decision: ErasureDecision, blobs: Sequence[SearchedBlob], search: BlobSearch
+    ) -> None:
+        if not blobs:
+            return
+        manifests = [one.manifest for one in blobs]
+        counts = await asyncio.to_thread(self._lake.count_matches, manifests, decision.deletes)
+        search.searched += len(counts)
+        for place, one in enumerate(blobs):
+            matches = counts.get(place)
+            if matches:
+                search.found.append(replace(one, matches=matches))
+            elif matches is None:
+                key = ObjectKey(one.manifest.raw_blob_key)
+                if not isinstance(await self._store.head(key), NotFound):
+                    search.unreadable.append(key)
+
+    async def _accepted(self, named: set[str]) -> AsyncIterator[SearchedBlob]:
+        """Yield the accepted batches, and add their hashes to `named`."""
+        async for page in self._store.list(ACCEPTED):
+            bodies = await read_bodies(self._store, [one.key for one in page.objects])
+            for listed, body in zip(page.objects, bodies, strict=True):
+                manifest = decode_accepted(listed.key, body or b"")
+                named.add(manifest.digest)
+                yield SearchedBlob(
+                    manifest=manifest,
+                    appeared_at_ns=listed.last_modified_ns,
+                    place="accepted",
+                    matches=0,
+                )
+
+    async def _unnamed(
+        self, decision: ErasureDecision, named: set[str], search: BlobSearch
+    ) -> AsyncIterator[SearchedBlob]:
+        """Yield the blobs that no accepted manifest names, and the copies in the trash.
+
+        A copy counts as accepted before the decision; the blob that it was made of is older.
+        """
+        refused = {
+            parse_quarantine_key(one.key)[1]
+            async for page in self._store.list(QUARANTINE_CONFLICTS)
+            for one in page.objects
+        }
+        for prefix, parse in ((RAW_BLOBS, parse_blob_key), (GC_TRASH, parse_trash_key)):
+            async for page in self._store.list(prefix):
+                for one in page.objects:
+                    digest = parse(one.key)
+                    is_copy = prefix == GC_TRASH
+                    if digest in named and not is_copy:
+                        continue
+                    at_ns = one.last_modified_ns
+                    if is_copy:
+                        at_ns = UnixNs(min(at_ns, decision.decided_at_unix_ns))
+                    manifest = await self._manifest_of(one.key, digest, at_ns)
+                    if manifest is None:
+                        search.unreadable.append(one.key)
+                        continue
+                    place = "quarantine" if digest in refused else "orphans"
+                    yield SearchedBlob(
+                        manifest=manifest,
+                        appeared_at_ns=one.last_modified_ns,
+                        place="trash" if is_copy else place,
+                        matches=0,
+                    )
+
+    async def _manifest_of(
+        self, key: ObjectKey, digest: Digest, at_ns: UnixNs
+    ) -> AcceptedManifest | None:
+        """Return what a manifest of a blob would contain; None if it is no frame."""
+        read = await self._store.get(key, first=0, last=HEAD_BYTES_MAX - 1)
+        try:
+            envelope = decode_head(read.body if isinstance(read, Found) else b"").envelope
+        except SluiceError:
+            return None
+        who = envelope.identity
+        return AcceptedManifest(
+            agent_id=who.agent_id,
+            boot_id=who.boot_id,
+            seq_start=who.seq_start,
+            seq_end=who.seq_end,
+            frame_sha256=digest,
+            frame_bytes=0,
+            raw_blob_key=key,
+            accepted_at_unix_ns=at_ns,
+            collector_id="",
+            wire_version=1,
+            frame_version=1,
+            attempt_id="",
+            kind=envelope.kind,
+            record_count=who.seq_end - who.seq_start + 1,
+            min_ts_unix_ns=None,
+            max_ts_unix_ns=None,
+            principal="",
+        )
+
+
+_NO_REPORT: Final = ErasureReport(
+    erasure_id="",
+    number=0,
+    authority_id="",
+    decision_sha256=Digest(""),
+    made_at_unix_ns=0,
+    batches=0,
+    records=0,
+    searched={},
+    verified=False,
+    copies=(),
+)
+"""What a run without an earlier report continues from."""
+
+
+class ErasureRun:
+    """The runs of one store. The calls of `lake` are made outside of any event loop."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        lake: ErasureLake,
+        keys: AuditorKeys,
+        clock: Clock,
+        ids: IdSource,
+    ) -> None:
+        self._store = store
+        self._lake = lake
+        self._search = ErasureSearch(store, lake)
+        self._keys = keys
+        self._clock = clock
+        self._ids = ids
+        self._backoff = Backoff.seeded_by(clock)
+
+    async def decide(self, decision: ErasureDecision) -> StoredErasure:
+        """Record an erasure; it hides the records from now on.
+
+        Raises:
+            BadUsage: A hold covers batches that may contain such records, nothing was ingested, or
+                the filter matches every record. Nothing was written.
+        """
+        planned = await self._search.plan(decision)
+        if not planned.tables:
+            raise BadUsage(
+                "nothing was ingested, so that no other record of a batch could be kept: run"
+                " `sluice spark ingest --once` first"
+            )
+        matches = sum(one.matches for one in planned.blobs.of("accepted"))
+        if matches and matches >= planned.blobs.total:
+            raise BadUsage(
+                f"the filter matches all {planned.blobs.total} records of the store: name a"
+                " narrower one"
+            )
+        key = erasure_key(decision.erasure_id)
+        body = sign_erasure(decision, self._keys)
+        if isinstance(await create_once(self._store, key, body, self._backoff), OtherBytes):
+            raise InvariantViolated(f"another erasure exists under a new id, key=`{key}`")
+        await self._write_deletes(decision)
+        return await read_erasure(self._store, decision.erasure_id)
+
+    async def run(self, erasure_id: str, settings: EraseSettings) -> ErasureReport:
+        """Remove what can be removed now, and create the report of this run.
+
+        Raises:
+            BadUsage: There is no such erasure, or a hold covers batches that may contain records.
+            InvalidRecord: The decision was altered.
+        """
+        stored = await read_erasure(self._store, erasure_id)
+        check_signatures(stored, self._keys.trusted)
+        decision, before = stored.signed.decision, stored.last
+        await self._search.check_holds(decision)
+        await self._write_deletes(decision)
+        await asyncio.to_thread(self._lake.remove_records, decision.deletes)
+        blobs = await self._search.blobs(decision)
+        facts = await self._collect(decision, blobs, settings)
+        names = [*(one.kind for one in decision.deletes), ROLLUPS_NAME]
+        await asyncio.to_thread(self._lake.remove_replaced, names, settings.readers_hours)
+        tables = await asyncio.to_thread(self._lake.search, decision.deletes)
+        left = await self._search.blobs(decision) if blobs.found else blobs
+        clean = _clean_versions(before, tables)
+        readers_ns = settings.readers_hours * _HOUR_NS
+        now_ns = await read_store_time(self._store)
+        if not left.found and _is_clean(tables):
+            before_ns = now_ns - readers_ns if readers_ns else None
+            await asyncio.to_thread(self._lake.remove_old_entries, clean, before_ns)
+        entries = await asyncio.to_thread(self._lake.count_old_entries, clean)
+        versions = await self._expire_versions()
+        authority = await read_authority(self._store)
+        outcome = _Outcome(
+            decision=decision,
+            before=before,
+            authority=authority,
+            now_ns=await read_store_time(self._store),
+            readers_ns=readers_ns,
+            blobs=left,
+            facts=facts,
+            tables=tables,
+            entries=entries,
+        )
+        old = before or _NO_REPORT
+        report = ErasureReport(
+            erasure_id=erasure_id,
+            number=old.number + 1,
+            authority_id=authority.authority_id,
+            decision_sha256=digest_of(stored.body),
+            made_at_unix_ns=outcome.now_ns,
+            batches=max(len(blobs.of("accepted")), old.batches),
+            records=max(sum(one.matches for one in blobs.of("accepted")), old.records),
+            searched={
+                "blobs": left.searched,
+                "data_files": sum(one.files for one in tables.values()),
+                "noncurrent_versions_removed": versions,
+            },
+            verified=not left.found and not left.unreadable and _is_clean(tables),
+            copies=outcome.copies(),
+            clean_versions=clean,
+            tombstones=facts.tombstones + old.tombstones,
+            audit_id=facts.audit_id or old.audit_id,
+            plan_id=facts.plan_id or old.plan_id,
+        )
+        await self._write_report(report)
+        return report
+
+    async def _write_deletes(self, decision: ErasureDecision) -> None:
+        for record in decision.deletes:
+            written = await write_delete(self._store, record, self._backoff, self._ids)
+            if written.record != record:
+                raise InvariantViolated(f"another delete has this id, id=`{record.delete_id}`")
+
+    async def _write_report(self, report: ErasureReport) -> None:
+        signature = sign_bytes(self._keys.private, _REPORT, encode_record(report))
+        key_id = key_id_of(self._keys.private.public_key())
+        signed = SignedErasureReport(report=report, key_id=key_id, signature=signature)
+        key = erasure_report_key(report.erasure_id, report.number)
+        body = encode_record(signed)
+        if isinstance(await create_once(self._store, key, body, self._backoff), OtherBytes):
+            raise BadUsage(
+                "another run of this erasure ended meanwhile: see `sluice erase report"
+                f" {report.erasure_id}`"
+            )
+
+    async def _collect(
+        self, decision: ErasureDecision, blobs: BlobSearch, settings: EraseSettings
+    ) -> CollectionFacts:
+        """Record the expiry of batches with matching records, and delete the blobs that may go."""
+        facts = CollectionFacts()
+        if not blobs.found:
+            return facts
+        try:
+            await self._expire(decision, blobs.of("accepted"), settings, facts)
+            if blobs.of("accepted") or blobs.of("orphans"):
+                await self._delete_blobs(settings, facts)
+        except GcRefused as refused:
+            facts.refused = str(refused)
+        if blobs.of("trash"):
+            await purge_trash(self._store, self._keys.trusted, self._ids.ulid(), clock=self._clock)
+        return facts
+
+    async def _expire(
+        self,
+        decision: ErasureDecision,
+        batches: Sequence[SearchedBlob],
+        settings: EraseSettings,
+        facts: CollectionFacts,
+    ) -> None:
+        """Create tombstones for the batches that are older than the retry horizon."""
+        authority = await read_authority(self._store)
+        now_ns = await read_store_time(self._store)
+        tombstones = TrustedTombstones(self._store, self._keys.trusted, authority.authority_id)
+        fresh = [one for one in batches if await tombstones.find(one.manifest) is None]
+        old = [one for one in fresh if _horizon_ends_ns(authority, one) < now_ns]
+        if len(fresh) > len(old):
+            facts.kept["certificate"] = len(fresh) - len(old)
+        if not old:
+            return
+        newest = await read_newest(self._store, self._keys.trusted)
+        covered_ns = max(_horizon_ends_ns(authority, one) for one in old)
+        if newest is None or newest.certificate.started_at_unix_ns <= covered_ns:
+            await self._audit(settings, facts)
+        expiry = ExpiryRun(self._store, self._lake.compare, self._keys, self._clock, self._ids)
+        candidates = [
+            ExpiryCandidate(
+                manifest=one.manifest, appeared_at_ns=one.appeared_at_ns, matches=one.matches
+            )
+            for one in old
+        ]
+        report = await expiry.erase(
+            decision.erasure_id,
+            candidates,
+            ExpireSettings(key_file=settings.key_file, trusted_keys=settings.trusted_keys),
+        )
+        facts.tombstones = report.tombstones
+        for clause, count in report.kept.items():
+            facts.kept[clause] = facts.kept.get(clause, 0) + count
+
+    async def _audit(self, settings: EraseSettings, facts: CollectionFacts) -> None:
+        engine = LocalTaskEngine(self._store)
+        auditor = Auditor(self._store, engine, self._keys, self._clock, self._ids)
+        certificate = await auditor.audit(AuditSettings(key_file=settings.key_file))
+        facts.audit_id = certificate.audit_id
+
+    async def _delete_blobs(self, settings: EraseSettings, facts: CollectionFacts) -> None:
+        """Execute the plan whose grace period is over, and make the next one."""
+        await self._audit(settings, facts)
+        engine = LocalTaskEngine(self._store)
+        runner = PlanRunner(self._store, engine, self._keys.trusted, self._clock)
+        run = RunSettings(
+            key_file=settings.key_file,
+            grace_s=settings.grace_s,
+            require_approval=settings.require_approval,
+        )
+        due = await read_due_plan(self._store, self._keys.trusted, run)
+        if due is not None:
+            facts.plan_id = due.plan_id
+            await runner.run(due.plan_id, run)
+        planner = Planner(self._store, engine, self._keys, self._clock, self._ids)
+        made = await plan_if_covered(
+            planner,
+            PlanSettings(
+                key_file=settings.key_file,
+                trusted_keys=settings.trusted_keys,
+                max_delete_ratio=settings.max_delete_ratio,
+            ),
+        )
+        if made is None or not made.candidates:
+            return
+        facts.plan_id = made.plan_id
+        facts.plan_at_ns = made.made_at_unix_ns + int(settings.grace_s * NS_PER_S)
+        if settings.grace_s == 0 and not settings.require_approval:
+            await runner.run(made.plan_id, run)
+
+    async def _expire_versions(self) -> int:
+        """Delete noncurrent versions of derived data, such as those of deleted files."""
+        if await self._store.read_versioning() is not Versioning.ENABLED:
+            return 0
+        removed, after = 0, ""
+        while True:
+            settings = ExpirySettings(retention_s=0)
+            report = await expire_versions(self._store, settings, start_after=after)
+            removed += sum(report.deleted.values())
+            if report.resume_after is None:
+                return removed
+            after = report.resume_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What a run has left, from which it reports the state of each place."""
+
+    decision: ErasureDecision
+    before: ErasureReport | None
+    authority: Authority
+    now_ns: UnixNs
+    readers_ns: int
+    blobs: BlobSearch
+    facts: CollectionFacts
+    tables: Mapping[str, TableSearch]
+    entries: int
+
+    def copies(self) -> tuple[ErasedCopy, ...]:
+        """Return the state of every place that may have contained the records."""
+        replaced = sum(len(one.replaced) for one in self.tables.values())
+        refused = len(self.blobs.of("quarantine"))
+        unreadable = self.blobs.unreadable
+        return (
+            *(self._table(one.kind) for one in self.decision.deletes),
+            self._table(ROLLUPS_NAME),
+            self._copy("replaced_files", replaced, wait_ns=self.readers_ns),
+            self._copy("table_logs", self.entries, wait_ns=self.readers_ns),
+            self._copy("index_chunks", 0),
+            self._batches(),
+            self._unnamed("orphans"),
+            self._unnamed("trash"),
+            self._copy("quarantine", refused, detail="refused bytes of a conflict: decide it"),
+            self._copy("unreadable_blobs", len(unreadable), detail=", ".join(unreadable[:3])),
+            self._copy("noncurrent_versions", 0),
+            *(_not_applicable(name, detail) for name, detail in _NONE),
+            *(
+                ErasedCopy(name=name, state="elsewhere", detail=detail)
+                for name, detail in _UNREACHED
+            ),
+        )
+
+    def _copy(
+        self, name: str, found: int, *, wait_ns: int | None = None, detail: str = ""
+    ) -> ErasedCopy:
+        """Return the state of a place; with `wait_ns` a later run can clean it."""
+        known = () if self.before is None else self.before.copies
+        old = next((one for one in known if one.name == name), None)
+        if not found:
+            done_ns = old.at_unix_ns if old is not None and old.state == "done" else None
+            return ErasedCopy(name=name, state="done", at_unix_ns=done_ns or self.now_ns)
+        if wait_ns is None:
+            return ErasedCopy(name=name, state="open", found=found, detail=detail)
+        at_ns = self.now_ns + wait_ns
+        if old is not None and old.state == "by_date" and old.at_unix_ns is not None:
+            # Counted from the run that found it first, unless that time is over.
+            at_ns = min(at_ns, old.at_unix_ns) if old.at_unix_ns > self.now_ns else at_ns
+        return ErasedCopy(name=name, state="by_date", found=found, at_unix_ns=at_ns, detail=detail)
+
+    def _table(self, name: str) -> ErasedCopy:
+        search = self.tables.get(name)
+        if search is None:
+            return _not_applicable(name, "the table does not exist, or has no such records")
+        detail = "other writers replaced the files meanwhile: run it again"
+        return self._copy(name, search.rows, detail=detail)
+
+    def _batches(self) -> ErasedCopy:
+        """Return the state of the blobs of accepted batches."""
+        batches = self.blobs.of("accepted")
+        kept = {name: n for name, n in self.facts.kept.items() if name != Clause.CERTIFICATE}
+        if self.facts.refused:
+            return self._copy("raw_blobs", len(batches), detail=self.facts.refused)
+        if kept:
+            text = ", ".join(f"{name} {count}" for name, count in sorted(kept.items()))
+            return self._copy("raw_blobs", len(batches), detail=f"kept by {text}")
+        young = self.facts.kept.get(Clause.CERTIFICATE, 0)
+        return self._copy(
+            "raw_blobs",
+            len(batches),
+            wait_ns=self._wait_ns(batches, self.facts.plan_at_ns),
+            detail=f"{young} younger than the retry horizon" if young else "",
+        )
+
+    def _unnamed(self, place: str) -> ErasedCopy:
+        blobs = self.blobs.of(place)
+        if self.facts.refused and place == "orphans":
+            return self._copy(place, len(blobs), detail=self.facts.refused)
+        plan_at_ns = self.facts.plan_at_ns if place == "orphans" else None
+        return self._copy(place, len(blobs), wait_ns=self._wait_ns(blobs, plan_at_ns))
+
+    def _wait_ns(self, blobs: Iterable[SearchedBlob], plan_at_ns: int | None) -> int:
+        """Return the time until the retry horizon of blobs is over and their plan may run."""
+        ends = [_horizon_ends_ns(self.authority, one) for one in blobs]
+        return max(0, max(ends, default=0) - self.now_ns, (plan_at_ns or 0) - self.now_ns)
+
+
+def _not_applicable(name: str, detail: str) -> ErasedCopy:
+    return ErasedCopy(name=name, state="not_applicable", detail=detail)
+
+
+def _may_match(manifest: AcceptedManifest, deletes: Iterable[DeleteRecord]) -> bool:
+    """Return True if, by its manifest, a batch may contain matching records.
+
+    The times in a manifest are those that its sender stated, so they do not count.
+    """
+    return any(
+        one.kind == manifest.kind
+        and one.agent_id in (None, manifest.agent_id)
+        and manifest.accepted_at_unix_ns <= one.accepted_until_unix_ns
+        for one in deletes
+    )
+
+
+def _horizon_ends_ns(authority: Authority, one: SearchedBlob) -> int:
+    at_ns = max(one.appeared_at_ns, one.manifest.accepted_at_unix_ns)
+    return at_ns + authority.retry_horizon_ns
+
+
+def _is_clean(tables: Mapping[str, TableSearch]) -> bool:
+    return not any(one.rows or one.replaced for one in tables.values())
+
+
+def _clean_versions(
+    before: ErasureReport | None, tables: Mapping[str, TableSearch]
+) -> dict[str, int]:
+    """Return the first version of each table that was seen without a matching row."""
+    known = {} if before is None else before.clean_versions
+    return {
+        name: min(known.get(name, one.version), one.version)
+        for name, one in tables.items()
+        if not one.rows
+    }

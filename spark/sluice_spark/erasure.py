@@ -1,0 +1,287 @@
+"""Find and remove the records of an erasure in blobs, tables and what is derived from them.
+
+Executors decode the blobs and read the data files again, so the result depends on nothing that was
+reported before. Rows are removed as compaction removes deleted rows. Replaced files are deleted by
+vacuum when no query or job that began before may still read them. Vacuum leaves files that were
+never committed for longer, because their job may still commit them.
+
+The log of a table contains the least and the greatest value of some columns for each file, also
+for files that were replaced. A checkpoint contains only the present files. So the entries before a
+clean state are deleted after a checkpoint; the files that they name no longer exist.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import FileInfo, FileSelector
+
+from sluice_lake.data_files import DataFile, list_files
+from sluice_lake.delta import delta_errors_translated, find_table
+from sluice_lake.durable_files import require_durable
+from sluice_lake.locations import TableLocation, lake_location, open_filesystem
+from sluice_lake.log_errors import read_transaction
+from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
+from sluice_lake.tables import RECORD_TABLES, ROLLUPS, Table
+from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.record_deletes import DeleteRecord, rollup_deletes
+from sluice_spark.compaction.delete_matches import any_of, only_deleted, touched_condition
+from sluice_spark.compaction.file_selection import may_contain_deleted
+from sluice_spark.compaction.job import remove_deleted_rows
+from sluice_spark.compaction.rewrite import read_files
+from sluice_spark.index import remove_chunks_of
+from sluice_spark.read_back import BATCH, READ, BatchComparison, compare_batches, decode_batches
+from sluice_spark.rollups.job import run_rollup
+from sluice_spark.session import Session
+from sluice_store import open_store
+
+ROLLUPS_NAME: Final = ROLLUPS.name
+_LOG: Final = "_delta_log"
+_ENTRY: Final = re.compile(r"([0-9]{20})\.(?:json|checkpoint\..*parquet|crc)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSearch:
+    """What a search found in one table.
+
+    Attributes:
+        version: The state that was searched.
+        rows: The matching rows of its files; for rollups 0 if they honour the deletes, else 1.
+        files: The number of files that were read.
+        replaced: The other files in the folder of the table that contain matching rows, or that
+            cannot be read.
+    """
+
+    version: int
+    rows: int
+    files: int
+    replaced: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureLake:
+    """The blobs, tables and indexes of one store; its calls block."""
+
+    spark: Session
+    store_url: str
+
+    def count_matches(
+        self,
+        manifests: Sequence[AcceptedManifest],
+        deletes: Sequence[DeleteRecord],
+    ) -> dict[int, int]:
+        """Return the number of matching records of each batch, by its place in `manifests`.
+
+        A batch whose blob is missing or cannot be decoded is not in the result.
+        """
+        found: dict[int, int] = {}
+        for kind in dict.fromkeys(one.kind for one in deletes):
+            places = [place for place, one in enumerate(manifests) if one.kind == kind]
+            if not places:
+                continue
+            own = [one for one in deletes if one.kind == kind]
+            batches = [manifests[place] for place in places]
+            rows = decode_batches(
+                self.spark, self.store_url, RECORD_TABLES[kind].without_promoted, batches
+            )
+            matching = only_deleted(rows.where(f"{READ} IS NULL"), own).selectExpr(
+                BATCH, "1 AS one"
+            )
+            decoded = rows.where(f"{READ} IS NOT NULL").selectExpr(BATCH, "0 AS one")
+            totals = matching.unionByName(decoded).groupBy(BATCH).sum("one").toArrow()
+            for place, count in zip(*(totals.column(at).to_pylist() for at in (0, 1)), strict=True):
+                found[places[place]] = int(count)
+        return found
+
+    def remove_records(self, deletes: Sequence[DeleteRecord]) -> None:
+        """Remove matching rows from tables and rollups, and the index chunks of replaced files."""
+        remove_deleted_rows(self.spark, self.store_url, deletes)
+        if rollup_deletes(deletes) and find_table(self.store_url, ROLLUPS) is not None:
+            run_rollup(self.spark, self.store_url)
+        for table in _tables_of(deletes):
+            opened = find_table(self.store_url, table)
+            if opened is not None:
+                current = {file.path for file in list_files(opened, table)}
+                asyncio.run(remove_chunks_of(self.store_url, table, current))
+
+    def search(self, deletes: Sequence[DeleteRecord]) -> dict[str, TableSearch]:
+        """Search every data file of the tables, whether or not the table still contains it."""
+        found: dict[str, TableSearch] = {}
+        for table in _tables_of(deletes):
+            opened = find_table(self.store_url, table)
+            if opened is None:
+                continue
+            own = [one for one in deletes if one.kind == table.name] or rollup_deletes(deletes)
+            present = list_files(opened, table)
+            names = {file.path for file in present}
+            others = [one for one in _data_files(self.store_url, table) if one.path not in names]
+            damaged = [one.path for one in others if not _is_readable(self.store_url, table, one)]
+            others = [one for one in others if one.path not in damaged]
+            rows = 0
+            if table is ROLLUPS:
+                rows = int(
+                    not asyncio.run(
+                        _are_honoured(
+                            self.store_url, read_transaction(opened, ROLLUP_APP) or 0, own
+                        )
+                    )
+                )
+                wanted = present[:0]
+            else:
+                wanted = [one for one in present if any(may_contain_deleted(one, d) for d in own)]
+            others = [
+                one
+                for one in others
+                if table is ROLLUPS or any(may_contain_deleted(one, d) for d in own)
+            ]
+            counts = _count_rows(self.spark, self.store_url, table, [*wanted, *others], own)
+            rows += sum(counts.get(_name(one.path), 0) for one in wanted)
+            left = [one.path for one in others if counts.get(_name(one.path), 0)]
+            found[table.name] = TableSearch(
+                version=opened.version(),
+                rows=rows,
+                files=len(wanted) + len(others),
+                replaced=(*left, *damaged),
+            )
+        return found
+
+    def remove_replaced(self, tables: Iterable[str], wait_hours: int) -> int:
+        """Delete the files that commits replaced more than some hours ago; return their number."""
+        removed = 0
+        for table in (*RECORD_TABLES.values(), ROLLUPS):
+            opened = (
+                find_table(self.store_url, table, for_writing=True)
+                if table.name in tables
+                else None
+            )
+            if opened is None:
+                continue
+            with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+                removed += len(
+                    opened.vacuum(
+                        retention_hours=wait_hours,
+                        dry_run=False,
+                        full=False,
+                        enforce_retention_duration=False,
+                    )
+                )
+        return removed
+
+    def count_old_entries(self, clean: Mapping[str, int]) -> int:
+        """Return the number of log entries and checkpoints before the clean state of each table."""
+        return sum(len(_old_entries(self.store_url, table, clean)) for table in _named(clean))
+
+    def remove_old_entries(self, clean: Mapping[str, int], before_ns: int | None) -> int:
+        """Delete those that were written before a time, after a checkpoint; return how many."""
+        removed = 0
+        for table in _named(clean):
+            old = [
+                path
+                for path, written_ns in _old_entries(self.store_url, table, clean)
+                if before_ns is None or written_ns < before_ns
+            ]
+            opened = find_table(self.store_url, table, for_writing=True) if old else None
+            if opened is None or opened.version() < clean[table.name]:
+                continue
+            with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+                opened.create_checkpoint()
+            require_durable(opened)
+            filesystem, root = open_filesystem(lake_location(self.store_url, table.name))
+            for path in sorted(old):
+                filesystem.delete_file(f"{root}/{path}")
+            removed += len(old)
+        return removed
+
+    def compare(self, manifests: Sequence[AcceptedManifest]) -> BatchComparison:
+        """Compare batches with the tables."""
+        return compare_batches(self.spark, self.store_url, manifests)
+
+
+def _tables_of(deletes: Iterable[DeleteRecord]) -> list[Table]:
+    found = [RECORD_TABLES[kind] for kind in dict.fromkeys(one.kind for one in deletes)]
+    return [*found, ROLLUPS] if rollup_deletes(deletes) else found
+
+
+def _count_rows(
+    spark: Session,
+    store_url: str,
+    table: Table,
+    files: Sequence[DataFile],
+    deletes: Sequence[DeleteRecord],
+) -> dict[str, int]:
+    """Return the number of matching rows by the name of the file."""
+    if not files:
+        return {}
+    rows = read_files(spark, store_url, table.without_promoted, files)
+    if table is ROLLUPS:
+        matching = rows.where(any_of([touched_condition(one) for one in deletes]))
+    else:
+        matching = only_deleted(rows, deletes)
+    totals = matching.groupBy("data_file").count().collect()
+    return {_name(row.data_file): int(row["count"]) for row in totals}
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+async def _are_honoured(store_url: str, done: int, deletes: Sequence[DeleteRecord]) -> bool:
+    """Return True if the last source range of the rollups applies all of some deletes."""
+    async with open_store(store_url) as store:
+        source = await read_source_range(store, done) if done else None
+        if source is None:
+            return not done
+        ids = {one.delete_id for one in deletes}
+        return await DeleteIdsReader(store=store).read(source.deletes, ids) == ids
+
+
+def _data_files(store_url: str, table: Table) -> list[DataFile]:
+    """Return the data files in the folder of a table, with nothing but their names and sizes."""
+    folder = f"{table.partition_column}="
+    found = [
+        (path, one)
+        for path, one in _list(store_url, table, "")
+        if path.startswith(folder) and path.endswith(".parquet")
+    ]
+    return [
+        DataFile(
+            path=path, partition=path.partition("/")[0].removeprefix(folder), size_bytes=one.size
+        )
+        for path, one in found
+    ]
+
+
+def _list(store_url: str, table: Table, folder: str) -> list[tuple[str, FileInfo]]:
+    """Return the files below a folder of a table with their paths in the table."""
+    filesystem, root = open_filesystem(lake_location(store_url, table.name))
+    place = f"{root}/{folder}".rstrip("/")
+    selector = FileSelector(place, recursive=True, allow_not_found=True)
+    found = filesystem.get_file_info(selector)
+    return [(one.path.removeprefix(f"{root}/"), one) for one in found if one.is_file]
+
+
+def _is_readable(store_url: str, table: Table, file: DataFile) -> bool:
+    filesystem, root = open_filesystem(lake_location(store_url, table.name))
+    try:
+        with filesystem.open_input_file(f"{root}/{file.path}") as source:
+            pq.read_metadata(source)
+    except (OSError, pa.ArrowException):
+        return False
+    return True
+
+
+def _named(clean: Mapping[str, int]) -> list[Table]:
+    return [one for one in (*RECORD_TABLES.values(), ROLLUPS) if one.name in clean]
+
+
+def _old_entries(store_url: str, table: Table, clean: Mapping[str, int]) -> list[tuple[str, int]]:
+    found = []
+    for path, one in _list(store_url, table, _LOG):
+        entry = _ENTRY.fullmatch(path.removeprefix(f"{_LOG}/"))
+        if entry is not None and int(entry[1]) < clean[table.name]:
+            found.append((path, int(one.mtime_ns)))
+    return found
