@@ -1,11 +1,13 @@
 """`sluice query`: find records, and serve queries over HTTP."""
 
 import asyncio
+import os
 import shutil
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
@@ -484,13 +486,27 @@ def serve(
         settings: Limits of each query.
         json: Print the address as JSON.
     """
+    from sluice_cli.shell.running import RunningDeployment, announce  # noqa: PLC0415
     from sluice_query.http.service import serve_queries  # noqa: PLC0415 - imports the web server
+    from sluice_store.url import absolute_url  # noqa: PLC0415 - the adapters
+
+    announced: list[Path] = []
 
     def say(url: str) -> None:
+        # Commands read a store without its spool, with the default limits, and have no token.
+        if spool is None and not serving.api_token and settings == _SETTINGS:
+            address = {"query": url.removeprefix("http://")}
+            here = RunningDeployment(pid=os.getpid(), store=absolute_url(store), addresses=address)
+            with suppress(OSError):  # commands compute their answers themselves then
+                announced.append(announce(here))
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
         sys.stdout.flush()
 
-    run_with_searcher(store, spool, settings, lambda one: serve_queries(one, serving, say))
+    try:
+        run_with_searcher(store, spool, settings, lambda one: serve_queries(one, serving, say))
+    finally:
+        for path in announced:
+            path.unlink(missing_ok=True)
 
 
 @app.command

@@ -35,7 +35,8 @@ class ExistingDirectory:
             return None
         from sluice_cli.shell.running import find_running  # noqa: PLC0415 - without a store here
 
-        stores = {one.store: one.pid for one in find_running()}
+        # The query service of a deployment has a file too; the deployment's is the later one.
+        stores = {one.store: one.pid for one in reversed(find_running())}
         if len(stores) > 1:
             raise BadUsage(
                 "several deployments run on this machine: choose one with `--store`,"

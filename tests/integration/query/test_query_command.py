@@ -21,7 +21,7 @@ from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_cli.shell.running import RunningDeployment, announce
+from sluice_cli.shell.running import RunningDeployment, announce, find_running
 from sluice_protocol.units import NS_PER_S
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S), "--zone", "UTC")
@@ -205,6 +205,23 @@ def test_a_running_service_is_asked_instead_of_the_store(
         )
         for library in ("pyarrow", "duckdb", "numpy", "deltalake"):
             assert (f" {library}\n" in done.stderr) == imports, library
+
+
+def test_commands_find_a_query_service_that_was_started_alone(
+    place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service with a token, or with a limit, is not used: an answer could differ."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with _serving(place, "127.0.0.1:0") as url:
+        (found,) = find_running()
+        assert found.store == place.url
+        assert found.addresses == {"query": url.removeprefix("http://")}
+        done = sluice("query", *SPAN, folder=tmp_path)
+        assert done.stderr.startswith(f"store of the running deployment: {place.url}, pid=")
+        assert len(done.stdout.splitlines()) == 3
+    assert not [*tmp_path.rglob("*.json")]
+    with _serving(place, "127.0.0.1:0", token="secret"):
+        assert find_running() == []
 
 
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
