@@ -1,6 +1,5 @@
 """The machine's clock and id source: the only module of the protocol that is not pure."""
 
-import asyncio
 import secrets
 import time
 from typing import Final
@@ -34,6 +33,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task for that many seconds."""
+        import asyncio  # noqa: PLC0415 - a command that asks a service has no event loop
+
         await asyncio.sleep(seconds)  # noqa: TID251 - every other module receives a Clock
 
 

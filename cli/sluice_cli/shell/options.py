@@ -51,12 +51,13 @@ class ExistingDirectory:
         """Check the value of the option; the error names a store in this folder or above it."""
         if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
-        from sluice_store.mode import require_store  # noqa: PLC0415 - quick help
-        from sluice_store.url import check_store_url, local_folder  # noqa: PLC0415 - the adapters
+        from sluice_store.mode import local_folder, require_store  # noqa: PLC0415 - quick help
 
-        check_store_url(url)
         folder = local_folder(url)
         if folder is None:
+            from sluice_store.url import check_store_url  # noqa: PLC0415 - the adapters
+
+            check_store_url(url)
             return
         try:
             require_store(folder)
