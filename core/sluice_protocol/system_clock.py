@@ -1,6 +1,6 @@
 """The machine's clock and id source: the only module of the protocol that is not pure."""
 
-import secrets
+import os
 import time
 from typing import Final
 
@@ -48,6 +48,6 @@ class SystemIds:
     def ulid(self) -> str:
         """Return a new ULID."""
         now_ms = time.time_ns() // _NS_PER_MS  # noqa: TID251 - every other module receives a Clock
-        random = int.from_bytes(secrets.token_bytes(_RANDOM_BITS // 8), "big")
+        random = int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
         number = now_ms << _RANDOM_BITS | random
         return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])

@@ -3,6 +3,7 @@
 The line about a missing package names the extra that installs it.
 """
 
+import gc
 import resource
 import sys
 from collections.abc import Callable, Mapping
@@ -124,6 +125,9 @@ def _run(tokens: list[str]) -> int:
     run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
+    if not gc.isenabled():
+        gc.freeze()  # no later collection searches the modules
+        gc.enable()
     if tokens[0] not in _LOG_LATER:
         from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
