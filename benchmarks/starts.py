@@ -119,7 +119,7 @@ def deployment(folder: Path) -> Iterator[str]:
 def measure_questions(folder: Path) -> dict[str, list[Sample]]:
     """Measure whole commands that a running service computes the answer of."""
     with deployment(folder) as url:
-        subjects = {
+        subjects: dict[str, Callable[[], Sample]] = {
             NOTHING: partial(run, folder, (sys.executable, "-c", "pass")),
             CURL: partial(run, folder, ("curl", "-s", url)),
         }

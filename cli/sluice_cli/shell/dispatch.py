@@ -12,7 +12,6 @@ from typing import Final
 
 from sluice_cli.shell.output import describe_os_error, describe_with_code, fail
 from sluice_cli.shell.settings import read_file, refuse_unknown_command, refuse_unknown_variables
-from sluice_protocol.distribution import describe_missing_package, read_version
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -54,6 +53,8 @@ def describe_missing(error: ImportError, command: str) -> str | None:
     extras = PACKAGE_EXTRAS.get(package)
     if extras is None:
         return None
+    from sluice_protocol.distribution import describe_missing_package  # noqa: PLC0415 - an error
+
     extra = command if command in extras else extras[0]
     return f"{describe_missing_package(extra, package)}, command=`{command}`"
 
@@ -145,6 +146,8 @@ def _parse(tokens: list[str]) -> Callable[[], int] | None:
 
 
 def _print_version() -> int:
+    from sluice_protocol.distribution import read_version  # noqa: PLC0415 - few need it
+
     read_file()  # the settings are checked for every command line except that of the help
     refuse_unknown_variables()
     sys.stdout.write(read_version() + "\n")
