@@ -234,18 +234,20 @@ def _search(
             sys.stderr.write(printable_text(hint) + "\n")
 
 
-def _ask_until_visible(ask: Ask, wanted: Given, options: QueryOptions) -> list[bytes]:
+def _ask_until_visible(
+    ask: Ask, wanted: Given, options: QueryOptions, route: str = "query"
+) -> list[bytes]:
     """Return an answer, after a wait for what was accepted before its first try."""
     clock = SystemClock()
     started_ns = clock.now_ns()
     is_waiting = sys.stdout.isatty() if options.wait is None else options.wait
     end_ns = clock.monotonic_ns() + (_WAIT_REPORT_NS if options.wait else _WAIT_NS)
     while True:
-        lines = ask("query", wanted)
+        lines = ask(route, wanted)
         summary = msgspec.json.decode(lines[-1])["summary"]
         until = summary["accepted_until"]
         reached = until is not None and parse_rfc3339(until) >= started_ns
-        enough = len(lines) > 1 and not options.wait
+        enough = summary["results"] and not options.wait
         if not is_waiting or summary["complete_now"] or reached or enough:
             return lines
         if clock.monotonic_ns() >= end_ns:
@@ -289,7 +291,7 @@ def _compute(
     elif not is_over_time:
         at = wanted.get("to", [str(SystemClock().now_ns())])
         wanted = {**wanted, "from": at, "to": at}
-    lines = ask("query", wanted)
+    lines = _ask_until_visible(ask, wanted, options)
     if options.output == "json":
         for line in lines:
             sys.stdout.buffer.write(line)
@@ -419,7 +421,7 @@ def _close_hits(records: Sequence[dict[str, Any]], reach: int) -> list[list[dict
 
 def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
     step = {} if options.step is None else {"step": [options.step]}
-    lines = ask("histogram", {**wanted, **step})
+    lines = _ask_until_visible(ask, {**wanted, **step}, options, "histogram")
     if options.output == "json":
         sys.stdout.write(lines[-1].decode())
         return

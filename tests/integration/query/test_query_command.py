@@ -11,8 +11,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -226,6 +229,36 @@ def test_commands_find_a_query_service_that_was_started_alone(
     assert not [*tmp_path.rglob("*.json")]
     with _serving(place, "127.0.0.1:0", token="secret"):
         assert find_running() == []
+
+
+@pytest.mark.parametrize("words", [(), ("--plot",), ("sum(count_over_time({}[1m]))",)])
+def test_wait_repeats_each_kind_of_question_until_its_answer_is_complete(
+    words: tuple[str, ...], place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(urlsplit(self.path).path)
+            summary = {"results": 1, "complete_now": len(asked) == 3, "accepted_until": None}
+            body = json.dumps({"summary": summary}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        announce(RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address}))
+        done = _query(place, *words, "--wait", "--json")
+        server.shutdown()
+    assert (done.returncode, json.loads(done.stdout)["summary"]["complete_now"]) == (0, True)
+    assert asked == ["/v1/histogram" if "--plot" in words else "/v1/query"] * 3
 
 
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
