@@ -50,7 +50,6 @@ def main() -> NoReturn:
         _discard_output()
         fail(describe_os_error(error))
         code = _BAD_USAGE
-    gc.freeze()  # the interpreter searches all other objects for garbage before it ends
     sys.exit(code)
 
 
