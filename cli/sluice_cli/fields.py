@@ -68,18 +68,21 @@ def _count(
     lines = ask("fields/values", wanted)
     if as_json:
         sys.stdout.write(lines[-1].decode())
-        return 0
+        return 0 if msgspec.json.decode(lines[-1])["values"] else 1
     from sluice_query.plot import draw_values  # noqa: PLC0415 - not for programs
     from sluice_query.views import TopValuesResult  # noqa: PLC0415 - the same
 
     found = msgspec.json.decode(lines[-1], type=TopValuesResult)
+    if not found.values:
+        fail(
+            "no record has this field in the time range: try an earlier --since,"
+            f" records=`{found.records}`, field=`{name}`"
+        )
+        return 1
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     sys.stdout.write(draw_values(found, width))
     sys.stdout.flush()
     if found.sampled:
         sys.stderr.write(f"of the first {found.records} records: choose a shorter time range\n")
-    if found.records and not found.values:
-        fail(f"no record has this field in the time range, field=`{name}`")
-        return 1
     print_summary(msgspec.to_builtins(found.summary), f"{found.distinct} values")
     return 0

@@ -122,6 +122,14 @@ def test_a_text_is_combined_with_logql(place: Deployment) -> None:
     assert "no record has this field in the time range; similar: k" in done.stderr
 
 
+def test_a_field_that_no_record_has_is_one_line_without_values(place: Deployment) -> None:
+    done = sluice("fields", "level", "--store", place.url, *SPAN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no record has this field in the time range" in done.stderr
+    assert "records=`3`, field=`level`" in done.stderr
+    assert sluice("fields", "level", "--store", place.url, *SPAN, "--json").returncode == 1
+
+
 def test_lines_around_a_hit_are_those_of_its_source(place: Deployment) -> None:
     """Groups are separated, and neighbours that two hits share are printed once."""
     done = _query(place, *SPAN, "-q", "second", "-B", "1")
