@@ -1,6 +1,5 @@
 """The machine's clock and id source: the only module of the protocol that is not pure."""
 
-import os
 import time
 from typing import Final
 
@@ -47,7 +46,9 @@ class SystemIds:
 
     def ulid(self) -> str:
         """Return a new ULID."""
+        import secrets  # noqa: PLC0415 - few commands make an id
+
         now_ms = time.time_ns() // _NS_PER_MS  # noqa: TID251 - every other module receives a Clock
-        random = int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
+        random = int.from_bytes(secrets.token_bytes(_RANDOM_BITS // 8), "big")
         number = now_ms << _RANDOM_BITS | random
         return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
