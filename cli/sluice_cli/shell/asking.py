@@ -15,7 +15,7 @@ from cyclopts import Parameter
 
 from sluice_cli.shell.options import EXISTING_SPOOL
 from sluice_cli.shell.times import parse_time, parse_zone
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.system_clock import SystemClock
 from sluice_query.settings import FROM_DEFAULT, QuerySettings
 
@@ -133,11 +133,16 @@ def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
         return None
     finally:
         connection.close()
-    if response.status == 400:  # noqa: PLR2004 - bad request
-        from sluice_cli.shell.searching import parse_question  # noqa: PLC0415 - only for an error
+    if response.headers.get_content_type() == "application/problem+json":
+        problem = msgspec.json.decode(body)
+        detail = str(problem["detail"])
+        if response.status == 400:  # noqa: PLR2004 - bad request
+            from sluice_cli.shell.searching import parse_question  # noqa: PLC0415 - an error
 
-        parse_question(route, given)  # its error names the option and not the parameter
-        raise BadUsage(str(msgspec.json.decode(body).get("detail", "the query is refused")))
+            parse_question(route, given)  # its error names the option and not the parameter
+            raise BadUsage(detail)
+        if problem["code"] == ErrorCode.OVERLOADED:
+            raise SluiceError(detail)  # the same limits would end it here, after as much time
     if response.status != 200:  # noqa: PLR2004 - OK
         return None
     lines = body.splitlines(keepends=True)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
@@ -242,18 +242,19 @@ def test_commands_find_a_query_service_that_was_started_alone(
         assert find_running() == []
 
 
-@pytest.mark.parametrize("words", [(), ("--plot",), ("sum(count_over_time({}[1m]))",)])
-def test_wait_repeats_each_kind_of_question_until_its_answer_is_complete(
-    words: tuple[str, ...], place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
+@contextmanager
+def _answering(
+    place: Deployment, respond: Callable[[str], tuple[int, dict[str, object]]]
+) -> Iterator[None]:
+    """Run a service that commands find; it sends problems for statuses other than 200."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(urlsplit(self.path).path)
-            summary = {"results": 1, "complete_now": len(asked) == 3, "accepted_until": None}
-            body = json.dumps({"summary": summary}).encode()
-            self.send_response(200)
+            status, found = respond(urlsplit(self.path).path)
+            body = json.dumps(found).encode()
+            self.send_response(status)
+            if status != 200:
+                self.send_header("Content-Type", "application/problem+json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -261,13 +262,42 @@ def test_wait_repeats_each_kind_of_question_until_its_answer_is_complete(
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{server.server_port}"
-        announce(RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address}))
-        done = _query(place, *words, "--wait", "--json")
+        path = announce(
+            RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address})
+        )
+        yield
         server.shutdown()
+        path.unlink()
+
+
+def test_a_limit_of_the_service_ends_the_command(place: Deployment) -> None:
+    """The same limit would end the query in the command, after as much time."""
+    limit = {"code": "overloaded", "detail": "query exceeded its time limit: narrow the time range"}
+    with _answering(place, lambda _: (503, limit)):
+        done = _query(place, *SPAN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sluice: {limit['detail']}\n"
+    away = {"code": "store_unavailable", "detail": "the store is unreachable"}
+    with _answering(place, lambda _: (503, away)):
+        assert len(_query(place, *SPAN).stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [(), ("--plot",), ("sum(count_over_time({}[1m]))",)])
+def test_wait_repeats_each_kind_of_question_until_its_answer_is_complete(
+    words: tuple[str, ...], place: Deployment
+) -> None:
+    asked: list[str] = []
+
+    def respond(path: str) -> tuple[int, dict[str, object]]:
+        asked.append(path)
+        summary = {"results": 1, "complete_now": len(asked) == 3, "accepted_until": None}
+        return 200, {"summary": summary}
+
+    with _answering(place, respond):
+        done = _query(place, *words, "--wait", "--json")
     assert (done.returncode, json.loads(done.stdout)["summary"]["complete_now"]) == (0, True)
     assert asked == ["/v1/histogram" if "--plot" in words else "/v1/query"] * 3
 
