@@ -2,6 +2,9 @@
 
 The control imports aiohttp, which every service needs, and ends. Commands and services run on a
 directory store without batches. A service is killed when it reports that it listens.
+
+Then `sluice up` runs without maintenance and has one record, and whole commands that search it are
+compared with `python -c pass` and with `curl` of the same address.
 """
 
 import json
@@ -11,7 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -34,6 +39,14 @@ COMMANDS: Final = {
         *("--spool", "spool", "--paths", "one.log", "--host-metrics-s", "0", "--json"),
     ),
 }
+NOTHING: Final = "python -c pass (control)"
+CURL: Final = "curl (control)"
+QUESTIONS: Final = {
+    "query -q hello": ("query", "-q", "hello"),
+    'query \'{level=""} |= "hello"\'': ("query", '{level=""} |= "hello"'),
+    "query -q hello --json": ("query", "-q", "hello", "--json"),
+}
+PORTS: Final = ("gateway", "otlp_grpc", "forward", "reconciler", "query", "console")
 SERVICES: Final = {
     "gateway": b"gateway_listening",
     "reconciler": b"reconciler_listening",
@@ -79,6 +92,43 @@ def prepare(folder: Path) -> None:
     (folder / "one.log").write_text("")
 
 
+@contextmanager
+def deployment(folder: Path) -> Iterator[str]:
+    """Run `sluice up` with one record; yield the URL of its query service."""
+    words = [word for name in PORTS for word in ("--port", f"{name}=0")]
+    with subprocess.Popen(
+        [*SLUICE, "up", "--json", "--without", "maintain", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            state = json.loads((process.stdout or sys.stdin.buffer).readline())
+            token = Path(state["token_file"]).read_text().strip()
+            request = urllib.request.Request(
+                f"http://{state['addresses']['gateway']}/v1/ingest",
+                b'{"message": "hello"}',
+                {"Authorization": f"Bearer {token}"},
+            )
+            urllib.request.urlopen(request).close()  # noqa: S310 - a service of this run
+            yield f"http://{state['addresses']['query']}/v1/query?query=%7B%7D|=%22hello%22"
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def measure_questions(folder: Path) -> dict[str, list[Sample]]:
+    """Measure whole commands that a running service computes the answer of."""
+    with deployment(folder) as url:
+        subjects: dict[str, Callable[[], Sample]] = {
+            NOTHING: partial(run, folder, (sys.executable, "-c", "pass")),
+            CURL: partial(run, folder, ("curl", "-s", url)),
+        }
+        for command, words in QUESTIONS.items():
+            run(folder, (*SLUICE, *words, "--wait"), b"hello")  # it finds the record
+            subjects[command] = partial(run, folder, (*SLUICE, *words))
+        return interleave(subjects, rounds=ROUNDS, warmup=3)
+
+
 def main() -> None:
     """Run all starts in turn, and report their processor time."""
     with tempfile.TemporaryDirectory(prefix="starts-bench-") as name:
@@ -100,7 +150,16 @@ def main() -> None:
         lines.append(
             f"{subject}: {middle:.2f} s, of the control {least:.2f} · {median:.2f} · {most:.2f}"
         )
-    report("starts", lines, samples)
+    with tempfile.TemporaryDirectory(prefix="starts-bench-") as name:
+        questions = measure_questions(Path(name))
+    for subject, taken in questions.items():
+        walls = sorted(one.wall_s for one in taken)
+        spent = min(one.cpu_s for one in taken)
+        lines.append(
+            f"{subject}: least {walls[0]:.3f} s, median {walls[len(walls) // 2]:.3f} s, least"
+            f" processor time {spent:.3f} s"
+        )
+    report("starts", lines, samples | questions)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from deploy.page_sections import markdown_table
-from sluice_protocol.fields import KINDS, LOGS
+from sluice_protocol.fields import KINDS, LOGS, Kind
 from sluice_protocol.meaning import (
     BESIDE,
     BODY_KEYS,
@@ -22,6 +22,8 @@ from sluice_protocol.meaning import (
     severity_of,
 )
 from sluice_protocol.values import ValueType
+from sluice_query.logql.names import FIELD_LABELS, ONLY_FIELDS, field_of
+from sluice_query.request import COLUMN_FIELDS
 
 _CONTEXT: Final = re.compile(
     rf"^(?:{'|'.join(map(re.escape, CONTEXTS))})\.(?=(?:trace|span|request)_?id$)", re.IGNORECASE
@@ -121,6 +123,15 @@ Numbers count by the scale of their key:
 """
 
 
+_LABELS: Final = """
+## Labels
+
+A [label](logql.md) is the first of these that has a value: the field of this table, the attribute
+with its name or whose key becomes the name when each character other than A-Z, a-z, 0-9 and `_` is
+replaced by `_`, the same among the attributes of the resource. The last column states labels that
+are their field alone, because the field is read from every attribute that states it.
+
+"""
 _TYPED: Final = """
 ## Types of attributes
 
@@ -168,7 +179,22 @@ def render_fields() -> str:
     parts += [_NUMBERS, markdown_table(("severity", "level", "names"), _names())]
     parts += [_SCALES, markdown_table(("scale", "numbers"), _scales())]
     columns = ("sender", "types that it keeps", "an object inside")
-    return "".join([*parts, _TYPED, markdown_table(columns, _types())])
+    parts += [_TYPED, markdown_table(columns, _types())]
+    labels = markdown_table(("label", "field", "kinds", "field alone"), _labels())
+    return "".join([*parts, _LABELS, labels])
+
+
+def _labels() -> Iterator[tuple[str, ...]]:
+    names = [
+        *FIELD_LABELS,
+        *dict.fromkeys(one for fields in COLUMN_FIELDS.values() for one in fields),
+    ]
+    for name in names:
+        kinds: list[Kind] = [kind for kind in KINDS if field_of(name, kind) is not None]
+        if kinds:
+            column = FIELD_LABELS.get(name, name)
+            alone = "yes" if column in ONLY_FIELDS else ""
+            yield f"`{name}`", f"`{column}`", ", ".join(kinds), alone
 
 
 def _types() -> Iterator[tuple[str, ...]]:

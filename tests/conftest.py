@@ -9,6 +9,7 @@ import re
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,10 @@ settings.load_profile("sluice")
 
 # The processes of tests start faster with compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Services of one test are not found by commands of another one.
+_RUNTIME = TemporaryDirectory(prefix="sluice-runtime-")
+os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
 
 # A JVM of a test runs for seconds: the second compiler would cost more than it saves, and an eighth
 # of the time of a short job is the verification of the classes of Spark.

@@ -8,13 +8,12 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from sluice_cli.shell.asking import Ask, RangeOptions, SpoolUrl, run_questions
+from sluice_cli.shell.asking import Ask, RangeOptions, SpoolUrl, asking
 from sluice_cli.shell.field_names import find_field
 from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import fail, print_summary, print_table
 from sluice_protocol.fields import Kind
-from sluice_query.request import VALUES_DEFAULT
-from sluice_query.settings import QuerySettings
+from sluice_query.settings import VALUES_DEFAULT, QuerySettings
 
 _RANGE = RangeOptions()
 
@@ -41,11 +40,12 @@ def fields(
         run = partial(_list, kind=kind, span=span, as_json=json)
     else:
         run = partial(_count, field=field, kind=kind, limit=limit, span=span, as_json=json)
-    return run_questions(store, spool, QuerySettings(), run)
+    with asking(store, spool, QuerySettings()) as ask:
+        return run(ask)
 
 
-async def _list(ask: Ask, *, kind: Kind, span: RangeOptions, as_json: bool) -> int:
-    lines = await ask("fields", {**span.parameters(), "kind": [kind]})
+def _list(ask: Ask, *, kind: Kind, span: RangeOptions, as_json: bool) -> int:
+    lines = ask("fields", {**span.parameters(), "kind": [kind]})
     if as_json:
         sys.stdout.write(lines[-1].decode())
         return 0
@@ -59,27 +59,30 @@ async def _list(ask: Ask, *, kind: Kind, span: RangeOptions, as_json: bool) -> i
     return 0
 
 
-async def _count(
+def _count(
     ask: Ask, *, field: str, kind: Kind, limit: int, span: RangeOptions, as_json: bool
 ) -> int:
     given: dict[str, list[str]] = {**span.parameters(), "kind": [kind]}
-    name = await find_field(ask, field, kind, given)
+    name = find_field(ask, field, kind, given)
     wanted = {**given, "field": [name], "limit": [str(limit)]}
-    lines = await ask("fields/values", wanted)
+    lines = ask("fields/values", wanted)
     if as_json:
         sys.stdout.write(lines[-1].decode())
-        return 0
+        return 0 if msgspec.json.decode(lines[-1])["values"] else 1
     from sluice_query.plot import draw_values  # noqa: PLC0415 - not for programs
     from sluice_query.views import TopValuesResult  # noqa: PLC0415 - the same
 
     found = msgspec.json.decode(lines[-1], type=TopValuesResult)
+    if not found.values:
+        fail(
+            "no record has this field in the time range: try an earlier --since,"
+            f" records=`{found.records}`, field=`{name}`"
+        )
+        return 1
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     sys.stdout.write(draw_values(found, width))
     sys.stdout.flush()
     if found.sampled:
         sys.stderr.write(f"of the first {found.records} records: choose a shorter time range\n")
-    if found.records and not found.values:
-        fail(f"no record has this field in the time range, field=`{name}`")
-        return 1
     print_summary(msgspec.to_builtins(found.summary), f"{found.distinct} values")
     return 0

@@ -25,6 +25,8 @@ gc.set_threshold(20_000)
 
 def main() -> NoReturn:
     """Run the command line and exit with its exit code."""
+    # Nothing that is imported becomes garbage. `run_command` enables collections again.
+    gc.disable()
     _open_standard_files()
     if isinstance(sys.stdout, TextIOWrapper):
         # A locale without UTF-8 cannot print every record, and UTF-8 not every name of a file.

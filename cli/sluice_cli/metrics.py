@@ -14,8 +14,8 @@ from sluice_cli.shell.asking import (
     Ask,
     RangeOptions,
     SpoolUrl,
+    asking,
     decode_lines,
-    run_questions,
 )
 from sluice_cli.shell.field_names import find_field
 from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
@@ -23,7 +23,6 @@ from sluice_cli.shell.output import fail, print_summary, print_table
 from sluice_cli.shell.settings import near_names
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.timestamps import parse_rfc3339
-from sluice_query.parameters import STEP_DEFAULT
 from sluice_query.request import (
     Aggregate,
     Series,
@@ -31,7 +30,7 @@ from sluice_query.request import (
     parse_duration,
     parse_field,
 )
-from sluice_query.settings import QuerySettings
+from sluice_query.settings import STEP_DEFAULT, QuerySettings
 
 _RANGE = RangeOptions()
 _STEPS: Final = 120
@@ -83,11 +82,12 @@ def metrics(
         run = partial(_list, span=span, as_json=json)
     else:
         run = partial(_plot, name=name, options=options, span=span, as_json=json)
-    return run_questions(store, spool, QuerySettings(), run)
+    with asking(store, spool, QuerySettings()) as ask:
+        return run(ask)
 
 
-async def _list(ask: Ask, *, span: RangeOptions, as_json: bool) -> int:
-    lines = await ask("metrics", span.parameters())
+def _list(ask: Ask, *, span: RangeOptions, as_json: bool) -> int:
+    lines = ask("metrics", span.parameters())
     if as_json:
         sys.stdout.write(lines[-1].decode())
         return 0
@@ -107,11 +107,9 @@ async def _list(ask: Ask, *, span: RangeOptions, as_json: bool) -> int:
     return 0
 
 
-async def _plot(
-    ask: Ask, *, name: str, options: MetricOptions, span: RangeOptions, as_json: bool
-) -> int:
+def _plot(ask: Ask, *, name: str, options: MetricOptions, span: RangeOptions, as_json: bool) -> int:
     given = span.parameters()
-    kind = await _type_of(ask, name, given)
+    kind = _type_of(ask, name, given)
     if not isinstance(kind, str):
         fail(f"no metric has this name in the time range{near_names(name, kind)}, name=`{name}`")
         return 1
@@ -120,11 +118,11 @@ async def _plot(
     wanted: dict[str, list[str]] = {**given, "metric": [name], "agg": [aggregate.value]}
     if options.by:
         its = {**given, "query": [_named(name)]}
-        wanted["by"] = [await find_field(ask, one, "metrics", its) for one in options.by]
+        wanted["by"] = [find_field(ask, one, "metrics", its) for one in options.by]
     else:
         wanted["each"] = ["true"]
     wanted["step"] = [options.step or _choose_step(given)]
-    lines = await ask("query", wanted)
+    lines = ask("query", wanted)
     if as_json:
         for line in lines:
             sys.stdout.buffer.write(line)
@@ -143,10 +141,10 @@ async def _plot(
     return 0
 
 
-async def _type_of(ask: Ask, name: str, given: dict[str, list[str]]) -> str | list[str]:
+def _type_of(ask: Ask, name: str, given: dict[str, list[str]]) -> str | list[str]:
     """Return the type of a metric, or the names of the others if there is none."""
     for narrowed in ({"query": [_named(name)]}, {}):
-        lines = await ask("metrics", {**given, **narrowed})
+        lines = ask("metrics", {**given, **narrowed})
         listed = msgspec.json.decode(lines[-1])["metrics"]
         for one in listed:
             if one["name"] == name:

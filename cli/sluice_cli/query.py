@@ -1,12 +1,11 @@
 """`sluice query`: find records, and serve queries over HTTP."""
 
-import asyncio
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import App, Parameter
@@ -16,35 +15,28 @@ from sluice_cli.shell.asking import (
     Given,
     RangeOptions,
     SpoolUrl,
+    asking,
     decode_lines,
     flag_of,
-    open_searcher,
-    run_questions,
 )
-from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json, StoreUrl
-from sluice_cli.shell.output import emit, print_summary
+from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
+from sluice_cli.shell.output import print_summary
 from sluice_cli.shell.record_lines import Coloring, LineWriter, is_colored
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
-from sluice_protocol.identity import format_identity
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_protocol.utf8 import printable_text
-from sluice_query.parameters import parse_query
-from sluice_query.request import LIMIT_DEFAULT
-from sluice_query.settings import QuerySettings, ServeSettings
+from sluice_query.settings import LIMIT_DEFAULT, QuerySettings
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from sluice_query.dead_letters import DeadLetterList
-    from sluice_query.logql.expressions import Expression
     from sluice_query.search import Searcher
 
 app = App(name="query", help="Find records by labels, text and time.")
+for _name in ("serve", "dead-letters"):
+    app.command(f"sluice_cli.query_serve:{_name.replace('-', '_')}", name=_name)
 
-_Result = TypeVar("_Result")
 _SETTINGS: Final = QuerySettings()
 Output = Literal["lines", "json", "csv", "parquet"]
 Order = Literal["newest", "oldest"]
@@ -103,7 +95,6 @@ class QueryOptions:
 
 _OPTIONS = QueryOptions()
 _RANGE = RangeOptions()
-_SERVING = ServeSettings()
 
 
 @app.default
@@ -132,9 +123,12 @@ def query(
         _SETTINGS, time_s_max=options.time_s_max, tail_bytes_max=options.tail_bytes_max
     )
     if options.follow:
+        from sluice_cli.shell.searching import run_with_searcher  # noqa: PLC0415 - its libraries
+
         run_with_searcher(store, spool, settings, lambda one: _follow(one, logql, options, span))
         return
-    run_questions(store, spool, settings, lambda ask: _find(ask, logql, options, span))
+    with asking(store, spool, settings) as ask:
+        _find(ask, logql, options, span)
 
 
 def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
@@ -160,26 +154,15 @@ def _refuse_unfit(options: QueryOptions, span: RangeOptions) -> None:
         raise BadUsage(f"at most {CONTEXT_HITS_MAX} hits with lines around them: lower `--limit`")
 
 
-def _parse(logql: str | None) -> "Expression | None":
-    if logql is None:
-        return None
-    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - only with LogQL
-
-    return parse_logql(logql)
-
-
 def _parameters(
-    logql: str | None,
-    tree: "Expression | None",
-    options: QueryOptions,
-    given: dict[str, list[str]],
+    logql: str | None, options: QueryOptions, given: dict[str, list[str]]
 ) -> dict[str, list[str]]:
     """Return the parameters of the query."""
     wanted: dict[str, list[str]] = {**given, "kind": [options.kind]}
-    if logql is None and options.q is not None:
-        # A text of JSON is one of LogQL, and needs no module of the language here.
-        return {**wanted, "query": [f"{{}} |= {msgspec.json.encode(options.q).decode()}"]}
     if logql is None:
+        if options.q is not None:
+            # A text of JSON is one of LogQL.
+            wanted["query"] = [f"{{}} |= {msgspec.json.encode(options.q).decode()}"]
         return wanted
     if options.q is None:
         return {**wanted, "query": [logql]}
@@ -189,7 +172,9 @@ def _parameters(
         LogQuery,
     )
     from sluice_query.logql.formatting import format_logql  # noqa: PLC0415 - the same
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
+    tree = parse_logql(logql)
     if not isinstance(tree, LogQuery):
         raise BadUsage("`-q` belongs to records: write `|=` after the selector instead")
     # Before the stages, because the text is that of the line as it was sent.
@@ -197,23 +182,31 @@ def _parameters(
     return {**wanted, "query": [format_logql(replace(tree, stages=(text, *tree.stages)))]}
 
 
-async def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions) -> None:
-    given = span.parameters()
-    tree = _parse(logql)
-    wanted = _parameters(logql, tree, options, given)
-    if logql is not None and _is_metric(tree):
-        await _compute(ask, logql, wanted, options, span)
+def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions) -> None:
+    wanted = _parameters(logql, options, span.parameters())
+    if logql is not None and _is_metric(logql):
+        _compute(ask, logql, wanted, options, span)
     elif options.plot:
-        await _plot(ask, wanted, options)
+        _plot(ask, wanted, options)
     elif options.step is not None:
         raise BadUsage("`--step` is the width of a bar or of a metric query: add `--plot`")
     else:
-        await _search(ask, tree, wanted, options, span)
+        _search(ask, logql, wanted, options, span)
 
 
-async def _search(
+def _is_metric(logql: str) -> bool:
+    """Return whether LogQL computes series; a selector, which begins every log query, is quick."""
+    if logql.lstrip().startswith("{"):
+        return False
+    from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - not for log queries
+    from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
+
+    return not isinstance(parse_logql(logql), LogQuery)
+
+
+def _search(
     ask: Ask,
-    tree: "Expression | None",
+    logql: str | None,
     wanted: dict[str, list[str]],
     options: QueryOptions,
     span: RangeOptions,
@@ -223,12 +216,12 @@ async def _search(
     wanted["limit"] = [str(limit)]
     if options.order != "oldest":
         wanted["newest_first"] = ["true"]
-    lines = await _ask_until_visible(ask, wanted, options)
+    lines = _ask_until_visible(ask, wanted, options)
     summary = msgspec.json.decode(lines[-1])["summary"]
     if options.order is None:
         lines[:-1] = lines[-2::-1]
     if any(around):
-        await _print_around(ask, lines, around, options, span)
+        _print_around(ask, lines, around, options, span)
     else:
         _print(lines, options, span)
     if options.output == "json":
@@ -237,44 +230,46 @@ async def _search(
     print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
     if not summary["results"] and not summary["partial"]:
         span_given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
-        for hint in await _explain_empty(ask, tree, options.kind, span_given):
+        for hint in _explain_empty(ask, logql, options.kind, span_given):
             sys.stderr.write(printable_text(hint) + "\n")
 
 
-async def _ask_until_visible(ask: Ask, wanted: Given, options: QueryOptions) -> list[bytes]:
+def _ask_until_visible(
+    ask: Ask, wanted: Given, options: QueryOptions, route: str = "query"
+) -> list[bytes]:
     """Return an answer, after a wait for what was accepted before its first try."""
     clock = SystemClock()
     started_ns = clock.now_ns()
     is_waiting = sys.stdout.isatty() if options.wait is None else options.wait
     end_ns = clock.monotonic_ns() + (_WAIT_REPORT_NS if options.wait else _WAIT_NS)
     while True:
-        lines = await ask("query", wanted)
+        lines = ask(route, wanted)
         summary = msgspec.json.decode(lines[-1])["summary"]
         until = summary["accepted_until"]
         reached = until is not None and parse_rfc3339(until) >= started_ns
-        enough = len(lines) > 1 and not options.wait
+        enough = summary["results"] and not options.wait
         if not is_waiting or summary["complete_now"] or reached or enough:
             return lines
         if clock.monotonic_ns() >= end_ns:
             return lines
-        await clock.sleep(_POLL_S)
+        time.sleep(_POLL_S)
 
 
-async def _explain_empty(
-    ask: Ask, tree: "Expression | None", kind: Kind, given: Given
-) -> tuple[str, ...]:
+def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) -> tuple[str, ...]:
     """Return why a query has no results, as far as the other records of its range show it."""
-    lines = await ask("query", {**given, "kind": [kind], "limit": ["1"]})
+    lines = ask("query", {**given, "kind": [kind], "limit": ["1"]})
     if len(lines) == 1:
         return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
     hints = []
-    if tree is not None:
+    if logql is not None:
         from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
         from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - the same
+        from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
 
+        tree = parse_logql(logql)
         for one in tree.matchers if isinstance(tree, LogQuery) else ():
             try:
-                await find_field(ask, one.name, kind, given)
+                find_field(ask, one.name, kind, given)
             except BadUsage as error:
                 hints.append(str(error))
     return tuple(hints) or (
@@ -282,15 +277,7 @@ async def _explain_empty(
     )
 
 
-def _is_metric(tree: "Expression | None") -> bool:
-    if tree is None:
-        return False
-    from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - only with LogQL
-
-    return not isinstance(tree, LogQuery)
-
-
-async def _compute(
+def _compute(
     ask: Ask, logql: str, wanted: Given, options: QueryOptions, span: RangeOptions
 ) -> None:
     """Print a metric query: a table of its values at the end of the range, or its series."""
@@ -304,7 +291,7 @@ async def _compute(
     elif not is_over_time:
         at = wanted.get("to", [str(SystemClock().now_ns())])
         wanted = {**wanted, "from": at, "to": at}
-    lines = await ask("query", wanted)
+    lines = _ask_until_visible(ask, wanted, options)
     if options.output == "json":
         for line in lines:
             sys.stdout.buffer.write(line)
@@ -378,7 +365,7 @@ def _writer(options: QueryOptions, span: RangeOptions) -> LineWriter:
     )
 
 
-async def _print_around(
+def _print_around(
     ask: Ask,
     lines: Sequence[bytes],
     around: tuple[int, int],
@@ -400,7 +387,7 @@ async def _print_around(
             "before": [str(before)],
             "after": [str(final["seq"] - first["seq"] + after)],
         }
-        found = msgspec.json.decode((await ask("context", window))[-1])
+        found = msgspec.json.decode((ask("context", window))[-1])
         hits = {one["seq"] for one in group}
         shown = [*found["before"], found["record"] or first, *found["after"]]
         if number and options.output == "lines":
@@ -432,9 +419,9 @@ def _close_hits(records: Sequence[dict[str, Any]], reach: int) -> list[list[dict
     return sorted(groups, key=lambda group: min(place[id(one)] for one in group))
 
 
-async def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
+def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
     step = {} if options.step is None else {"step": [options.step]}
-    lines = await ask("histogram", {**wanted, **step})
+    lines = _ask_until_visible(ask, {**wanted, **step}, options, "histogram")
     if options.output == "json":
         sys.stdout.write(lines[-1].decode())
         return
@@ -449,84 +436,18 @@ async def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
     print_summary(summary, f"{summary['results']} results")
 
 
-def run_with_searcher(
-    store: str,
-    spool: str | None,
-    settings: QuerySettings,
-    work: Callable[["Searcher"], Awaitable[_Result]],
-) -> _Result:
-    """Run work that uses a searcher of this process."""
-
-    async def run() -> _Result:
-        async with AsyncExitStack() as stack:
-            return await work(await open_searcher(stack, store, spool, settings))
-
-    return asyncio.run(run())
-
-
-@app.command
-def serve(
-    *,
-    store: StoreUrl = STORE_DEFAULT,
-    spool: SpoolUrl = None,
-    serving: Annotated[ServeSettings, Parameter(name="*")] = _SERVING,
-    settings: Annotated[QuerySettings, Parameter(name="*")] = _SETTINGS,
-    json: Json = False,
-) -> None:
-    """Serve searches, histograms, fields and live tails over HTTP until SIGTERM.
-
-    Without a token it listens on a loopback address only.
-
-    Args:
-        store: The store to search.
-        spool: The spool of the gateway that transfers to this store.
-        serving: The address and the token.
-        settings: Limits of each query.
-        json: Print the address as JSON.
-    """
-    from sluice_query.http.service import serve_queries  # noqa: PLC0415 - imports the web server
-
-    def say(url: str) -> None:
-        sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
-        sys.stdout.flush()
-
-    run_with_searcher(store, spool, settings, lambda one: serve_queries(one, serving, say))
-
-
-@app.command
-def dead_letters(
-    *,
-    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
-    limit: Annotated[int, Parameter(help="Most dead letters, those accepted last.")] = 100,
-    store: StoreUrl = STORE_DEFAULT,
-    json: Json = False,
-) -> int:
-    """List accepted batches that could not be ingested, and why.
-
-    Returns:
-        0 if there are none, 1 if there are some.
-    """
-    from sluice_query.dead_letters import list_dead_letters  # noqa: PLC0415 - imports DuckDB
-
-    found = run_with_searcher(
-        store, None, _SETTINGS, lambda one: list_dead_letters(one, agent, limit)
-    )
-    emit(found, as_json=json, human=lambda console: _draw_dead_letters(console, found))
-    return 1 if found.dead_letters else 0
-
-
 async def _follow(
     searcher: "Searcher", logql: str | None, options: QueryOptions, span: RangeOptions
 ) -> None:
     from sluice_query.following import follow  # noqa: PLC0415 - imports numpy
+    from sluice_query.parameters import parse_query  # noqa: PLC0415 - the same
     from sluice_query.result import record_json  # noqa: PLC0415 - the same
 
     since = span if span.since != _RANGE.since else replace(span, since="1m")
 
-    tree = _parse(logql)
-    wanted = _parameters(logql, tree, options, since.parameters())
+    wanted = _parameters(logql, options, since.parameters())
     wanted["limit"] = [str(options.limit)]
-    if _is_metric(tree):
+    if logql is not None and _is_metric(logql):
         raise BadUsage("`--follow` prints records: write a log query")
     question = parse_query(wanted, SystemClock().now_ns(), flag_of)
     writer = _writer(options, span)
@@ -544,13 +465,3 @@ async def _follow(
             told = result.summary.reasons
             reasons = "".join(f"partial: {printable_text(reason)}\n" for reason in told)
             sys.stderr.write(f"{reasons}{result.summary.until_text}\n")
-
-
-def _draw_dead_letters(console: "Console", found: "DeadLetterList") -> None:
-    """Print dead letters, each with the command that shows its whole path."""
-    for one in found.dead_letters:
-        name = format_identity(one)
-        console.print(f"{name}: {one.reason}, {one.record_count} records of kind {one.kind}")
-        console.print(f"  accepted {one.accepted_at}, last tried {one.observed_at}")
-        console.print(f"  {one.detail}")
-    console.print(f"{'more than ' if found.more else ''}{len(found.dead_letters)} dead letters")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
-from sluice_cli.shell.asking import RangeOptions, SpoolUrl, open_searcher
+from sluice_cli.shell.asking import RangeOptions, SpoolUrl
 from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl
 from sluice_cli.shell.output import print_summary
 from sluice_protocol.errors import BadUsage
@@ -98,6 +98,7 @@ async def _run(
     output: Literal["lines", "json", "csv", "parquet"],
     settings: QuerySettings,
 ) -> None:
+    from sluice_cli.shell.searching import open_searcher  # noqa: PLC0415 - its libraries
     from sluice_protocol.system_clock import SystemClock  # noqa: PLC0415 - quick help
     from sluice_query.parameters import parse_query  # noqa: PLC0415 - the same
     from sluice_query.tables import answer_sql  # noqa: PLC0415 - imports DuckDB

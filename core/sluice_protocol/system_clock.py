@@ -1,7 +1,5 @@
 """The machine's clock and id source: the only module of the protocol that is not pure."""
 
-import asyncio
-import secrets
 import time
 from typing import Final
 
@@ -34,6 +32,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task for that many seconds."""
+        import asyncio  # noqa: PLC0415 - a command that asks a service has no event loop
+
         await asyncio.sleep(seconds)  # noqa: TID251 - every other module receives a Clock
 
 
@@ -46,6 +46,8 @@ class SystemIds:
 
     def ulid(self) -> str:
         """Return a new ULID."""
+        import secrets  # noqa: PLC0415 - few commands make an id
+
         now_ms = time.time_ns() // _NS_PER_MS  # noqa: TID251 - every other module receives a Clock
         random = int.from_bytes(secrets.token_bytes(_RANDOM_BITS // 8), "big")
         number = now_ms << _RANDOM_BITS | random

@@ -23,6 +23,14 @@ S3 names a version `null` that was written without versioning: see `NULL_VERSION
 NULL_VERSION: Final = ObjectVersion("null")
 
 NS_PER_S: Final = 1_000_000_000
+UNITS_NS: Final = {
+    "ms": NS_PER_S // 1000,
+    "s": NS_PER_S,
+    "m": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+    "d": 86_400 * NS_PER_S,
+}
+"""The units of durations that people write."""
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 RAW_BYTES_MAX: Final = 64 * 1024 * 1024
 ENVELOPE_BYTES_MAX: Final = 65_535

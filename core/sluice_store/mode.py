@@ -1,4 +1,4 @@
-"""How a store is opened, and which folder is a store.
+"""How a store is opened, which folder a URL names, and which folder is a store.
 
 Only `sluice init`, the start of `sluice up` and a gateway's new spool create a store. Every other
 open refuses a folder without one, and an open for reading writes nothing at all: no lock, no clock
@@ -15,6 +15,7 @@ from collections import deque
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 from sluice_protocol.errors import BadUsage, NoStore
 from sluice_protocol.keys import AUTHORITY_SETTINGS
@@ -23,6 +24,21 @@ HIDDEN: Final = ".sluice"
 """The folder of a store's internal state, and the default name of the folder of a store."""
 _FOLDERS_MAX: Final = 2_000
 """Folders that are searched for a store below a new one; a larger tree is not searched in full."""
+
+
+def parse_local_path(url: str) -> Path:
+    """Return the directory of a `file://` URL: absolute, or relative as in `file://./.sluice`."""
+    path = unquote(url.removeprefix("file://"))
+    if not path.startswith(("/", "./", "../")) or "?" in url:
+        raise BadUsage(
+            f"invalid store URL: use file:///absolute/path or file://./relative, url=`{url}`"
+        )
+    return Path(path).absolute()
+
+
+def local_folder(url: str) -> Path | None:
+    """Return the directory of a store; None for a store that is no directory."""
+    return parse_local_path(url) if url.startswith("file://") else None
 
 
 class StoreMode(StrEnum):

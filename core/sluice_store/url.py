@@ -3,15 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib import import_module
-from pathlib import Path
 from types import ModuleType
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.store_backends import BACKENDS, Backend, find_backend, is_local
-from sluice_store.local.backend import parse_local_path
 from sluice_store.local.disk_space import describe_disk_problem, read_disk_space
-from sluice_store.mode import StoreMode
+from sluice_store.mode import StoreMode, local_folder
 from sluice_store.port import ObjectStore
 
 
@@ -32,11 +30,6 @@ def check_store_url(url: str) -> None:
 
 def _module(backend: Backend) -> ModuleType:
     return import_module(f"sluice_store.{backend.folder}.backend")
-
-
-def local_folder(url: str) -> Path | None:
-    """Return the directory of a store; None for a store that is no directory."""
-    return parse_local_path(url) if url.startswith("file://") else None
 
 
 def absolute_url(url: str) -> str:

@@ -20,7 +20,7 @@ from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_lake.tables import ColumnType, Table
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings
-from sluice_query.statements import SqlStatement
+from sluice_query.statements import REFUSED, SqlStatement
 
 LAKE: Final = "lake"
 PENDING: Final = "pending"
@@ -294,6 +294,9 @@ class QueryEngine:
         except (duckdb.InterruptException, duckdb.ParserException, duckdb.CatalogException):
             raise
         except (duckdb.Error, OSError) as error:
+            _, marker, why = str(error).partition(REFUSED)
+            if marker:
+                raise BadUsage(why) from error
             raise self._file_error(error) from error
 
     def _file_error(self, error: Exception) -> DataFilesUnreadable:

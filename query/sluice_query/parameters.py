@@ -16,7 +16,6 @@ from sluice_query.request import (
     DURATION,
     END_NS,
     FIRST_NS,
-    LIMIT_DEFAULT,
     LIMIT_MAX,
     METRICS_DEFAULT,
     METRICS_MAX,
@@ -27,7 +26,6 @@ from sluice_query.request import (
     SPANS_DEFAULT,
     TOP_DEFAULT,
     TOP_MAX,
-    VALUES_DEFAULT,
     VALUES_MAX,
     Aggregate,
     FieldList,
@@ -50,6 +48,7 @@ from sluice_query.request import (
     parse_field,
     plain_name,
 )
+from sluice_query.settings import FROM_DEFAULT, LIMIT_DEFAULT, STEP_DEFAULT, VALUES_DEFAULT
 from sluice_web.parameters import (
     ChoiceParameter,
     FlagParameter,
@@ -58,9 +57,7 @@ from sluice_web.parameters import (
     TextParameter,
 )
 
-FROM_DEFAULT: Final = "1h"
 FIELD_CHARS_MAX: Final = 4_000
-STEP_DEFAULT: Final = "1m"
 _KINDS: Final[Mapping[str, Kind]] = {name: name for name in KINDS}
 _FROM: Final = TextParameter(name="from")
 _TO: Final = TextParameter(name="to")

@@ -15,8 +15,9 @@ from sluice_protocol.errors import UNREADABLE_JSON, BadUsage
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.units import UNITS_NS, UnixNs
 from sluice_query.literals import TextCondition
+from sluice_query.settings import LIMIT_DEFAULT
 
 if TYPE_CHECKING:
     from sluice_query.logql.expressions import Evaluation, LogQuery, MetricQuery
@@ -118,13 +119,6 @@ class FilterOperator(StrEnum):
     ABSENT = "absent"
 
 
-UNITS_NS: Final = {
-    "ms": NS_PER_S // 1000,
-    "s": NS_PER_S,
-    "m": 60 * NS_PER_S,
-    "h": 3600 * NS_PER_S,
-    "d": 86_400 * NS_PER_S,
-}
 DURATION: Final = re.compile(r"([1-9][0-9]{0,8})(ms|s|m|h|d)", re.ASCII)
 NUMBER_PATTERN: Final = (
     r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9][0-9]?[0-9]?)?|[+-]?(?i:inf(?:inity)?)"
@@ -221,7 +215,6 @@ BUCKETS_MIN: Final = 4
 BUCKETS_MAX: Final = 1_000
 TOP_DEFAULT: Final = 5
 TOP_MAX: Final = 20
-VALUES_DEFAULT: Final = 10
 VALUES_MAX: Final = 1_000
 OPERATIONS_DEFAULT: Final = 1_000
 OPERATIONS_MAX: Final = 10_000
@@ -231,7 +224,6 @@ SPANS_DEFAULT: Final = 10_000
 """Spans of a trace that a client gets if it states no limit."""
 NEIGHBOURS_DEFAULT: Final = 10
 NEIGHBOURS_MAX: Final = 1_000
-LIMIT_DEFAULT: Final = 1_000
 LIMIT_MAX: Final = 100_000
 STEPS_MAX: Final = 100_000
 SPLITS_MAX: Final = 10

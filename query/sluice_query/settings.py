@@ -1,4 +1,4 @@
-"""Settings of queries and of the query service."""
+"""Settings of queries and of the query service, and the defaults of a query's parameters."""
 
 import os
 from dataclasses import dataclass, field
@@ -6,6 +6,10 @@ from typing import ClassVar, Final
 
 from sluice_protocol.settings_checks import check_number
 
+FROM_DEFAULT: Final = "1h"
+LIMIT_DEFAULT: Final = 1_000
+STEP_DEFAULT: Final = "1m"
+VALUES_DEFAULT: Final = 10
 _FRAMES_MIN: Final = 10_000
 
 

@@ -71,6 +71,8 @@ def compose(template: str, *parts: SqlStatement) -> SqlStatement:
     return SqlStatement(text, tuple(values))
 
 
+REFUSED: Final = "refused by the query: "
+"""The beginning of the message of an error that a statement raises itself."""
 IS_NUMBER: Final = "NOT isnan(nextafter(value, 0))"
 """Whether the value of a sample is not NaN. The statistics of a Parquet file omit NaN, and DuckDB
 may decide `isnan(value)` and comparisons of `value` by them alone.

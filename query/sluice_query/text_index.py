@@ -62,10 +62,9 @@ def wanted_terms(query: Query) -> list[list[TermsWanted]]:
             wanted.append(found)
     values: dict[str, list[TermsWanted]] = {}
     for one in query.filters:
-        field = one.field
-        place = field.column if field.key is None else label_place(field.key)
-        if one.operator is FilterOperator.EQUAL and (field.key or field.column in kind.indexed):
-            values.setdefault(place, []).append(_value(place, str(one.value)))
+        column = one.field.column
+        if one.operator is FilterOperator.EQUAL and column in kind.indexed:
+            values.setdefault(column, []).append(_value(column, str(one.value)))
     for key, value in (*query.attributes, *query.labels):
         wanted.append([_value(label_place(key), value)])
     return [*wanted, *values.values()]

@@ -23,7 +23,6 @@ from cyclopts.config import Env
 from sluice_cli.shell.commands import COMMANDS, SUMMARY
 from sluice_cli.shell.options import ExistingDirectory
 from sluice_cli.shell.settings import SHARED_KEYS, check_variables, read_file, unknown_key
-from sluice_protocol.distribution import read_version
 from sluice_protocol.errors import BadUsage
 
 
@@ -32,7 +31,7 @@ def build_application() -> App:
     app = App(
         name="sluice",
         help=SUMMARY,
-        version=read_version,
+        version=_read_version,
         config=(Env("SLUICE_"), FromFile(*read_file())),
         # The variable follows from the name, as `sluice --help` describes.
         default_parameter=Parameter(show_env_var=False),
@@ -41,6 +40,12 @@ def build_application() -> App:
     for name, (place, summary) in COMMANDS.items():
         app.command(place, name=name, help=summary)
     return app
+
+
+def _read_version() -> str:
+    from sluice_protocol.distribution import read_version  # noqa: PLC0415 - few command lines need it
+
+    return read_version()
 
 
 def parse_command(tokens: list[str]) -> Callable[[], int] | None:

@@ -1,51 +1,29 @@
 """Ask questions: the query service of the running deployment, else the store in this process.
 
-Both return the same lines of JSON, the last of them with the summary. The service has its libraries
-loaded, so a whole command takes a third of the time.
+Both return the same lines of JSON, the last of them with the summary. With the service, a command
+imports no part of a query, so a whole command takes a fraction of the time.
 """
 
-import asyncio
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import tzinfo
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
+import msgspec
 from cyclopts import Parameter
 
 from sluice_cli.shell.options import EXISTING_SPOOL
 from sluice_cli.shell.times import parse_time, parse_zone
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_protocol.system_clock import SystemClock
-from sluice_query.parameters import (
-    FROM_DEFAULT,
-    parse_context,
-    parse_fields,
-    parse_histogram,
-    parse_metrics,
-    parse_query,
-    parse_values,
-)
-from sluice_query.settings import QuerySettings
+from sluice_query.settings import FROM_DEFAULT, QuerySettings
 
-if TYPE_CHECKING:
-    from sluice_query.search import Searcher
-
-_Result = TypeVar("_Result")
 Given = Mapping[str, Sequence[str]]
 """The values of each parameter of a query."""
-Ask = Callable[[str, Given], Awaitable[list[bytes]]]
+Ask = Callable[[str, Given], list[bytes]]
 """Sends one question: the end of a route of the query service, and its parameters."""
 
-_PARSERS: Final = {
-    "query": parse_query,
-    "histogram": parse_histogram,
-    "fields": parse_fields,
-    "fields/values": parse_values,
-    "metrics": parse_metrics,
-    "context": parse_context,
-}
 _FLAGS: Final = {"query": "the query"}
 _SERVICE_S: Final = 90.0
 """Longer than the service computes."""
@@ -106,48 +84,32 @@ def flag_of(parameter: str) -> str:
     return _FLAGS.get(parameter, f"--{parameter.replace('_', '-')}")
 
 
-def run_questions(
-    store: str,
-    spool: str | None,
-    settings: QuerySettings,
-    work: Callable[[Ask], Awaitable[_Result]],
-) -> _Result:
-    """Run work that sends questions about a store."""
+@contextmanager
+def asking(store: str, spool: str | None, settings: QuerySettings) -> Iterator[Ask]:
+    """Yield the function that sends questions about a store."""
     service = None
     if spool is None and settings == QuerySettings():
         service = _service_of(store)
+    with ExitStack() as stack:
+        here: list[Ask] = []
 
-    async def run() -> _Result:
-        async with AsyncExitStack() as stack:
-            searchers: list[Searcher] = []
+        def ask(route: str, given: Given) -> list[bytes]:
+            found = None if service is None else _ask_service(service, route, given)
+            if found is not None:
+                return found
+            if not here:
+                from sluice_cli.shell.searching import asking_here  # noqa: PLC0415 - the libraries of a query
 
-            async def ask(route: str, given: Given) -> list[bytes]:
-                # Refused here, an error names the option and not the parameter of the service.
-                _PARSERS[route](given, SystemClock().now_ns(), flag_of)
-                found = None if service is None else _ask_service(service, route, given)
-                if found is not None:
-                    return found
-                if not searchers:
-                    searchers.append(await open_searcher(stack, store, spool, settings))
-                return await ask_here(searchers[0], route, given)
+                here.append(stack.enter_context(asking_here(store, spool, settings)))
+            return here[0](route, given)
 
-            return await work(ask)
-
-    return asyncio.run(run())
-
-
-async def ask_here(searcher: "Searcher", route: str, given: Given) -> list[bytes]:
-    """Ask a store of this process."""
-    from sluice_query.result import result_lines  # noqa: PLC0415 - the service has it loaded
-
-    query = _PARSERS[route](given, SystemClock().now_ns(), flag_of)
-    return list(result_lines(await searcher.search(query)))
+        yield ask
 
 
 def _service_of(store: str) -> str | None:
     """Return `HOST:PORT` of the query service of the running deployment with a store."""
     from sluice_cli.shell.running import find_running  # noqa: PLC0415 - not with a spool
-    from sluice_store.url import local_folder  # noqa: PLC0415 - the same
+    from sluice_store.mode import local_folder  # noqa: PLC0415 - the same
 
     def place(url: str) -> object:
         folder = local_folder(url)
@@ -171,8 +133,16 @@ def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
         return None
     finally:
         connection.close()
-    if response.status == 400:  # noqa: PLR2004 - bad request
-        raise BadUsage(str(json.loads(body).get("detail", "the query service refused the query")))
+    if response.headers.get_content_type() == "application/problem+json":
+        problem = msgspec.json.decode(body)
+        detail = str(problem["detail"])
+        if response.status == 400:  # noqa: PLR2004 - bad request
+            from sluice_cli.shell.searching import parse_question  # noqa: PLC0415 - an error
+
+            parse_question(route, given)  # its error names the option and not the parameter
+            raise BadUsage(detail)
+        if problem["code"] == ErrorCode.OVERLOADED:
+            raise SluiceError(detail)  # the same limits would end it here, after as much time
     if response.status != 200:  # noqa: PLR2004 - OK
         return None
     lines = body.splitlines(keepends=True)
@@ -180,33 +150,7 @@ def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
     return lines if lines and b'"summary":' in lines[-1] else None
 
 
-async def open_searcher(
-    stack: AsyncExitStack, store_url: str, spool_url: str | None, settings: QuerySettings
-) -> "Searcher":
-    """Open a store, and the spool of its gateway, for queries of this process."""
-    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - imports structlog
-
-    log_to_stderr()
-    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
-    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
-    from sluice_query.unqueued import attach_spool  # noqa: PLC0415
-    from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
-
-    keep_pandas_out()
-    store = await stack.enter_async_context(open_store(store_url, StoreMode.READ))
-    authority = await read_authority(store)
-    spool = None
-    if spool_url is not None:
-        local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
-        spool = await attach_spool(local, authority)
-    return Searcher(
-        store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
-    )
-
-
 def decode_lines(lines: Sequence[bytes]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Return the records or points of an answer, and its summary."""
-    import msgspec  # noqa: PLC0415 - programs get the lines as they are
-
     decoded: list[dict[str, Any]] = [msgspec.json.decode(line) for line in lines]
     return decoded[:-1], decoded[-1]

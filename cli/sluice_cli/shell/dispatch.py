@@ -3,6 +3,7 @@
 The line about a missing package names the extra that installs it.
 """
 
+import gc
 import resource
 import sys
 from collections.abc import Callable, Mapping
@@ -11,7 +12,6 @@ from typing import Final
 
 from sluice_cli.shell.output import describe_os_error, describe_with_code, fail
 from sluice_cli.shell.settings import read_file, refuse_unknown_command, refuse_unknown_variables
-from sluice_protocol.distribution import describe_missing_package, read_version
 from sluice_protocol.errors import BadUsage, ExitCode, SluiceError
 
 PACKAGE_EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,6 +53,8 @@ def describe_missing(error: ImportError, command: str) -> str | None:
     extras = PACKAGE_EXTRAS.get(package)
     if extras is None:
         return None
+    from sluice_protocol.distribution import describe_missing_package  # noqa: PLC0415 - an error
+
     extra = command if command in extras else extras[0]
     return f"{describe_missing_package(extra, package)}, command=`{command}`"
 
@@ -124,6 +126,9 @@ def _run(tokens: list[str]) -> int:
     run = _parse(tokens)
     if run is None:
         return ExitCode.DONE.value
+    if not gc.isenabled():
+        gc.freeze()  # no later collection searches the modules
+        gc.enable()
     if tokens[0] not in _LOG_LATER:
         from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - takes 0.05 s, and help logs nothing
 
@@ -141,6 +146,8 @@ def _parse(tokens: list[str]) -> Callable[[], int] | None:
 
 
 def _print_version() -> int:
+    from sluice_protocol.distribution import read_version  # noqa: PLC0415 - few need it
+
     read_file()  # the settings are checked for every command line except that of the help
     refuse_unknown_variables()
     sys.stdout.write(read_version() + "\n")

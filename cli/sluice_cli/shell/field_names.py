@@ -10,7 +10,7 @@ from sluice_query.logql.names import field_of
 from sluice_query.request import COLUMN_FIELDS, parse_field
 
 
-async def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
+def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
     """Return the name of a field in queries; ask for those that the records have if necessary.
 
     A key is also found by its label: `http_status` is `attributes.http.status`.
@@ -20,7 +20,7 @@ async def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
     own = field_of(name, kind)
     if own is not None:
         return own.name
-    lines = await ask("fields", {**given, "kind": [kind]})
+    lines = ask("fields", {**given, "kind": [kind]})
     known = msgspec.json.decode(lines[-1])["fields"]
     labels = {one["label"]: str(one["field"]) for one in known if one["label"]}
     keys = [(str(one["field"]), parse_field(one["field"], kind).key) for one in known]

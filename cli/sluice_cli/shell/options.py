@@ -35,7 +35,8 @@ class ExistingDirectory:
             return None
         from sluice_cli.shell.running import find_running  # noqa: PLC0415 - without a store here
 
-        stores = {one.store: one.pid for one in find_running()}
+        # The query service of a deployment has a file too; the deployment's is the later one.
+        stores = {one.store: one.pid for one in reversed(find_running())}
         if len(stores) > 1:
             raise BadUsage(
                 "several deployments run on this machine: choose one with `--store`,"
@@ -50,12 +51,13 @@ class ExistingDirectory:
         """Check the value of the option; the error names a store in this folder or above it."""
         if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
-        from sluice_store.mode import require_store  # noqa: PLC0415 - quick help
-        from sluice_store.url import check_store_url, local_folder  # noqa: PLC0415 - the adapters
+        from sluice_store.mode import local_folder, require_store  # noqa: PLC0415 - quick help
 
-        check_store_url(url)
         folder = local_folder(url)
         if folder is None:
+            from sluice_store.url import check_store_url  # noqa: PLC0415 - the adapters
+
+            check_store_url(url)
             return
         try:
             require_store(folder)

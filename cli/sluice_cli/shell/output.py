@@ -81,6 +81,25 @@ def _plain(value: object) -> object:
     return str(value)
 
 
+def csv_line(row: Sequence[object]) -> str:
+    """Return a line of CSV, RFC 4180 with a line feed: None is an empty field, no text is `""`."""
+    return ",".join(map(_csv_field, row)) + "\n"
+
+
+def _csv_field(value: object) -> str:
+    if value is None:
+        return ""
+    text = value_text(value)
+    if text and not any(one in text for one in ',"\n\r'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def value_text(value: object) -> str:
+    """Return a value as text: JSON, without the quotes of a string."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
 def print_columns(console: "Console", rows: Sequence[Sequence[str]]) -> None:
     """Print rows in aligned columns. No value is cut: an id is copied from one command to the next.
 

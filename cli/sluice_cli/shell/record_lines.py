@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final, Literal
 
-import msgspec
-
+from sluice_cli.shell.output import csv_line, value_text
 from sluice_cli.shell.times import format_moment
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import DOOR_AGENT_PREFIX
@@ -91,7 +90,7 @@ class LineWriter:
         if _OTHER_NAMES.get(column, column) == "ts":
             return when
         value = column_value(record, column)
-        return "-" if value is None else _text(value)
+        return "-" if value is None else value_text(value)
 
     def _safe(self, text: str) -> str:
         """Return text for a terminal: it executes nothing, and further lines are indented.
@@ -126,10 +125,6 @@ def column_value(record: Record, column: str) -> object:
     return None
 
 
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
 def format_duration(size_ns: int) -> str:
     """Return a duration with three digits in a unit up to seconds, those exact to the ms."""
     size: float = abs(size_ns)
@@ -144,12 +139,8 @@ def format_duration(size_ns: int) -> str:
 
 def write_csv(kind: Kind, records: Sequence[Record], columns: Sequence[str]) -> None:
     """Write records as CSV with a header; maps are JSON."""
-    import csv  # noqa: PLC0415 - only for this output
-
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns or _table_columns(kind))
-    for row in _rows(kind, records, columns):
-        writer.writerow(["" if one is None else _text(one) for one in row])
+    for row in ((columns or _table_columns(kind)), *_rows(kind, records, columns)):
+        sys.stdout.write(csv_line(row))
     sys.stdout.flush()
 
 
@@ -170,7 +161,7 @@ def write_parquet(kind: Kind, records: Sequence[Record], columns: Sequence[str])
             arrays.append(pa.array(column))
         else:
             arrays.append(
-                pa.array([None if one is None else _text(one) for one in column], pa.string())
+                pa.array([None if one is None else value_text(one) for one in column], pa.string())
             )
     rows = pa.record_batch(dict(zip(names, arrays, strict=True)))
     writer = open_writer("parquet", rows.schema, sys.stdout.buffer)

@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pyarrow as pa
 
+from sluice_cli.shell.output import csv_line, value_text
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.utf8 import printable_text
@@ -101,30 +102,15 @@ class _JsonWriter:
 
 
 class _CsvWriter:
-    """RFC 4180 with line feeds; NULL is an empty field, an empty text is two quotes."""
-
     def __init__(self, schema: pa.Schema, out: BinaryIO) -> None:
         self._out = out
-        self._out.write(_csv_line(row_names(schema)))
+        self._out.write(csv_line(row_names(schema)).encode())
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._out.write(b"".join(map(_csv_line, json_rows(batch))))
+        self._out.write("".join(map(csv_line, json_rows(batch))).encode())
 
     def finish(self) -> None:
         self._out.flush()
-
-
-def _csv_line(row: Sequence[object]) -> bytes:
-    return (",".join(map(_csv_field, row)) + "\n").encode()
-
-
-def _csv_field(value: object) -> str:
-    if value is None:
-        return ""
-    text = value_text(value)
-    if text and not any(one in text for one in ',"\n\r'):
-        return text
-    return '"' + text.replace('"', '""') + '"'
 
 
 class _ParquetWriter:
@@ -243,13 +229,6 @@ def _cut(text: str, width: int) -> str:
     while _width(kept) > width - 1:
         kept = kept[:-1]
     return kept + "…"
-
-
-def value_text(value: object) -> str:
-    """Return a value of `json_rows` as text: JSON without the quotes of a string."""
-    if isinstance(value, str):
-        return value
-    return msgspec.json.encode(value).decode()
 
 
 def _column_values(array: pa.Array) -> list[object]:

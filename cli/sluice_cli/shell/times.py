@@ -5,8 +5,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.request import UNITS_NS
+from sluice_protocol.units import NS_PER_S, UNITS_NS, UnixNs
 
 _DURATION: Final = re.compile(r"-?((?:[0-9]{1,9}(?:ms|s|m|h|d|w))+)", re.ASCII)
 _PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)", re.ASCII)

@@ -16,7 +16,8 @@ from cyclopts import (
     UnusedCliTokensError,
 )
 
-from sluice_cli.shell.settings import describe_query_option, describe_unknown_option, nearest
+from sluice_cli.query_instead import describe_query_option
+from sluice_cli.shell.settings import describe_unknown_option, nearest
 from sluice_protocol.errors import BadUsage
 
 _QUANTITY: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-zµ]+)", re.ASCII)

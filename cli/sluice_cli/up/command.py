@@ -31,8 +31,8 @@ from sluice_cli.up.supervisor import Supervisor
 from sluice_doors.table import DOORS, HTTP_DOORS
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
-from sluice_store.mode import refuse_nested_store
-from sluice_store.url import check_store_url, local_folder
+from sluice_store.mode import local_folder, refuse_nested_store
+from sluice_store.url import check_store_url
 
 LINE: Final = '{"message": "hello sluice"}'
 METRIC: Final = (

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
+from sluice_query.literals import ALTERNATIVES_MAX, TextCondition, condition_of
 from sluice_query.logql.expressions import (
     Evaluation,
     Expression,
     LabelFilter,
     LineFilter,
+    LineOperator,
     LogQuery,
     MatchOperator,
     MetricQuery,
@@ -24,7 +26,6 @@ from sluice_query.logql.expressions import (
 )
 from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.names import ONLY_FIELDS, UNKNOWN_SERVICE, field_of
-from sluice_query.logql.required import required_texts
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
     END_NS,
@@ -221,3 +222,30 @@ def check_pipelines(engine: "QueryEngine", query: Query) -> None:
             if len(pattern.encode()) > PATTERN_BYTES_MAX:
                 raise BadUsage(f"pattern must be 1 to {PATTERN_BYTES_MAX} bytes")
             engine.check_pattern(pattern)
+
+
+def required_texts(filters: Iterable[LineFilter]) -> tuple[TextCondition, ...]:
+    """Return the conditions that every line meets which passes all filters.
+
+    They are looked up in the index. What is not certain is left out, which only makes the search
+    read more.
+    """
+    found = map(_of_filter, filters)
+    return tuple(one for one in found if one is not None)
+
+
+def _of_filter(one: LineFilter) -> TextCondition | None:
+    match one.operator:
+        case LineOperator.CONTAINS:
+            found = [TextCondition(((text,) if text else (),)) for text in one.values]
+        case LineOperator.MATCHES:
+            found = [condition_of(pattern) for pattern in one.values]
+        case LineOperator.PATTERN:
+            parts = [text.split("<_>") for text in one.values]
+            found = [TextCondition((tuple(filter(None, some)),)) for some in parts]
+        case _:
+            return None
+    alternatives = tuple(dict.fromkeys(some for each in found for some in each.alternatives))
+    if not all(alternatives) or len(alternatives) > ALTERNATIVES_MAX:
+        return None
+    return TextCondition(alternatives, any(each.ignore_case for each in found))

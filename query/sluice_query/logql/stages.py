@@ -47,6 +47,7 @@ from sluice_query.logql.names import hidden_fields, label_sql, labels_sql, sanit
 from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN, RecordField
 from sluice_query.statements import (
+    REFUSED,
     Promoted,
     SqlStatement,
     SqlValue,
@@ -465,10 +466,23 @@ def _filled(template: Template, kind: Kind) -> SqlStatement:
         for function in one.functions:
             part = compose(f"{function}({{0}})", part)
         parts.append(part)
-    return SqlStatement(
-        f"({' || '.join(one.text for one in parts)})",
-        tuple(value for one in parts for value in one.values),
+    values = tuple(value for one in parts for value in one.values)
+    made = SqlStatement(f"({' || '.join(one.text for one in parts)})", values)
+    size = SqlStatement(" + ".join(f"strlen({one.text})" for one in parts), values)
+    # Before it is made: the engine's limit of memory does not count the texts of a batch of rows.
+    return compose(
+        f"CASE WHEN {{0}} > {_FILLED_BYTES_MAX} THEN error('{REFUSED}{_TOO_LONG}') ELSE {{1}} END",
+        size,
+        made,
     )
+
+
+_FILLED_BYTES_MAX: Final = 256 * 1024
+"""The longest line that Loki accepts by default. Each of some templates could double a line."""
+_TOO_LONG: Final = (
+    f"line_format or label_format makes a text of more than {_FILLED_BYTES_MAX} bytes:"
+    " name fewer labels in it"
+)
 
 
 def _reduced(stage: Drop | Keep, inner: SqlStatement, *, keeps: bool) -> SqlStatement:
@@ -804,7 +818,7 @@ def _logfmt_members(stage: LogfmtParser, inner: SqlStatement, wanted: list[str])
     The value of a label is the text after ` name=` if only pairs precede it, no later pair has the
     label, and the value has no escapes. All pairs of other lines are read.
     """
-    found = over("*, ' ' || line AS padded, line AS parsed", inner)
+    found = over("*, ' ' || line AS padded", inner)
     places = ", ".join(f"strpos(padded, ' {one}=') AS at_{nr}" for nr, one in enumerate(wanted))
     found = over(f"*, {places}", found)
     rests = ", ".join(
@@ -859,16 +873,12 @@ def _is_hard(name: str, nr: int) -> str:
     )
 
 
-def _logfmt_entries(
-    stage: LogfmtParser, inner: SqlStatement, column: str | None = None
-) -> SqlStatement:
-    """Return the select with the pairs of the line, in `entries`; the last of a name counts."""
+def _logfmt_entries(stage: LogfmtParser, inner: SqlStatement, read: str = "line") -> SqlStatement:
+    """Return the select with the pairs of a column, in `entries`; the last of a name counts."""
     is_right = rf"regexp_full_match(line, '\s*(?:{_PAIR}(?:\s+|$))*')"
     parsed = f"CASE WHEN {is_right} THEN line END" if stage.is_strict else "line"
-    read = "line" if column is None else column
-    added = f"{parsed} AS parsed, " if column is None else ""
     tokens = over(
-        f"*, {added}regexp_extract_all({read}, '{_TOKEN}', 1) AS names,"
+        f"*, {parsed} AS parsed, regexp_extract_all({read}, '{_TOKEN}', 1) AS names,"
         f" regexp_extract_all({read}, '{_TOKEN}', 2) AS texts",
         inner,
     )

@@ -18,7 +18,6 @@ from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.lexer import TokenKind, next_token
 from sluice_query.logql.planning import narrowed, ranges_of
 from sluice_query.logql.stages import changes_records
-from sluice_query.parameters import FROM_DEFAULT
 from sluice_query.request import (
     END_NS,
     FIRST_NS,
@@ -27,6 +26,7 @@ from sluice_query.request import (
     check_query,
     parse_duration,
 )
+from sluice_query.settings import FROM_DEFAULT
 
 LIMIT_DEFAULT: Final = 100
 SINCE_DEFAULT_NS: Final = parse_duration(FROM_DEFAULT)

@@ -52,6 +52,8 @@ SAMPLES_MAX: Final = 5_000_000
 """Samples of an answer without chunks, which is in memory as a whole."""
 LISTED_MAX: Final = 40_000
 """Names, values or series of a list, unless the client wants fewer: as many as Grafana wants."""
+DESCRIBED_NS: Final = 24 * 3600 * NS_PER_S
+"""Metrics with a sample in this time are described, unless the client sends a `start`."""
 WARNINGS_HEADER: Final = "X-Sluice-Warnings"
 """The header with the reasons why an answer of remote read may be incomplete: it has no field."""
 _WARNING_CHARS_MAX: Final = 2_000
@@ -230,8 +232,11 @@ class PrometheusApi:
         self, given: PrometheusParameters, request: web.Request
     ) -> dict[str, object]:
         del request
-        everything = Selection(start_ms=FIRST_NS // NS_PER_MS + 1, end_ms=END_NS // NS_PER_MS - 1)
-        rows, summary = await self._found(everything, SeriesReader.described)
+        recent = Selection(
+            start_ms=given.time_ns("start", given.now_ns - DESCRIBED_NS) // NS_PER_MS,
+            end_ms=END_NS // NS_PER_MS - 1,
+        )
+        rows, summary = await self._found(recent, SeriesReader.described)
         wanted = given.optional("metric")
         metrics = {
             name: [one] for name, one in metadata_of(rows).items() if not wanted or name == wanted

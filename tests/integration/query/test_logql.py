@@ -96,6 +96,14 @@ def test_records(place: Deployment, text: str, wanted: list[int]) -> None:
     assert places(place, text) == wanted
 
 
+def test_templates_that_double_a_line_again_and_again_are_refused(place: Deployment) -> None:
+    """Forty of them would make a line of a terabyte."""
+    double = ' | line_format "{{__line__}}{{__line__}}"'
+    with pytest.raises(BadUsage, match=r"line_format or label_format makes a text of more than"):
+        found(place, "{}" + double * 40)
+    assert found(place, "{}" + double * 2).records
+
+
 def test_a_record_is_shown_with_its_labels_and_its_line(place: Deployment) -> None:
     (record,) = found(place, '{} |= "250ms" | json | line_format "{{.path}}"').records
     assert record["line"] == "/pay"

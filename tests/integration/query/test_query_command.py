@@ -9,10 +9,13 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import StringIO
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 import pytest
@@ -21,7 +24,7 @@ from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
-from sluice_cli.shell.running import RunningDeployment, announce
+from sluice_cli.shell.running import RunningDeployment, announce, find_running
 from sluice_protocol.units import NS_PER_S
 
 SPAN = ("--from", str(DAY0_NS), "--to", str(DAY0_NS + 3600 * NS_PER_S), "--zone", "UTC")
@@ -119,6 +122,14 @@ def test_a_text_is_combined_with_logql(place: Deployment) -> None:
     assert "no record has this field in the time range; similar: k" in done.stderr
 
 
+def test_a_field_that_no_record_has_is_one_line_without_values(place: Deployment) -> None:
+    done = sluice("fields", "level", "--store", place.url, *SPAN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "no record has this field in the time range" in done.stderr
+    assert "records=`3`, field=`level`" in done.stderr
+    assert sluice("fields", "level", "--store", place.url, *SPAN, "--json").returncode == 1
+
+
 def test_lines_around_a_hit_are_those_of_its_source(place: Deployment) -> None:
     """Groups are separated, and neighbours that two hits share are printed once."""
     done = _query(place, *SPAN, "-q", "second", "-B", "1")
@@ -203,8 +214,92 @@ def test_a_running_service_is_asked_instead_of_the_store(
         done = subprocess.run(
             [*served, "--store", place.url], capture_output=True, text=True, check=True, timeout=120
         )
-        for library in ("pyarrow", "duckdb", "numpy", "deltalake"):
-            assert (f" {library}\n" in done.stderr) == imports, library
+        lines = done.stderr.splitlines()
+        # A library that reports its unfreed objects at the end would print them here.
+        assert [line for line in lines if not line.startswith("import time:")][1:] == []
+        imported = {line.rpartition("|")[2].strip() for line in lines}
+        for library in (
+            *("pyarrow", "duckdb", "numpy", "deltalake", "asyncio", "structlog"),
+            *("sluice_query.request", "sluice_store.url"),
+        ):
+            assert (library in imported) == imports, library
+
+
+def test_commands_find_a_query_service_that_was_started_alone(
+    place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service with a token, or with a limit, is not used: an answer could differ."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with _serving(place, "127.0.0.1:0") as url:
+        (found,) = find_running()
+        assert found.store == place.url
+        assert found.addresses == {"query": url.removeprefix("http://")}
+        done = sluice("query", *SPAN, folder=tmp_path)
+        assert done.stderr.startswith(f"store of the running deployment: {place.url}, pid=")
+        assert len(done.stdout.splitlines()) == 3
+    assert not [*tmp_path.rglob("*.json")]
+    with _serving(place, "127.0.0.1:0", token="secret"):
+        assert find_running() == []
+
+
+@contextmanager
+def _answering(
+    place: Deployment, respond: Callable[[str], tuple[int, dict[str, object]]]
+) -> Iterator[None]:
+    """Run a service that commands find; it sends problems for statuses other than 200."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, found = respond(urlsplit(self.path).path)
+            body = json.dumps(found).encode()
+            self.send_response(status)
+            if status != 200:
+                self.send_header("Content-Type", "application/problem+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        path = announce(
+            RunningDeployment(pid=os.getpid(), store=place.url, addresses={"query": address})
+        )
+        yield
+        server.shutdown()
+        path.unlink()
+
+
+def test_a_limit_of_the_service_ends_the_command(place: Deployment) -> None:
+    """The same limit would end the query in the command, after as much time."""
+    limit = {"code": "overloaded", "detail": "query exceeded its time limit: narrow the time range"}
+    with _answering(place, lambda _: (503, limit)):
+        done = _query(place, *SPAN)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sluice: {limit['detail']}\n"
+    away = {"code": "store_unavailable", "detail": "the store is unreachable"}
+    with _answering(place, lambda _: (503, away)):
+        assert len(_query(place, *SPAN).stdout.splitlines()) == 3
+
+
+@pytest.mark.parametrize("words", [(), ("--plot",), ("sum(count_over_time({}[1m]))",)])
+def test_wait_repeats_each_kind_of_question_until_its_answer_is_complete(
+    words: tuple[str, ...], place: Deployment
+) -> None:
+    asked: list[str] = []
+
+    def respond(path: str) -> tuple[int, dict[str, object]]:
+        asked.append(path)
+        summary = {"results": 1, "complete_now": len(asked) == 3, "accepted_until": None}
+        return 200, {"summary": summary}
+
+    with _answering(place, respond):
+        done = _query(place, *words, "--wait", "--json")
+    assert (done.returncode, json.loads(done.stdout)["summary"]["complete_now"]) == (0, True)
+    assert asked == ["/v1/histogram" if "--plot" in words else "/v1/query"] * 3
 
 
 def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:

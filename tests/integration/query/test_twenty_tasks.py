@@ -127,7 +127,8 @@ def _wait(condition: Callable[[], bool], what: str, limit_s: float = 300) -> Non
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     folder = tmp_path_factory.mktemp("shop")
-    start_s = int(time.time()) // 60 * 60 - HOUR_S - 60
+    # A series has values at multiples of its step, so the hour of the shop is a full one.
+    start_s = (int(time.time()) - 60) // HOUR_S * HOUR_S - HOUR_S
     first_ns, end_ns = (start_s + 1) * S_NS, (start_s + HOUR_S) * S_NS
     events = make_events(times(3_000), start_ns=first_ns, end_ns=end_ns, seed=1)
     # Without Java the deployment ingests nothing, so the test decides what is in the lake.
