@@ -6,6 +6,7 @@ import json
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -153,7 +154,7 @@ class Clients:
             url = f"http://127.0.0.1:{port}{path}"
             try:
                 async with session.post(url, data=body, headers=fields) as answer:
-                    text = await answer.text()
+                    text = (await answer.read()).decode(errors="replace")
                     if answer.status < 300:
                         self.recorder.end(op, "ok", result="stored")
                         self.last_success_ns = time.time_ns()
@@ -168,8 +169,10 @@ class Clients:
         rng, operations = random.Random(f"{self.seed} {number}"), []
         while not self.stop.is_set():
             payload = self.new_payload()
-            sent = {"identity": f"{path.stem}/line/{payload}", "payload": payload, "records": 1}
-            operations.append(self.recorder.invoke(number, "line", **sent))
+            identity = f"{path.stem}/line/{payload}"
+            operations.append(
+                self.recorder.invoke(number, "line", identity=identity, payload=payload, records=1)
+            )
             with path.open("a") as file:
                 file.write(f"{payload} 0\n")
             await asyncio.sleep(rng.uniform(0.05, 0.5))
@@ -179,7 +182,8 @@ class Clients:
         """Query the last records until stopped."""
         while not self.stop.is_set():
             await self.compare(number, url)
-            await asyncio.sleep(3.0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self.stop.wait(), 3.0)
 
     async def compare(self, number: int, url: str) -> int:
         """Record one answer, and return through which time it is complete."""

@@ -82,7 +82,7 @@ class Nemesis:
         await self._restart("ingest", "ingest_killed")
 
     async def blob_damaged(self) -> None:
-        """Change a byte of the blob of an accepted batch; a client then sends the batch again."""
+        """Change a byte of an accepted blob, and repair it as docs/recovery.md describes."""
         if not self.clients.acknowledged:
             return
         batch = self.rng.choice(self.clients.acknowledged)
@@ -92,6 +92,11 @@ class Nemesis:
         key = f"raw-blobs/v1/sha256/{first}/{second}/{batch.sha256}.lmbatch"
         await asyncio.to_thread(self.cluster.store.damage, key, body)
         self._fired("blob_damaged", batch.identity)
+        for one in self.cluster.gateways:  # they repeat recent responses from memory
+            one.kill()
+        self.cluster.gateways.clear()
+        for _ in range(3):
+            await self._start_gateway()
         await self.clients.repair(batch)
 
     async def _start_gateway(self) -> None:

@@ -1,4 +1,4 @@
-"""One run: start a cluster, disturb it for some time, wait for its end state, and check all of it."""
+"""One run: start a cluster, disturb it, wait for its end state, and check the history."""
 
 import asyncio
 import json
@@ -86,14 +86,25 @@ async def run(
             nemesis = Nemesis(cluster, clients, rng)
             await disturb(cluster, clients, nemesis, seconds)
             settled = await settle(cluster, clients)
+    system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     meta = {
-        "seed": seed, "store": store, "minutes": round(seconds / 60, 1), "began": began, "revision": revision(),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "versions": {"pyspark": version("pyspark"), "deltalake": version("deltalake")},
-        "ingest": "spark" if spark else "in one process after the run",
-        "settings": {"gateways": 3, "reconcilers": 2, "uploaders": UPLOADS, "doors": DOORS, "agents": len(AGENTS)},
+        "seed": seed,
+        "store": store,
+        "minutes": round(seconds / 60, 1),
+        "began": began,
+        "revision": revision(),
+        "machine": f"{os.cpu_count()} cores, {system}",
+        "versions": {name: version(name) for name in ("pyspark", "deltalake", "duckdb")},
+        "settings": {
+            "gateways": 3,
+            "reconcilers": 2,
+            "uploaders": UPLOADS,
+            "doors": DOORS,
+            "agents": len(AGENTS),
+            "ingest": "Spark" if spark else "after the run",
+        },
         "faults": list(nemesis.faults),
-    }  # fmt: skip
+    }
     (history / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
     program = build_checkers(folder)
     verdicts = [check_history(program, checker, history) for checker in CHECKERS]
