@@ -201,7 +201,8 @@ class Clients:
         until = found.summary.accepted_until
         until_ns = 0 if until is None else parse_rfc3339(until)
         seen = [str(row["body"]) for row in found.records]
-        self.recorder.end(op, "ok", until=until_ns, seen=seen)
+        reasons = list(found.summary.reasons)
+        self.recorder.end(op, "ok", until=until_ns, seen=seen, reasons=reasons)
         return until_ns
 
     def port(self, rng: random.Random) -> int:

@@ -21,9 +21,15 @@ PAUSE_S: Final = (0.5, 4.0)
 class Nemesis:
     """Makes every fault once in each cycle, until stopped."""
 
-    def __init__(self, cluster: Cluster, clients: Clients, rng: random.Random) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clients: Clients,
+        rng: random.Random,
+        faults: tuple[str, ...] = (),
+    ) -> None:
         self.cluster, self.clients, self.rng = cluster, clients, rng
-        self.faults = (
+        self.faults = faults or (
             *(f"balancer_{name}" for name in NETWORK),
             *PROCESSES,
             *(("ingest_killed",) if cluster.spark else ()),

@@ -83,7 +83,7 @@ async def run(
             clients = Clients(
                 recorder, seed, cluster.key, cluster.sender, cluster.balancer.port, cluster.ports
             )
-            nemesis = Nemesis(cluster, clients, rng)
+            nemesis = Nemesis(cluster, clients, rng, faults)
             await disturb(cluster, clients, nemesis, seconds)
             settled = await settle(cluster, clients)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"

@@ -154,6 +154,24 @@ def test_a_correct_history_has_no_violation(checkers: Path, checker: str) -> Non
     assert (verdict["operations"], verdict["unknown"], verdict["identities"]) == (9, 1, 3)
 
 
+@pytest.mark.parametrize(
+    ("reason", "excepted"),
+    [
+        ("1 batch could not be ingested (corrupt)", 1),
+        ("batches accepted after 9 may be missing", 0),
+    ],
+)
+def test_an_answer_may_except_batches_that_it_reports(
+    reason: str, excepted: int, checkers: Path, tmp_path: Path
+) -> None:
+    folder = copytree(CLEAN, tmp_path / "history")
+    text = (folder / "history.jsonl").read_text()
+    text = text.replace(', "p5 0"]', f'], "reasons": [{json.dumps(reason)}]')
+    (folder / "history.jsonl").write_text(text)
+    verdict = check_history(checkers, "facts", folder)
+    assert (verdict["excepted"], verdict["broken"]) == (excepted, 1 - excepted)
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_violation_is_found(name: str, checkers: Path, tmp_path: Path) -> None:
     planted = PLANTED[name]

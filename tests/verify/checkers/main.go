@@ -31,6 +31,7 @@ type Event struct {
 	To       int64    `json:"to"`
 	Until    int64    `json:"until"`
 	Seen     []string `json:"seen"`
+	Reasons  []string `json:"reasons"`
 }
 
 // Operation is an invocation with its end; without one its outcome is unknown.
@@ -77,6 +78,8 @@ type Verdict struct {
 	Operations int      `json:"operations"`
 	Unknown    int      `json:"unknown"`
 	Identities int      `json:"identities"`
+	Answers    int      `json:"answers"`
+	Excepted   int      `json:"excepted"` // records missing in answers that report such batches
 	Broken     int      `json:"broken"`
 	Violations []string `json:"violations"`
 }
