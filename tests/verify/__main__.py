@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from verify.cluster import STORES
+from verify.report import store_result
 from verify.running import run
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--folder", type=Path, help="for logs and histories; default: a new one")
     parser.add_argument("--no-spark", action="store_true", help="ingest after the run")
-    parser.add_argument("--results", type=Path, help="write STORE.json into this folder")
+    parser.add_argument("--write", action="store_true", help="record it in docs/verification.md")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="verify-"))
     failed = False
@@ -32,11 +33,9 @@ def main() -> None:
         print(f"verify store={store} seed={options.seed} folder={place}", flush=True)
         seconds = options.minutes * 60
         result = asyncio.run(run(place, store, seconds, options.seed, spark=not options.no_spark))
-        text = json.dumps(result, indent=2)
-        print(text, flush=True)
-        if options.results:
-            options.results.mkdir(parents=True, exist_ok=True)
-            (options.results / f"{store}.json").write_text(text + "\n")
+        print(json.dumps(result, indent=2), flush=True)
+        if options.write:
+            store_result(result)
         failed = failed or not result["passed"]
     sys.exit(1 if failed else 0)
 

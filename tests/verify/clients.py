@@ -226,8 +226,10 @@ class _Uploader:
 
     async def settle(self, batch: Batch) -> None:
         """Send a batch through any gateway until it is accepted or a conflict."""
-        while (outcome := await self._try(batch)) not in {"accepted", "conflict"}:
+        outcome = await self._try(batch)
+        while outcome not in {"accepted", "conflict"}:
             await asyncio.sleep(self.rng.uniform(0.1, 0.4 if outcome == "refused" else 1.0))
+            outcome = await self._try(batch)
         kept = self.clients.acknowledged
         if outcome == "accepted" and batch not in kept:
             kept.append(batch)

@@ -70,9 +70,15 @@ async def settle(cluster: Cluster, clients: Clients) -> bool:
 
 
 async def run(
-    folder: Path, store: str, seconds: float, seed: int, *, spark: bool
+    folder: Path,
+    store: str,
+    seconds: float,
+    seed: int,
+    *,
+    spark: bool,
+    faults: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Make a history in `folder`/history, check it, and return the result."""
+    """Make a history in `folder`/history with these faults or all, and return the result."""
     started_s, began = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     rng = random.Random(seed)
     history = folder / "history"
