@@ -8,7 +8,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-grafana test-browser test-console test-package test-deploy site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-grafana test-browser test-console test-package test-deploy verify site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -77,6 +77,11 @@ test-package: setup  ## build the wheel, install it into empty environments, and
 test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, Helm, OpenTofu and promtool; installs the tools once
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
+
+verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw selects a store, WRITE=1 records the results in docs/verification.md
+	@$(BIN)/python -m deploy.java
+	@deploy/versitygw.sh
+	PYTHONPATH=tests:. $(BIN)/python -m verify --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(WRITE),--write)
 
 check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .

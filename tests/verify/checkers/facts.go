@@ -1,0 +1,268 @@
+package main
+
+import (
+	"fmt"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+type key struct{ identity, sha256 string }
+
+// payload is what an operation sent, over all its tries.
+type payload struct {
+	name         string
+	call         string
+	identity     string
+	sha256       string
+	records      int
+	invoked      int64 // its first try
+	acknowledged int64 // its first success; 0 if there is none
+	possible     bool  // a try succeeded or has an unknown outcome
+}
+
+func (p *payload) body(index int) string { return p.name + " " + strconv.Itoa(index) }
+
+func payloadsOf(history *History) map[string]*payload {
+	found := map[string]*payload{}
+	for _, one := range history.Operations {
+		if one.Call == "query" {
+			continue
+		}
+		of := found[one.Payload]
+		if of == nil {
+			of = &payload{one.Payload, one.Call, one.Identity, one.Sha256, one.Records, one.Time, 0, false}
+			found[one.Payload] = of
+		}
+		of.possible = of.possible || one.Outcome != "fail"
+		if one.Outcome == "ok" && (of.acknowledged == 0 || one.End.Time < of.acknowledged) {
+			of.acknowledged = one.End.Time
+		}
+	}
+	return found
+}
+
+// checkFacts compares the store, the table and the answers of queries with the history.
+func checkFacts(history *History, verdict *Verdict) {
+	payloads := payloadsOf(history)
+	owners := checkReceipts(history, verdict)
+	checkRows(history, payloads, owners, verdict)
+	checkConflicts(history, owners, verdict)
+	checkGaps(history, owners, verdict)
+	checkAnswers(history, payloads, verdict)
+	for _, fault := range history.Meta.Faults {
+		if history.Firings[fault] == 0 {
+			verdict.add("fault: it never fired, fault=%s", fault)
+		}
+	}
+}
+
+// checkReceipts requires a manifest and an unchanged blob for each success, whenever it was.
+func checkReceipts(history *History, verdict *Verdict) map[string]string {
+	owners := map[string]string{}
+	for _, fact := range history.State {
+		if fact.Kind != "manifest" {
+			continue
+		}
+		owners[fact.Identity] = fact.Sha256
+		if fact.Blob != fact.Sha256 {
+			verdict.add("receipt: the blob is missing or damaged, identity=%s", fact.Identity)
+		}
+	}
+	for _, one := range history.Operations {
+		if one.Call == "upload" && one.Outcome == "ok" && owners[one.Identity] != one.Sha256 {
+			verdict.add("receipt: the manifest has other bytes or is missing, identity=%s", one.Identity)
+		}
+	}
+	return owners
+}
+
+// checkRows requires each record of each accepted payload exactly once, at its sequence number.
+func checkRows(
+	history *History, payloads map[string]*payload, owners map[string]string, verdict *Verdict,
+) {
+	rows := map[string]int{}
+	for _, fact := range history.State {
+		if fact.Kind != "row" {
+			continue
+		}
+		rows[fact.Body]++
+		name, number, _ := strings.Cut(fact.Body, " ")
+		index, err := strconv.Atoi(number)
+		from := payloads[name]
+		if err != nil || from == nil || index >= from.records {
+			verdict.add("row: no client sent it, body=%q", fact.Body)
+			continue
+		}
+		if from.call == "upload" {
+			prefix, first, _ := rangeOf(from.identity)
+			if prefix != fact.Agent+"/"+fact.Boot || first+int64(index) != fact.Seq {
+				verdict.add("order: a record has another place, body=%q seq=%d", fact.Body, fact.Seq)
+			}
+		}
+	}
+	for _, name := range sortedKeys(payloads) {
+		one := payloads[name]
+		due := one.acknowledged != 0
+		allowed := one.possible
+		if one.call == "upload" {
+			due = owners[one.identity] == one.sha256
+			allowed = due
+		}
+		first := rows[one.body(0)]
+		for index := range one.records {
+			switch count := rows[one.body(index)]; {
+			case count > 1:
+				verdict.add("once: a record is in the table %d times, body=%q", count, one.body(index))
+			case count == 0 && due:
+				verdict.add("once: an accepted record is not in the table, body=%q", one.body(index))
+			case count == 1 && !allowed:
+				verdict.add("once: a refused record is in the table, body=%q", one.body(index))
+			case count != first:
+				verdict.add("once: a part of a batch is in the table, body=%q", one.body(index))
+			}
+		}
+	}
+}
+
+// checkConflicts requires that quarantine has exactly the bytes that were refused.
+func checkConflicts(history *History, owners map[string]string, verdict *Verdict) {
+	quarantined, sent := map[key]bool{}, map[key]bool{}
+	for _, fact := range history.State {
+		if fact.Kind == "quarantine" {
+			quarantined[key{fact.Identity, fact.Sha256}] = true
+			if fact.Blob != fact.Sha256 {
+				verdict.add("conflict: the refused blob is missing, identity=%s", fact.Identity)
+			}
+		}
+	}
+	for _, one := range history.Operations {
+		bytes := key{one.Identity, one.Sha256}
+		sent[bytes] = true
+		if one.End.Result == "conflict" && !quarantined[bytes] {
+			verdict.add("conflict: refused bytes are not in quarantine, identity=%s", one.Identity)
+		}
+	}
+	for bytes := range quarantined {
+		if !sent[bytes] || owners[bytes.identity] == bytes.sha256 {
+			verdict.add("conflict: quarantine has bytes without a conflict, identity=%s", bytes.identity)
+		}
+	}
+}
+
+// rangeOf splits `agent/boot/first-last`.
+func rangeOf(identity string) (prefix string, first, last int64) {
+	at := strings.LastIndex(identity, "/")
+	low, high, _ := strings.Cut(identity[at+1:], "-")
+	first, _ = strconv.ParseInt(low, 10, 64)
+	last, _ = strconv.ParseInt(high, 10, 64)
+	return identity[:at], first, last
+}
+
+// checkGaps requires that the reported gaps are those between the accepted ranges of each boot.
+func checkGaps(history *History, owners map[string]string, verdict *Verdict) {
+	accepted, highest, uploaded := map[string]map[int64]bool{}, map[string]int64{}, map[string]bool{}
+	for _, one := range history.Operations {
+		if one.Call == "upload" {
+			uploaded[one.Identity] = true
+		}
+	}
+	for identity := range owners {
+		if !uploaded[identity] { // of a door or an agent: its client does not know the range
+			continue
+		}
+		prefix, first, last := rangeOf(identity)
+		if accepted[prefix] == nil {
+			accepted[prefix] = map[int64]bool{}
+		}
+		for seq := first; seq <= last; seq++ {
+			accepted[prefix][seq] = true
+		}
+		highest[prefix] = max(highest[prefix], last)
+	}
+	due, reported := map[string]bool{}, map[string]bool{}
+	for prefix, numbers := range accepted {
+		for seq := int64(0); seq < highest[prefix]; seq++ {
+			if !numbers[seq] {
+				due[fmt.Sprintf("%s/%d", prefix, seq)] = true
+			}
+		}
+	}
+	for _, fact := range history.State {
+		if fact.Kind == "gap" && accepted[fact.Agent+"/"+fact.Boot] != nil {
+			for seq := fact.From; seq <= fact.To; seq++ {
+				reported[fmt.Sprintf("%s/%s/%d", fact.Agent, fact.Boot, seq)] = true
+			}
+		}
+	}
+	for _, place := range sortedKeys(due) {
+		if !reported[place] {
+			verdict.add("gap: a missing number is not reported, place=%s", place)
+		}
+	}
+	for _, place := range sortedKeys(reported) {
+		if !due[place] {
+			verdict.add("gap: a number is reported although it is accepted, place=%s", place)
+		}
+	}
+}
+
+// exceptsBatches returns true if an answer reports that it could not read some batches. Its other
+// reasons are about batches that were accepted after its time.
+func exceptsBatches(reasons []string) bool {
+	for _, reason := range reasons {
+		if !strings.Contains(reason, "may be missing") && !strings.Contains(reason, "not enqueued yet") {
+			return true
+		}
+	}
+	return false
+}
+
+// checkAnswers requires that an answer that is complete until a time has all records until then.
+func checkAnswers(history *History, payloads map[string]*payload, verdict *Verdict) {
+	ordered := make([]*payload, 0, len(payloads))
+	for _, sent := range payloads {
+		if sent.acknowledged != 0 && sent.call != "line" { // an agent sends a line later
+			ordered = append(ordered, sent)
+		}
+	}
+	sort.Slice(ordered, func(a, b int) bool { return ordered[a].invoked < ordered[b].invoked })
+	for _, one := range history.Operations {
+		if one.Call != "query" || one.Outcome != "ok" {
+			continue
+		}
+		verdict.Answers++
+		seen := map[string]bool{}
+		for _, body := range one.End.Seen {
+			if seen[body] {
+				verdict.add("answer: a record is in it twice, op=%d body=%q", one.Op, body)
+			}
+			seen[body] = true
+			name, _, _ := strings.Cut(body, " ")
+			if from := payloads[name]; from == nil || from.invoked > one.End.Time {
+				verdict.add("answer: a record was not sent yet, op=%d body=%q", one.Op, body)
+			}
+		}
+		first := sort.Search(len(ordered), func(at int) bool { return ordered[at].invoked >= one.From })
+		for _, sent := range ordered[first:] {
+			if sent.invoked >= one.To {
+				break
+			}
+			if sent.acknowledged >= one.End.Until {
+				continue
+			}
+			for index := range sent.records {
+				switch {
+				case seen[sent.body(index)]:
+				case exceptsBatches(one.End.Reasons):
+					verdict.Excepted++
+				default:
+					verdict.add(
+						"answer: it is complete through a later time, op=%d body=%q",
+						one.Op, sent.body(index),
+					)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,358 @@
+"""The processes of a run: stores, gateways, reconcilers, ingestion and agents; and their state."""
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import boto3
+import psutil
+from deltalake import DeltaTable
+from support.constants import command_with_constants
+from support.door_client import TestSender
+from support.gateway import GatewayProcess, TestKey, start_gateways
+from support.local_deployment import clean_environment
+from support.sluice_process import SluiceProcess, run_process
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
+from verify.proxy import FaultyProxy, serving
+from verify.recording import Recorder
+
+from sluice_agent.sending.signing_key import make_key, principal_entry
+from sluice_lake.locations import lake_location
+
+DOORS: Final = ("otlp", "loki", "json")
+AGENTS: Final = ("file-1", "file-2")
+UPLOADERS: Final = tuple(f"agent-{number}" for number in range(1, 100))
+BUCKET: Final = "verify"
+DISK_BYTES: Final = 4 << 30
+
+
+class Store:
+    """A directory, with a disk that can be filled if the system permits to mount one."""
+
+    faults: tuple[str, ...] = ("store_moved_away",)
+
+    def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
+        self.disk = folder / "disk"
+        self.disk.mkdir()
+        self.recorder, self.rng = recorder, rng
+        self.mounted = self._mount(f"size={DISK_BYTES}")
+        self.url = self.read_url = f"file://{self.disk}/store"
+
+    def _mount(self, options: str) -> bool:
+        command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(self.disk)]
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+    def _unmount(self) -> None:
+        subprocess.run(["umount", "-l", str(self.disk)], check=False)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Serve the store, and remove its disk at the end."""
+        try:
+            yield
+        finally:
+            if self.mounted:
+                await asyncio.to_thread(self._unmount)
+
+    def all_faults(self) -> tuple[str, ...]:
+        return (*self.faults, *(("disk_full",) if self.mounted else ()))
+
+    async def disk_full(self) -> None:
+        """Shrink the disk to what it contains, for some seconds."""
+        used = shutil.disk_usage(self.disk).used
+        self._mount(f"remount,size={max(used, 1 << 20)}")
+        self.recorder.fired("disk_full", "store")
+        await asyncio.sleep(self.rng.uniform(2.0, 6.0))
+        self._mount(f"remount,size={DISK_BYTES}")
+
+    async def store_moved_away(self) -> None:
+        place, away = self.disk / "store", self.disk / "away"
+        place.rename(away)
+        self.recorder.fired("store_moved_away", "store")
+        await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+        away.rename(place)
+
+    def list(self, prefix: str) -> Iterator[str]:
+        root = self.disk / "store"
+        for path in sorted((root / prefix).rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                yield str(path.relative_to(root))
+
+    def read(self, key: str) -> bytes:
+        try:
+            return (self.disk / "store" / key).read_bytes()
+        except FileNotFoundError:
+            return b""
+
+    def damage(self, key: str, body: bytes) -> None:
+        with (self.disk / "store" / key).open("r+b") as file:
+            file.write(body)
+
+
+class S3Store(Store):
+    """A real S3 server behind a proxy; subclasses start it."""
+
+    faults = (
+        *("store_killed", "store_stopped", "store_unreachable", "store_reset_before_forwarding"),
+        *("store_reset_after_forwarding", "store_delay"),
+    )
+    process: "subprocess.Popen[bytes]"
+
+    def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
+        super().__init__(folder, recorder, rng)
+        os.environ.update(CREDENTIALS)
+        self.log = (folder / "store.log").open("wb")
+        self.port = free_port()
+        self.proxy = FaultyProxy("store", lambda: [self.port], recorder, rng)
+
+    def command(self) -> list[str]:
+        """Return the command of versitygw."""
+        for name in ("data", "versions"):
+            (self.disk / name).mkdir(exist_ok=True)
+        options = ("--versioning-dir", str(self.disk / "versions"), str(self.disk / "data"))
+        address = ("--port", f"127.0.0.1:{self.port}")
+        return [str(binary()), "--quiet", "--keep-alive", *address, "posix", *options]
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with super().serving(), serving(self.proxy):
+            query = f"{BUCKET}/deep?endpoint=http://127.0.0.1:%d&region=us-east-1"
+            self.url = f"s3://{query}" % self.proxy.port
+            self.read_url = f"s3://{query}" % self.port
+            await asyncio.to_thread(self._start)
+            self.client = boto3.client(
+                "s3", endpoint_url=f"http://127.0.0.1:{self.port}", region_name="us-east-1",
+                aws_access_key_id=ACCESS, aws_secret_access_key=SECRET,
+            )  # fmt: skip
+            self.client.create_bucket(Bucket=BUCKET)
+            enabled = {"Status": "Enabled"}
+            self.client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=enabled)
+            try:
+                yield
+            finally:
+                self.client.close()
+                self.process.kill()
+                self.process.wait()
+
+    def _start(self) -> None:
+        environment = {**os.environ, "ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}
+        self.process = subprocess.Popen(
+            self.command(), env=environment, stdout=self.log, stderr=self.log, cwd=self.disk
+        )
+        wait_for_port(self.port, self.process)
+
+    async def store_killed(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.recorder.fired("store_killed", "store")
+        await asyncio.sleep(self.rng.uniform(0.5, 5.0))
+        await asyncio.to_thread(self._start)
+
+    async def store_stopped(self) -> None:
+        self.process.send_signal(signal.SIGSTOP)
+        self.recorder.fired("store_stopped", "store")
+        await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+        self.process.send_signal(signal.SIGCONT)
+
+    async def store_unreachable(self) -> None:
+        self.proxy.unreachable = True
+        self.recorder.fired("store_unreachable", "store")
+        await asyncio.sleep(self.rng.uniform(1.0, 12.0))
+        self.proxy.unreachable = False
+
+    def list(self, prefix: str) -> Iterator[str]:
+        pages = self.client.get_paginator("list_objects_v2")
+        for page in pages.paginate(Bucket=BUCKET, Prefix=f"deep/{prefix}"):
+            for entry in page.get("Contents", ()):
+                yield entry["Key"].removeprefix("deep/")
+
+    def read(self, key: str) -> bytes:
+        try:
+            body: bytes = self.client.get_object(Bucket=BUCKET, Key=f"deep/{key}")["Body"].read()
+        except self.client.exceptions.NoSuchKey:
+            return b""
+        return body
+
+    def damage(self, key: str, body: bytes) -> None:
+        self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
+
+
+STORES: Final[dict[str, type[Store]]] = {"directory": Store, "versitygw": S3Store}
+
+
+@dataclass
+class Cluster:
+    """Three gateways behind a balancer, two reconcilers, ingestion with Spark, two agents."""
+
+    folder: Path
+    store: Store
+    recorder: Recorder
+    rng: random.Random
+    spark: bool
+    key: TestKey = field(default_factory=lambda: TestKey("uploaders", UPLOADERS))
+    sender: TestSender = field(default_factory=lambda: TestSender("shop", (), doors=DOORS))
+    gateways: list[GatewayProcess] = field(default_factory=list)
+    processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    balancer: FaultyProxy = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.balancer = FaultyProxy("balancer", self.ports, self.recorder, self.rng)
+
+    def ports(self) -> list[int]:
+        return [one.port for one in self.gateways]
+
+    def sluice(self, *words: str, timeout: float = 300) -> bytes:
+        """Run a command to its end."""
+        command = [sys.executable, "-m", "sluice_cli", *words]
+        environment = clean_environment(PYSPARK_PYTHON=sys.executable)
+        done = run_process(command, timeout=timeout, env=environment, cwd=self.folder)
+        has_gaps = words[0] == "gaps" and done.returncode == 1
+        assert has_gaps or done.returncode == 0, (words, done.stderr.decode()[-2000:])
+        output: bytes = done.stdout
+        return output
+
+    def start_gateways(self, count: int = 1) -> None:
+        flags = [word for door in DOORS for word in ("--doors", door)]
+        store, principals = self.store.url, self.folder / "principals.toml"
+        self.gateways += start_gateways(count, self.folder, store, principals, *flags)
+
+    def start(self, name: str) -> None:
+        """Start a reconciler, the ingestion or an agent, by its name."""
+        kind, _, number = name.partition("-")
+        if kind == "reconciler":
+            words = ["reconciler", "--listen", f"127.0.0.1:{free_port()}"]
+        elif kind == "ingest":
+            checkpoint = self.folder / "checkpoints"
+            words = ["spark", "ingest", "--trigger-s", "5", "--checkpoint", str(checkpoint)]
+        else:
+            words = self.agent_words(f"file-{number}")
+        if kind != "agent":
+            words += ["--store", self.store.url]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = SluiceProcess(
+                [*command_with_constants(), *words] if kind != "ingest"
+                else [sys.executable, "-m", "sluice_cli", *words],
+                cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                env=clean_environment(PYSPARK_PYTHON=sys.executable),
+            )  # fmt: skip
+
+    def agent_words(self, agent: str, *more: str) -> list[str]:
+        return [
+            *("agent", "run", "--gateway", f"http://127.0.0.1:{self.balancer.port}"),
+            *("--key", f"{agent}.pem", "--agent-id", agent, "--spool", f"spool-{agent}"),
+            *("--paths", f"text:{self.folder}/{agent}.log", "--multiline-start", "^"),
+            *("--host-metrics-s", "0", *more),
+        ]
+
+    def kill(self, name: str) -> None:
+        """Kill a process with its children."""
+        process = self.processes.pop(name)
+        children = []
+        with suppress(psutil.NoSuchProcess):
+            children = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start everything, and end it with the block."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.store.serving())
+            await stack.enter_async_context(serving(self.balancer))
+            stack.enter_context(self._processes())
+            await asyncio.to_thread(self.sluice, "init", "--store", self.store.url)
+            if self.store.url.startswith("s3:"):
+                await asyncio.to_thread(self.sluice, "doctor", "--store", self.store.url)
+            entries = [self.key.entry, self.sender.entry]
+            for agent in AGENTS:
+                (self.folder / f"{agent}.log").touch()
+                made = make_key(self.folder / f"{agent}.pem")
+                entries.append(principal_entry(agent, agent, made))
+            (self.folder / "principals.toml").write_text("\n".join(entries))
+            await asyncio.to_thread(self.start_gateways, 3)
+            for name in self.names():
+                self.start(name)
+            yield
+
+    def names(self) -> list[str]:
+        names = ["reconciler-1", "reconciler-2", "agent-1", "agent-2"]
+        return [*names, "ingest"] if self.spark else names
+
+    @contextmanager
+    def _processes(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            for name in list(self.processes):
+                self.kill(name)
+            for one in self.gateways:
+                one.kill()
+
+    def drain_agents(self) -> None:
+        """Stop the agents, and let each send what is left."""
+        for number, agent in enumerate(AGENTS, 1):
+            process = self.processes.pop(f"agent-{number}")
+            process.terminate()
+            process.wait(60)
+            self.sluice(*self.agent_words(agent, "--once"))
+
+    def errors(self) -> Counter[str]:
+        """Return how often each process logged each event with the level error."""
+        found: Counter[str] = Counter()
+        for path in self.folder.glob("*.log"):
+            if path.stem in AGENTS:
+                continue
+            for line in path.read_text(errors="replace").splitlines():
+                if '"level":"error"' in line.replace(" ", ""):
+                    with suppress(json.JSONDecodeError):
+                        found[str(json.loads(line).get("event"))] += 1
+                elif line.startswith("Traceback"):
+                    found[f"traceback in {path.stem.partition('-')[0]}"] += 1
+        return found
+
+    def write_state(self, path: Path) -> None:
+        """Write what the store and the table contain."""
+        with path.open("w") as file:
+            for fact in self._facts():
+                file.write(json.dumps(fact) + "\n")
+
+    def _facts(self) -> Iterator[dict[str, Any]]:
+        for kind, prefix, hash_of, blob_of in (
+            ("manifest", "accepted/v1/", "frame_sha256", "raw_blob_key"),
+            ("quarantine", "quarantine/v1/", "submitted_frame_sha256", "submitted_raw_blob_key"),
+        ):
+            for key in self.store.list(prefix):
+                record = json.loads(self.store.read(key))
+                place = f"{record['seq_start']}-{record['seq_end']}"
+                blob = self.store.read(record[blob_of])
+                yield {
+                    "kind": kind,
+                    "identity": f"{record['agent_id']}/{record['boot_id']}/{place}",
+                    "sha256": record[hash_of],
+                    "blob": hashlib.sha256(blob).hexdigest() if blob else "",
+                }
+        location = lake_location(self.store.read_url, "logs")
+        table = DeltaTable(location.uri, storage_options=dict(location.storage_options))
+        columns = ["agent_id", "boot_id", "seq", "body"]
+        for row in table.to_pyarrow_table(columns=columns).to_pylist():
+            agent, boot, seq, body = (row[name] for name in columns)
+            yield {"kind": "row", "agent": agent, "boot": boot, "seq": seq, "body": body}
+        for boot in json.loads(self.sluice("gaps", "--json", "--store", self.store.read_url)):
+            for gap in boot["gaps"]:
+                where = {"agent": boot["agent_id"], "boot": boot["boot_id"]}
+                yield {"kind": "gap", **where, "from": gap["seq_start"], "to": gap["seq_end"]}

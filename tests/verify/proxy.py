@@ -1,0 +1,119 @@
+"""A proxy for HTTP with faults: the balancer of the gateways, and the way to an S3 server."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import aiohttp
+from aiohttp import web
+from verify.recording import Recorder
+from yarl import URL
+
+OPERATION: Final = "X-Operation"
+"""Header with the number of the operation, so that a repeated request is recorded."""
+WRITES: Final = frozenset({"POST", "PUT", "DELETE"})
+HOP_BY_HOP: Final = frozenset(
+    {"transfer-encoding", "connection", "content-length", "date", "server"}
+)
+GENERATED: Final = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")
+
+
+@dataclass
+class FaultyProxy:
+    """Forwards each request to one of the servers that accept connections.
+
+    `pending` are faults of the next writes. Each counts when it happens, not when it is planned.
+    """
+
+    name: str
+    targets: Callable[[], Sequence[int]]
+    recorder: Recorder
+    rng: random.Random
+    pending: Counter[str] = field(default_factory=Counter)
+    unreachable: bool = False
+    port: int = 0
+    session: aiohttp.ClientSession | None = None
+
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        body = await request.read()
+        fault = self._next_fault() if request.method in WRITES else ""
+        if self.unreachable or fault == "reset_before_forwarding":
+            return _reset(request)
+        if fault == "delay":
+            await asyncio.sleep(self.rng.uniform(0.5, 3.0))
+        try:
+            if fault == "repeat":
+                await self._forward(request, body)
+                self.recorder.repeat(int(request.headers.get(OPERATION, 0)))
+            response = await self._forward(request, body)
+        except (aiohttp.ClientError, TimeoutError):
+            return _reset(request)
+        return _reset(request) if fault == "reset_after_forwarding" else response
+
+    def _next_fault(self) -> str:
+        due = sorted(self.pending.elements())
+        if not due:
+            return ""
+        fault = self.rng.choice(due)
+        self.pending[fault] -= 1
+        self.recorder.fired(f"{self.name}_{fault}", self.name)
+        return fault
+
+    async def _forward(self, request: web.BaseRequest, body: bytes) -> web.Response:
+        assert self.session is not None
+        ports = list(self.targets())
+        for port in self.rng.sample(ports, len(ports)):
+            try:
+                return await self._forward_to(port, request, body)
+            except aiohttp.ClientConnectorError:
+                continue
+        raise aiohttp.ClientError
+
+    async def _forward_to(self, port: int, request: web.BaseRequest, body: bytes) -> web.Response:
+        assert self.session is not None
+        async with self.session.request(
+            request.method,
+            URL(f"http://127.0.0.1:{port}{request.raw_path}", encoded=True),
+            headers=request.headers,
+            data=body,
+            skip_auto_headers=GENERATED,
+            allow_redirects=False,
+        ) as found:
+            response = web.Response(status=found.status, body=await found.read())
+            for name, value in found.headers.items():
+                if name.lower() not in HOP_BY_HOP:
+                    response.headers.add(name, value)
+            if "Date" in found.headers:  # clients derive the clock of the store from it
+                response.headers["Date"] = found.headers["Date"]
+            if request.method == "HEAD":
+                response.headers["Content-Length"] = found.headers.get("Content-Length", "0")
+            return response
+
+
+def _reset(request: web.BaseRequest) -> web.Response:
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response()
+
+
+@asynccontextmanager
+async def serving(proxy: FaultyProxy) -> AsyncIterator[FaultyProxy]:
+    """Serve a proxy on a free port until the end of the block."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=20)
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, auto_decompress=False
+    ) as session:
+        proxy.session = session
+        runner = web.ServerRunner(web.Server(proxy.handle, access_log=None))
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=1).start()
+            proxy.port = runner.addresses[0][1]
+            yield proxy
+        finally:
+            await runner.cleanup()

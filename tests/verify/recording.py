@@ -1,0 +1,60 @@
+"""Record a history while clients and faults run. docs/histories.md describes the files."""
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+
+class Recorder:
+    """Writes the events of all clients in the order in which they happen in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.ends: Counter[str] = Counter()
+        self.firings: Counter[str] = Counter()
+        self._operations = 0
+        self._open: dict[int, Mapping[str, Any]] = {}
+        self._history = (folder / "history.jsonl").open("w")
+        self._faults = (folder / "faults.jsonl").open("w")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._history.close()
+        self._faults.close()
+
+    def invoke(self, client: int, call: str, *, at_ns: int | None = None, **fields: object) -> int:
+        """Record the beginning of an operation, and return its number."""
+        self._operations += 1
+        event = {"client": client, "op": self._operations, "event": "invoke", "call": call}
+        self._open[self._operations] = event | fields
+        _write(self._history, {**event, "time": at_ns or time.time_ns(), **fields})
+        return self._operations
+
+    def end(self, op: int, event: str, **fields: object) -> None:
+        """Record the end of an operation; the events are `ok`, `fail` and `unknown`."""
+        begun = self._open.pop(op)
+        self.ends[event] += 1
+        line = {"client": begun["client"], "op": op, "event": event, "time": time.time_ns()}
+        _write(self._history, {**line, **fields})
+
+    def repeat(self, op: int) -> None:
+        """Record that the network delivers an open operation again; no client sees the outcome."""
+        if (begun := self._open.get(op)) is None:
+            return
+        fields = {k: v for k, v in begun.items() if k not in {"client", "op", "event", "call"}}
+        copy = self.invoke(0, begun["call"], **fields)
+        self.end(copy, "unknown", result="repeated by the proxy")
+
+    def fired(self, fault: str, target: str) -> None:
+        self.firings[fault] += 1
+        _write(self._faults, {"time": time.time_ns(), "fault": fault, "target": target})
+
+
+def _write(file: Any, value: object) -> None:
+    file.write(json.dumps(value) + "\n")

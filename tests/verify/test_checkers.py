@@ -1,0 +1,199 @@
+"""Each checker accepts a correct history and finds each planted violation."""
+
+import json
+import subprocess
+from pathlib import Path
+from shutil import copytree
+from typing import Any, NamedTuple
+
+import pytest
+from verify.checking import build_checkers, check_history
+
+CLEAN = Path(__file__).parent / "clean"
+"""Conflict, retry after an unknown outcome, refusal, door, agent and query, with a gap."""
+pytestmark = pytest.mark.s3  # Go builds the checkers, as it builds the S3 server
+
+
+class Planted(NamedTuple):
+    """One text of the clean history, replaced; and the beginning of the violation."""
+
+    checker: str
+    file: str
+    old: str
+    new: str
+    found: str
+
+
+SECOND_ROW = '{"kind": "row", "agent": "a", "boot": "b", "seq": 1, "body": "p1 1"}\n'
+ROW = '{"kind": "row", "agent": "a", "boot": "b", "seq": 4, "body": "p3 0"}\n'
+FOREIGN = '{"kind": "row", "agent": "a", "boot": "b", "seq": 0, "body": "p9 0"}\n'
+REFUSED = '{"kind": "row", "agent": "a", "boot": "b", "seq": 6, "body": "p4 0"}\n'
+UNSENT = '{"kind": "quarantine", "identity": "a/b/4-5", "sha256": "ff", "blob": "ff"}\n'
+MANIFEST = '{"kind": "manifest", "identity": "a/b/4-5", "sha256": "cc", "blob": "cc"}\n'
+QUARANTINE = '{"kind": "quarantine", "identity": "a/b/0-1", "sha256": "bb", "blob": "bb"}\n'
+GAP = '{"kind": "gap", "agent": "a", "boot": "b", "from": 2, "to": 3}\n'
+CONFLICT = '"op": 2, "event": "fail", "time": 21, "result": "conflict"'
+DUPLICATE = '"op": 3, "event": "ok", "time": 25, "result": "duplicate"'
+FIRST = '"op": 1, "event": "invoke", "call": "upload", "time": 10'
+LOST = '"op": 4, "event": "invoke", "call": "upload", "time": 30'
+DOOR = '"records": 1}\n{"client": 3, "op": 7, "event": "ok"'
+SEEN = '"p3 1", "p5 0"'
+PLANTED = {
+    "two owners of an identity": Planted(
+        "register",
+        "history.jsonl",
+        CONFLICT,
+        CONFLICT.replace("fail", "ok").replace("conflict", "new"),
+        "register: no",
+    ),
+    "a conflict with itself": Planted(
+        "register",
+        "history.jsonl",
+        DUPLICATE,
+        DUPLICATE.replace("ok", "fail").replace("duplicate", "conflict"),
+        "register: no",
+    ),
+    "accepted as new twice": Planted(
+        "register",
+        "history.jsonl",
+        DUPLICATE,
+        DUPLICATE.replace("duplicate", "new"),
+        "register: no",
+    ),
+    "a conflict before other bytes": Planted(
+        "register", "history.jsonl", FIRST, FIRST.replace("10", "22"), "register: no"
+    ),
+    "a duplicate before the first upload": Planted(
+        "register", "history.jsonl", LOST, LOST.replace("30", "41"), "register: no"
+    ),
+    "an accepted batch without a manifest": Planted(
+        "register", "state.jsonl", MANIFEST, "", "register: no"
+    ),
+    "a success without a receipt": Planted(
+        "facts", "state.jsonl", MANIFEST, "", "receipt: the manifest"
+    ),
+    "a receipt of other bytes": Planted(
+        "facts", "state.jsonl", MANIFEST, MANIFEST.replace("cc", "ee"), "receipt: the manifest"
+    ),
+    "a damaged blob": Planted(
+        "facts",
+        "state.jsonl",
+        MANIFEST,
+        MANIFEST.replace('"blob": "cc"', '"blob": "ee"'),
+        "receipt: the blob",
+    ),
+    "a lost record": Planted("facts", "state.jsonl", ROW, "", "once: an accepted record"),
+    "a lost record of a door": Planted(
+        "facts", "state.jsonl", '"body": "p5 0"', '"body": "p5 9"', "row: no client"
+    ),
+    "a doubled record": Planted(
+        "facts", "state.jsonl", ROW, ROW + ROW, "once: a record is in the table 2"
+    ),
+    "an invented record": Planted("facts", "state.jsonl", ROW, ROW + FOREIGN, "row: no client"),
+    "a refused record": Planted("facts", "state.jsonl", ROW, ROW + REFUSED, "once: a refused"),
+    "a record of the refused side of a conflict": Planted(
+        "facts",
+        "state.jsonl",
+        SECOND_ROW,
+        SECOND_ROW.replace("p1", "p2"),
+        "once: an accepted record",
+    ),
+    "a part of an unknown batch": Planted(
+        "facts",
+        "history.jsonl",
+        DOOR,
+        DOOR.replace("1", "2").replace("ok", "unknown"),
+        "once: a part",
+    ),
+    "a record at another place": Planted(
+        "facts", "state.jsonl", ROW, ROW.replace('"seq": 4', '"seq": 5'), "order:"
+    ),
+    "a conflict without quarantine": Planted(
+        "facts", "state.jsonl", QUARANTINE, "", "conflict: refused bytes"
+    ),
+    "quarantine without a conflict": Planted(
+        "facts", "state.jsonl", QUARANTINE, QUARANTINE + UNSENT, "conflict: quarantine"
+    ),
+    "a lost refused blob": Planted(
+        "facts",
+        "state.jsonl",
+        QUARANTINE,
+        QUARANTINE.replace('"blob": "bb"', '"blob": ""'),
+        "conflict: the refused blob",
+    ),
+    "a gap that is not reported": Planted(
+        "facts", "state.jsonl", GAP, GAP.replace('"to": 3', '"to": 2'), "gap: a missing"
+    ),
+    "a gap that does not exist": Planted(
+        "facts", "state.jsonl", GAP, GAP.replace('"from": 2', '"from": 1'), "gap: a number"
+    ),
+    "an answer ahead of the truth": Planted(
+        "facts", "history.jsonl", SEEN, '"p3 1"', "answer: it is complete"
+    ),
+    "a record twice in an answer": Planted(
+        "facts", "history.jsonl", SEEN, '"p3 1", "p3 1", "p5 0"', "answer: a record is in it twice"
+    ),
+    "a record before it was sent": Planted(
+        "facts", "history.jsonl", SEEN, '"p3 1", "p7 0", "p5 0"', "answer: a record was not"
+    ),
+    "a fault that never fired": Planted(
+        "facts", "faults.jsonl", "kill_gateway", "stop_gateway", "fault: it never"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def checkers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkers(tmp_path_factory.mktemp("checkers"))
+
+
+@pytest.mark.parametrize("checker", ["register", "facts"])
+def test_a_correct_history_has_no_violation(checkers: Path, checker: str) -> None:
+    verdict = check_history(checkers, checker, CLEAN)
+    assert verdict["violations"] == []
+    assert (verdict["operations"], verdict["unknown"], verdict["identities"]) == (9, 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "excepted"),
+    [
+        ("1 batch could not be ingested (corrupt)", 1),
+        ("batches accepted after 9 may be missing", 0),
+    ],
+)
+def test_an_answer_may_except_batches_that_it_reports(
+    reason: str, excepted: int, checkers: Path, tmp_path: Path
+) -> None:
+    folder = copytree(CLEAN, tmp_path / "history")
+    text = (folder / "history.jsonl").read_text()
+    text = text.replace(', "p5 0"]', f'], "reasons": [{json.dumps(reason)}]')
+    (folder / "history.jsonl").write_text(text)
+    verdict = check_history(checkers, "facts", folder)
+    assert (verdict["excepted"], verdict["broken"]) == (excepted, 1 - excepted)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_violation_is_found(name: str, checkers: Path, tmp_path: Path) -> None:
+    planted = PLANTED[name]
+    folder = copytree(CLEAN, tmp_path / "history")
+    text = (folder / planted.file).read_text()
+    assert planted.old in text
+    (folder / planted.file).write_text(text.replace(planted.old, planted.new, 1))
+    verdict: dict[str, Any] = check_history(checkers, planted.checker, folder)
+    assert any(line.startswith(planted.found) for line in verdict["violations"]), verdict
+
+
+@pytest.mark.parametrize(
+    "line", ["{", json.dumps({"op": 99, "event": "ok"}), json.dumps({"op": 1, "event": "invoke"})]
+)
+def test_a_history_that_cannot_be_read_is_an_error(
+    line: str, checkers: Path, tmp_path: Path
+) -> None:
+    folder = copytree(CLEAN, tmp_path / "history")
+    with (folder / "history.jsonl").open("a") as file:
+        file.write(line + "\n")
+    done = subprocess.run(
+        [str(checkers), "facts", str(folder)], capture_output=True, check=False, text=True
+    )
+    assert done.returncode == 2
+    assert "history.jsonl:19:" in done.stderr

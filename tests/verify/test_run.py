@@ -1,0 +1,34 @@
+"""A short run with real processes: each fault happens, and both checkers accept the history."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from support.simloop import seeds
+from verify.checking import CHECKERS, build_checkers, check_history
+from verify.running import run
+
+FAULTS = (
+    *("balancer_reset_after_forwarding", "balancer_repeat", "gateway_killed", "gateway_stopped"),
+    *("reconciler_killed", "store_moved_away"),
+)
+pytestmark = [pytest.mark.long, pytest.mark.s3]
+
+
+@pytest.mark.parametrize("seed", seeds(1))
+def test_a_short_run_breaks_no_promise(seed: int, tmp_path: Path) -> None:
+    """The same history with one row left out is refused, so the checkers have read it."""
+    result = asyncio.run(run(tmp_path, "directory", 15.0, seed, spark=False, faults=FAULTS))
+    assert result["passed"], json.dumps(result, indent=2)
+    assert result["errors_logged"] == {}
+    assert min(result["firings"].values()) > 0
+    history = tmp_path / "history"
+    lines = (history / "state.jsonl").read_text().splitlines(keepends=True)
+    lost = next(at for at, line in enumerate(lines) if '"kind": "row"' in line)
+    (history / "state.jsonl").write_text("".join(lines[:lost] + lines[lost + 1 :]))
+    broken = {
+        checker: check_history(build_checkers(tmp_path), checker, history)["broken"]
+        for checker in CHECKERS
+    }
+    assert broken == {"register": 0, "facts": 1}
