@@ -176,5 +176,5 @@ async def test_months_of_few_large_batches() -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(3 * 3600)
-async def test_a_year_of_a_hundred_batches_a_day() -> None:
-    await check(Year(batches_a_day=100, frame_bytes=64 << 10, every_days=1), days=365)
+async def test_a_year() -> None:
+    await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=365)
