@@ -4,9 +4,10 @@ The plan runs in this process, as `sluice gc plan` does by default, and on Spark
 as DuckDB and with shards as an audit makes them by default. It reads the names and the eligible
 versions, which an audit writes after its own join (ADR 38). It checks the sha256 of every file
 that it reads, joins again, applies the clauses and writes candidates. The control counts keys in
-the files of names and of all blobs. Two more figures show what the eligible versions change: the
-plan of an inventory or of an audit without them, which reads all blobs, and the processor time in
-which an audit joins and writes them. The start of Spark and DuckDB is not measured.
+the files of names and of all blobs. Three more figures: the plan in which every candidate is the
+blob of an expired batch, compared with the plan of as many orphans; the plan of an inventory or of
+an audit without the eligible versions, which reads all blobs; and the processor time in which an
+audit joins and writes them. The start of Spark and DuckDB is not measured.
 
 `SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6, 5·10^6 and 10^7, and
 `SLUICE_BENCH_GC_ENGINES` the engines, by default `local,spark`.
@@ -44,6 +45,7 @@ from sluice_gc.task_engine import (
     TaskEngine,
     reuse_freed_memory,
 )
+from sluice_protocol.collection_records import EvidenceFile
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.session import SessionSettings, open_session
@@ -69,11 +71,13 @@ Files = list[ShardFiles]
 class Evidence:
     """The evidence of an audit: each shard's names with its eligible versions, or with all blobs.
 
+    `expired` names every blob that no manifest names.
     `joined_cpu_s` is the processor time in which the eligible versions were joined and written.
     """
 
     eligible: Files
     all_blobs: Files
+    expired: tuple[EvidenceFile, ...]
     joined_cpu_s: float
 
 
@@ -115,18 +119,21 @@ def _measure(
             f"{engine} {blobs}": lambda: timed(
                 lambda: _plan(session, folder, made.eligible, blobs)
             ),
+            f"{engine} {blobs}, expired": lambda: timed(
+                lambda: _plan(session, folder, made.eligible, blobs, made.expired)
+            ),
             f"{engine} {blobs}, all blobs": lambda: timed(
                 lambda: _plan(session, folder, made.all_blobs, blobs)
             ),
         }
         _forget_peaks()
-        _plan(session, folder, made.eligible, blobs)
+        _plan(session, folder, made.eligible, blobs, made.expired)
         peak = _peak_gib()
         taken = interleave(subjects, rounds=ROUNDS, warmup=1)
     finally:
         shutil.rmtree(folder)
     samples.update(taken)
-    control, plan, all_blobs = taken.values()
+    control, plan, expired, all_blobs = taken.values()
     low, middle, high = ratio(plan, control, lambda sample: sample.wall_s)
     wall_s = statistics.median(sample.wall_s for sample in plan)
     gate = f"; bar {GATES[blobs]}" if blobs in GATES else ""
@@ -144,6 +151,10 @@ def _measure(
             + f"; audit, to join and write the eligible versions once: {made.joined_cpu_s:.2f} s,"
             f" {made.joined_cpu_s / control_s:.2f} x"
         )
+    lines.append(
+        "  plan of as many expired batches: {:.2f} x the plan of orphans ({:.2f} to {:.2f};"
+        " bar 1.2)".format(*_in_order(ratio(expired, plan, lambda sample: sample.cpu_s)))
+    )
     lines.append(
         "  plan that reads all blobs: {:.2f} x DuckDB ({:.2f} to {:.2f})".format(
             *_in_order(ratio(all_blobs, control, lambda sample: sample.wall_s))
@@ -163,6 +174,7 @@ async def _make(folder: Path, blobs: int) -> Evidence:
     rng = np.random.default_rng(blobs)
     eligible: Files = []
     all_blobs: Files = []
+    expired: list[EvidenceFile] = []
     joined_cpu_s = 0.0
     async with open_store(f"file://{folder}/store", StoreMode.CREATE) as store:
         put = partial(put_table, store, "audit/", backoff=Backoff.seeded_by(SystemClock()))
@@ -177,7 +189,14 @@ async def _make(folder: Path, blobs: int) -> Evidence:
             joined = eligible_table(join_names(listed, names["sha256"]))
             eligible.append((shard.name, by_name, (await put("eligible", shard.name, joined),)))
             joined_cpu_s += time.process_time() - started
-    return Evidence(eligible=eligible, all_blobs=all_blobs, joined_cpu_s=joined_cpu_s)
+            others = pa.table([_column(np.delete(digests, named, axis=0))], schema=NAMES)
+            expired.append(await put("expired", shard.name, others))
+    return Evidence(
+        eligible=eligible,
+        all_blobs=all_blobs,
+        expired=tuple(expired),
+        joined_cpu_s=joined_cpu_s,
+    )
 
 
 def _digests(rng: np.random.Generator, shard: DigestShard, count: int) -> npt.NDArray[np.uint8]:
@@ -210,7 +229,13 @@ def _blobs(rng: np.random.Generator, digests: npt.NDArray[np.uint8]) -> pa.Table
     )
 
 
-def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noqa: ANN401
+def _plan(
+    session: Any,  # noqa: ANN401 - pyspark has no types
+    folder: Path,
+    files: Files,
+    blobs: int,
+    expired: tuple[EvidenceFile, ...] = (),
+) -> float:
     count = task_count(files, CORES if session else 1)
     rule = PlanRule(
         now_ns=UnixNs(NOW_NS),
@@ -220,12 +245,18 @@ def _plan(session: Any, folder: Path, files: Files, blobs: int) -> float:  # noq
         audit_started_at_ns=UnixNs(NOW_NS),
     )
     tasks = [
-        PlanTask(folder=f"plans/{os.urandom(8).hex()}/", shards=tuple(files[at::count]), rule=rule)
+        PlanTask(
+            folder=f"plans/{os.urandom(8).hex()}/",
+            shards=tuple(files[at::count]),
+            rule=rule,
+            expired=expired,
+        )
         for at in range(count)
     ]
     found = asyncio.run(_run(session, f"file://{folder}/store", tasks))
-    orphans = sum(one.summary.orphans.incarnations for group in found for one in group)
-    _check(orphans, blobs)
+    summaries = [one.summary for group in found for one in group]
+    tallies = [one.expired_tally if expired else one.orphans for one in summaries]
+    _check(sum(one.incarnations for one in tallies), blobs)
     return float(blobs)
 
 

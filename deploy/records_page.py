@@ -48,7 +48,7 @@ _KEYS: Final = {
     "sluice.doctor_stored": "doctor/v1/results/<time>-<ulid>.json",
     "sluice.gateway_process": "gateways/v1/processes/<process>.json",
     "sluice.gc_approval": "gc/v1/approvals/<plan>.json",
-    "sluice.gc_batch": "gc/v1/plans/<plan>/done/<hh>-<number>.json",
+    "sluice.gc_batch": "gc/v1/plans/<plan>/done/<first>-<number>.json",
     "sluice.gc_plan": "gc/v1/plans/<plan>/plan.json",
     "sluice.gc_stopped": "gc/v1/plans/<plan>/stopped.json",
     "sluice.high_water": "reconciler/v1/high-water/agent=…/boot=….json",

@@ -8,13 +8,13 @@ from sluice_gc.deletion_proof import (
     CandidateCase,
     audit_result,
     listed_candidate,
+    may_prove,
     proofs_prefix,
     prove_deletion,
 )
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
-    PROOFS,
-    decode_table,
+    decode_proofs,
     digest_bytes,
     digest_from_bytes,
     read_names,
@@ -149,6 +149,8 @@ async def _read_proofs(store: ObjectStore, digest: Digest) -> list[StoredProof]:
     found: list[StoredProof] = []
     async for page in store.list(proofs_prefix(digest)):
         for listed in page.objects:
+            if not may_prove(listed.key, digest):
+                continue
             read = await store.get(listed.key)
             if isinstance(read, Found):
                 found += _rows(listed.key, read.body, digest)
@@ -157,7 +159,7 @@ async def _read_proofs(store: ObjectStore, digest: Digest) -> list[StoredProof]:
 
 def _rows(key: str, body: bytes, digest: Digest) -> list[StoredProof]:
     try:
-        table = decode_table(body, PROOFS)
+        table = decode_proofs(body)
     except (ValueError, pa.ArrowException) as error:
         raise GcRefused(
             RefusalRule.EVIDENCE_CHANGED, f"cannot read proof: the file is damaged, key={key}"

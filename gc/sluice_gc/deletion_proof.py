@@ -268,12 +268,27 @@ Value = bytes | str | int | bool | None
 
 def proofs_prefix(digest: Digest) -> str:
     """Return the prefix of every file that may contain proofs about a blob."""
-    return f"{GC_PROOFS}sha256={digest[:2]}/"
+    return f"{GC_PROOFS}sha256={digest[0]}/"
 
 
-def proof_key(plan_id: str, hh: str, batch: int, attempt: int) -> ObjectKey:
-    """Return the key of one attempt at a batch; `hh` is the first byte of its digests."""
-    return ObjectKey(f"{GC_PROOFS}sha256={hh}/{plan_id}-{batch:06d}-{attempt:03d}.parquet")
+def proof_key(
+    plan_id: str, first: Digest, last: Digest, number: int, attempt: int = 0
+) -> ObjectKey:
+    """Return the key of one attempt at a batch; its digests have the same first digit.
+
+    The key contains the range of the digests, so that a reader skips the files of others.
+    """
+    name = f"{plan_id}-{number:06d}-{attempt:03d}-{first[:_RANGE_DIGITS]}-{last[:_RANGE_DIGITS]}"
+    return ObjectKey(f"{proofs_prefix(first)}{name}.parquet.z")
+
+
+def may_prove(key: ObjectKey, digest: Digest) -> bool:
+    """Return True if a file may contain proofs about a blob, by the range in its key."""
+    *_, first, last = key.removesuffix(".parquet.z").split("-")
+    return first <= digest[:_RANGE_DIGITS] <= last
+
+
+_RANGE_DIGITS: Final = 8
 
 
 def proofs_table(plan_id: str, proofs: Sequence[DeletionProof]) -> pa.Table:

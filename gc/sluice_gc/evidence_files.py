@@ -5,6 +5,7 @@ without conversion. Each file has a key that contains the hash of its bytes and 
 """
 
 import asyncio
+import zlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -159,6 +160,41 @@ PROOFS: Final = pa.schema(
     ]
 )
 """The evidence read by a run, and the verdict. It is written before anything is deleted."""
+PROOFS_BYTES_MAX: Final = 64 << 20
+"""The size of a decompressed file of proofs, at most."""
+
+
+def encode_proofs(table: pa.Table) -> bytes:
+    """Return the bytes of proofs, which are permanent: about 60 bytes a row.
+
+    Parquet alone has 8 KB for a single row, and most files of a small deployment have few.
+    """
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        table,
+        sink,
+        compression="NONE",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    )
+    return zlib.compress(sink.getvalue(), 9)
+
+
+def decode_proofs(body: bytes) -> pa.Table:
+    """Decode proofs.
+
+    Raises:
+        ValueError: The file is damaged or too large.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        plain = unpacker.decompress(body, PROOFS_BYTES_MAX)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if not unpacker.eof:
+        raise ValueError("it is cut off or too large")
+    return decode_table(plain, PROOFS)
 
 
 def encode_table(table: pa.Table) -> bytes:

@@ -34,15 +34,14 @@ from sluice_gc.candidate_views import (
     run_clauses,
 )
 from sluice_gc.certificate import certificate_key, names_by_shard
-from sluice_gc.deletion_proof import proofs_prefix
+from sluice_gc.deletion_proof import may_prove, proofs_prefix
 from sluice_gc.eligible_versions import LeftOut
 from sluice_gc.evidence_files import (
     BLOBS,
     CANDIDATES,
     DIGEST,
     NAMES,
-    PROOFS,
-    decode_table,
+    decode_proofs,
     digest_bytes,
     digest_from_bytes,
 )
@@ -482,7 +481,7 @@ async def _read_proofs(
     """Return the proofs of a plan about a blob, and whether there are more files than are read."""
     keys: list[ObjectKey] = []
     async for page in store.list(f"{proofs_prefix(digest)}{plan_id}-"):
-        keys += [one.key for one in page.objects]
+        keys += [one.key for one in page.objects if may_prove(one.key, digest)]
         if len(keys) > PROOF_FILES_MAX:
             break
     found: list[CandidateProof] = []
@@ -495,7 +494,7 @@ async def _read_proofs(
 
 def _proofs(key: ObjectKey, body: bytes, digest: Digest) -> list[CandidateProof]:
     try:
-        table = decode_table(body, PROOFS)
+        table = decode_proofs(body)
     except (ValueError, OSError, pa.ArrowException) as error:
         raise InvalidRecord(key, f"the file of proofs is damaged: {error}") from error
     wanted = bytes.fromhex(digest)

@@ -30,7 +30,7 @@ from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import (
     CANDIDATES,
     digest_from_bytes,
-    encode_table,
+    encode_proofs,
     read_names,
     read_table,
 )
@@ -67,7 +67,7 @@ from sluice_protocol.errors import OutcomeUnknown
 from sluice_protocol.keys import GC_PLANS, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Deleted, Found, NotFound
-from sluice_protocol.units import ObjectKey, ObjectVersion, UnixNs
+from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore, Versioning
@@ -106,15 +106,16 @@ class SweepTask(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateBatch:
-    """At most `batch` candidates whose digests share the first byte."""
+    """At most `batch` candidates of one shard whose digests share the first digit, in order."""
 
-    hh: str
+    first: Digest
+    last: Digest
     number: int
     rows: list[dict[str, object]]
 
     def done_key(self, plan_id: str) -> ObjectKey:
         """Return the key that marks the batch as finished."""
-        return ObjectKey(f"{GC_PLANS}{plan_id}/done/{self.hh}-{self.number:06d}.json")
+        return ObjectKey(f"{GC_PLANS}{plan_id}/done/{self.first[:8]}-{self.number:06d}.json")
 
 
 @dataclass(slots=True)
@@ -169,10 +170,12 @@ async def _mark_stopped(sweep: SweepState, refused: GcRefused) -> None:
 def _split_batches(table: pa.Table, size: int) -> Iterator[CandidateBatch]:
     """Split candidates into batches by the plan alone, so that a run can resume."""
     rows = sorted(table.to_pylist(), key=lambda row: (row["sha256"], row["last_modified_ns"]))
-    for first, group in groupby(rows, key=lambda row: row["sha256"][0]):
+    for _, group in groupby(rows, key=lambda row: row["sha256"][0] >> 4):
         mine = list(group)
         for number, at in enumerate(range(0, len(mine), size)):
-            yield CandidateBatch(hh=f"{first:02x}", number=number, rows=mine[at : at + size])
+            part = mine[at : at + size]
+            first, last = (digest_from_bytes(one["sha256"]) for one in (part[0], part[-1]))
+            yield CandidateBatch(first=first, last=last, number=number, rows=part)
 
 
 async def _sweep_batch(sweep: SweepState, batch: CandidateBatch) -> SweepFacts:
@@ -267,13 +270,13 @@ async def _write_proofs(
     sweep: SweepState, batch: CandidateBatch, proofs: list[DeletionProof]
 ) -> None:
     """Write the proofs under the key of the next attempt; earlier attempts are not changed."""
-    body = encode_table(proofs_table(sweep.task.plan_id, proofs))
+    body = encode_proofs(proofs_table(sweep.task.plan_id, proofs))
     for attempt in range(_ATTEMPTS_MAX):
-        key = proof_key(sweep.task.plan_id, batch.hh, batch.number, attempt)
+        key = proof_key(sweep.task.plan_id, batch.first, batch.last, batch.number, attempt)
         outcome = await create_once(sweep.store, key, body, sweep.backoff)
         if not isinstance(outcome, OtherBytes):
             return
-    raise GcRefused(RefusalRule.PLAN_INVALID, f"too many attempts, batch={batch.hh}-{batch.number}")
+    raise GcRefused(RefusalRule.PLAN_INVALID, f"too many attempts, batch={batch.first}")
 
 
 async def _delete_all(sweep: SweepState, going: list[DeletionProof]) -> SweepFacts:

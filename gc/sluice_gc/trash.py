@@ -22,7 +22,7 @@ from sluice_gc.deletion_proof import (
     proofs_table,
     prove_deletion,
 )
-from sluice_gc.evidence_files import digest_bytes, encode_table, read_names
+from sluice_gc.evidence_files import digest_bytes, encode_proofs, read_names
 from sluice_gc.key_ranges import parse_shard
 from sluice_gc.signing_keys import TrustedKeys, public_texts
 from sluice_gc.tombstones import read_expired_now
@@ -145,10 +145,12 @@ class _Purge:
         groups: dict[str, list[DeletionProof]] = defaultdict(list)
         for proof in proofs:
             if isinstance(proof.verdict, MayDelete):
-                groups[proof.case.candidate.digest[:2]].append(proof)
-        for hh, of_first_byte in groups.items():
-            body = encode_table(proofs_table(self.purge_id, of_first_byte))
-            await create_known(self.store, proof_key(self.purge_id, hh, 0, 0), body, self.backoff)
+                groups[proof.case.candidate.digest[0]].append(proof)
+        for of_digit in groups.values():
+            digests = sorted(one.case.candidate.digest for one in of_digit)
+            key = proof_key(self.purge_id, digests[0], digests[-1], 0)
+            body = encode_proofs(proofs_table(self.purge_id, of_digit))
+            await create_known(self.store, key, body, self.backoff)
 
 
 def _by_shard(

@@ -28,7 +28,7 @@ from support.local_deployment import clean_environment
 
 from sluice_gc.auditor import Auditor
 from sluice_gc.blob_explanation import explain_blob
-from sluice_gc.evidence_files import PROOFS, decode_table, digest_from_bytes
+from sluice_gc.evidence_files import decode_proofs, digest_from_bytes
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.store_verification import verify_store
@@ -88,7 +88,7 @@ def proofs_on_record(store: VersionedStore) -> set[tuple[Digest, str]]:
     for key, versions in store.versions.items():
         if key.startswith(GC_PROOFS):
             assert len(versions) == 1, "a proof was overwritten"
-            for row in decode_table(versions[0].body, PROOFS).to_pylist():
+            for row in decode_proofs(versions[0].body).to_pylist():
                 if row["verdict"] == "may_go":
                     rows.add((digest_from_bytes(row["sha256"]), row["incarnation"]))
     return rows

@@ -15,7 +15,7 @@ from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 
 PAGE = (Path(__file__).parents[3] / "docs" / "backup.md").read_text()
-COPY, REBUILD = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+COPY, NEWEST, REBUILD = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
 ORDER = re.search(r"for prefix in (.*?); do", COPY)[1].split()  # type: ignore[index]
 AT_NS = 1_750_000_000_000_000_000
 
@@ -79,6 +79,29 @@ def test_a_backup_under_load_is_restored_completely(source: Path, tmp_path: Path
     assert {f"line-{seq}-end" for seq in range(3)} <= found_lines(restored)
     again = shell(f"sluice reconciler --once --store file://{restored}", tmp_path)
     assert again.returncode == 0, again.stdout  # no batch is held back: each manifest has its blob
+
+
+def test_deletes_after_the_backup_apply_again_before_anything_is_served(
+    source: Path, tmp_path: Path
+) -> None:
+    restored = tmp_path / "restored"
+    backup(source, restored, ORDER)
+    deleting = "sluice delete --where \"body contains 'line-1-end'\" --store"
+    assert shell(f"{deleting} file://{source}", tmp_path).returncode == 0
+    expired = source / "expired" / "v1" / "date=2025-06-15" / "hour=15" / "x-0000.json.z"
+    expired.parent.mkdir(parents=True)
+    expired.write_bytes(b"a tombstone")
+    for _ in range(2):  # it may be repeated
+        done = shell(NEWEST, tmp_path, NEWEST=str(source), RESTORED=str(restored))
+        assert done.returncode == 0, done.stderr
+    assert (restored / expired.relative_to(source)).exists()
+    expired.unlink()
+    (restored / expired.relative_to(source)).unlink()
+    done = shell(REBUILD, tmp_path, STORE=f"file://{restored}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = found_lines(restored)
+    assert "line-0-end" in found
+    assert "line-1-end" not in found
 
 
 def test_the_other_order_loses_blobs(source: Path, tmp_path: Path) -> None:

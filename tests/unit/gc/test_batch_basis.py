@@ -99,7 +99,7 @@ def test_the_proofs_of_an_earlier_attempt_are_kept() -> None:
         orphan = await aged(world)
         await world.audit()
         plan = await world.plan()
-        keys = [proof_key(plan.plan_id, orphan[:2], 0, attempt) for attempt in range(3)]
+        keys = [proof_key(plan.plan_id, orphan, orphan, 0, attempt) for attempt in range(3)]
         store.put(keys[0], b"proofs of an attempt that crashed")
         await world.run(plan)
         assert not await world.has(orphan)
