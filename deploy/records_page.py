@@ -47,6 +47,8 @@ _KEYS: Final = {
     "sluice.doctor": "the text inside sluice.doctor_stored",
     "sluice.doctor_stored": "doctor/v1/results/<time>-<ulid>.json",
     "sluice.gateway_process": "gateways/v1/processes/<process>.json",
+    "sluice.erasure": "retention/v1/erasures/<ulid>/decision.json, signed",
+    "sluice.erasure_report": "retention/v1/erasures/<ulid>/report-<number>.json, signed",
     "sluice.gc_approval": "gc/v1/approvals/<plan>.json",
     "sluice.gc_batch": "gc/v1/plans/<plan>/done/<first>-<number>.json",
     "sluice.gc_plan": "gc/v1/plans/<plan>/plan.json",

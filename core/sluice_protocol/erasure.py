@@ -66,9 +66,10 @@ class SignedErasure(msgspec.Struct, frozen=True, kw_only=True):
     signature: str
 
 
-CopyState = Literal["done", "by_date", "open", "not_applicable", "elsewhere"]
-"""`by_date`: a later run removes it. `open`: something keeps it, which `detail` names.
-`elsewhere`: it is not within reach, and `detail` names what an operator does about it."""
+CopyState = Literal["done", "by_date", "open", "not_applicable", "stays", "elsewhere"]
+"""`by_date`: a later run removes it. `open`: something keeps it, which `detail` names. `stays`:
+permanent, and `detail` names what it contains. `elsewhere`: it is not within reach, and `detail`
+names what an operator does about it."""
 
 
 class ErasedCopy(msgspec.Struct, frozen=True, kw_only=True):

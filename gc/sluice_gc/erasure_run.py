@@ -93,8 +93,12 @@ _NONE: Final = (
         "indexes_and_queues",
         "journals, entries by time, references, work lists and queues have no record in them",
     ),
-    ("manifests", "they stay: identity, times, sizes, principal and sha256"),
-    ("decision", "it stays, with its deletes: they contain the filter"),
+    ("dead_letters", "they name a batch and a reason; its blob is searched"),
+    ("caches", "Spark and queries have temporary files only while they run"),
+)
+_STAYS: Final = (
+    ("manifests", "identity, times, sizes, principal and sha256"),
+    ("decision", "the filter, also in its deletes"),
 )
 
 
@@ -603,6 +607,7 @@ class _Outcome:
             self._copy("unreadable_blobs", len(unreadable), detail=", ".join(unreadable[:3])),
             self._copy("noncurrent_versions", 0),
             *(_not_applicable(name, detail) for name, detail in _NONE),
+            *(ErasedCopy(name=name, state="stays", detail=detail) for name, detail in _STAYS),
             *(
                 ErasedCopy(name=name, state="elsewhere", detail=detail)
                 for name, detail in _UNREACHED

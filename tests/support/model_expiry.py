@@ -52,6 +52,8 @@ class Lake(Struct, frozen=True, cache_hash=True, gc=False):
     """Whether another consumer has not read the batch."""
     named_elsewhere: Rows = frozenset()
     """Digests that the manifest of another identity names, which does not expire."""
+    erased: Rows = frozenset()
+    """Digests of batches in which an erasure selects a record."""
     accidents: int = 0
     """Restores, rebuilds, compactions, lossy ingestions and holds that may still happen."""
     behind: int = 0
@@ -63,6 +65,9 @@ class ExpiryRules:
     """The system under test: the product's clauses, or a mutant of them."""
 
     clauses: tuple[e.BatchCheck, ...] = e.EXPIRY_CLAUSES
+    erasure: tuple[e.BatchCheck, ...] = e.ERASURE_CLAUSES
+    """Those of an erasure, which is under way if a batch is `erased` or if it `erases_all`."""
+    erases_all: bool = False
     by_manifest: bool = True
     """Whether a tombstone takes the name of its manifest away, not every name of the hash."""
     rebuild_refuses: bool = True
@@ -76,9 +81,13 @@ class ExpiryRules:
 PRODUCT_EXPIRY = ExpiryRules()
 
 
-def without(clause: e.BatchCheck, instead: e.BatchCheck | None = None) -> tuple[e.BatchCheck, ...]:
+def without(
+    clause: e.BatchCheck,
+    instead: e.BatchCheck | None = None,
+    clauses: tuple[e.BatchCheck, ...] = e.EXPIRY_CLAUSES,
+) -> tuple[e.BatchCheck, ...]:
     """Return the product's clauses without one, or with another in its place."""
-    parts = ((instead,) if one is clause else (one,) for one in e.EXPIRY_CLAUSES)
+    parts = ((instead,) if one is clause else (one,) for one in clauses)
     return tuple(one for part in parts for one in part if one is not None)
 
 
@@ -159,9 +168,14 @@ def _expiry_moves(
         return
     log, rows, began = lake.read
     evidence = _evidence(lake, store, owner, now, rows, began)
-    if isinstance(e.decide_expiry(evidence, rules.clauses), e.MayExpire):
+    by_rule = isinstance(e.decide_expiry(evidence, rules.clauses), e.MayExpire)
+    by_erasure = (lake.erased or rules.erases_all) and isinstance(
+        e.decide_expiry(evidence, rules.erasure), e.MayExpire
+    )
+    if by_rule or by_erasure:
         tombstone = (owner.digest, len(log), log[-1])
-        early = EXPIRED_EARLY if now - owner.born <= KEEP else None
+        least = HORIZON if owner.digest in lake.erased else KEEP
+        early = EXPIRED_EARLY if now - owner.born <= least else None
         yield "the tombstone is created", replace(lake, tombstone=tombstone, read=None), early
     else:
         yield "the expiry run keeps the batch", replace(lake, read=None), None
@@ -192,6 +206,7 @@ def _evidence(
         dead_letter=False,
         quarantined=bool(store.quarantine),
         held=lake.held,
+        matches=int(owner.digest in lake.erased),
     )
 
 

@@ -110,6 +110,47 @@ def test_batches_expire_and_everything_stays_explained(tmp_path: Path) -> None:
     check_rebuild(place, found)
 
 
+def test_records_are_erased_with_a_report(tmp_path: Path) -> None:
+    """The other records of the batches stay, and each copy is named."""
+    place = Place(tmp_path)
+    batches = asyncio.run(accept_in_the_past(place))
+    where = ("--where", "body contains 'line 1'")
+    place.run("audit", "run")  # creates the key
+    assert "nothing was ingested" in place.run("erase", "run", *where, "--reason", "r", code=2)
+    place.run("reconciler", "--once")
+    place.run("spark", "ingest", "--once")
+    planned = place.read("erase", "plan", *where)
+    assert (planned["records"], planned["batches"], planned["rows"]["logs"]) == (1, 1, 1)
+    assert place.blobs() == BATCHES
+    hold = ("--case", "C-1", "--reason", "r", "--review", "2099-01-01")
+    held = place.read("hold", "add", *hold)["hold_id"]
+    assert "case=`C-1`" in place.run("erase", "run", *where, "--reason", "r", code=2)
+    place.run("hold", "lift", held, "--reason", "over")
+    refused = place.run("erase", "run", "--where", "agent = 'host-1'", "--reason", "r", code=2)
+    assert "matches all 8 records" in refused
+    place.run("erase", "run", *where, "--reason", "request 17", code=1)
+    (listed,) = place.read("erase", "list")
+    assert (listed["ended"], listed["late"], listed["reports"]) == (False, False, 1)
+    assert place.bodies() == ["line 0", "line 2", "line 3"]
+    assert place.blobs() == BATCHES
+    now = ("--grace-s", "0", "--readers-hours", "0")
+    report = place.read("erase", "run", listed["erasure_id"], *now)
+    assert report["verified"]
+    assert {one["state"] for one in report["copies"]} == {
+        *("done", "not_applicable", "stays", "elsewhere"),
+    }
+    assert place.blobs() == BATCHES - 1
+    assert "the erasure has ended" in place.run("erase", "report", listed["erasure_id"])
+    who = batches[1].identity
+    subject = f"{who.agent_id}/{who.boot_id}/{who.seq_start}-{who.seq_end}"
+    (path,) = place.read("explain", subject)
+    assert path["blob"] == "expired"
+    proof = next(one["proof"] for one in path["objects"] if one["role"] == "blob")
+    assert f"records of erasure {listed['erasure_id']}" in proof
+    counts = place.read("audit", "run")["certificate"]["counts"]
+    assert (counts["missing_blobs"], counts["expired"]) == (0, 1)
+
+
 def check_rebuild(place: Place, found: list[str]) -> None:
     """A rebuilt queue loses nothing while the tables exist, and is refused without them."""
     for folder in ("queue", "manifests", "reconciler", "accepted-by-time"):

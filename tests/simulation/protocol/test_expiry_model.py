@@ -49,6 +49,23 @@ SOUND = {
         world(at_work(), ("u1", "A", True)),
         Bounds(time_max=6, faults_max=1),
     ),
+    "an erasure of a young batch": (world(at_work(erased=frozenset("A")), now=2), BRIEF),
+    "an erasure, an operator and compaction": (
+        world(at_work(erased=frozenset("A"), accidents=2), now=4),
+        BRIEF,
+    ),
+    "an erasure and rows that ingestion lost": (
+        world(Lake(erased=frozenset("A"), accidents=1), now=0),
+        BRIEF,
+    ),
+    "an erasure that selects nothing of the batch": (
+        world(at_work(erased=frozenset("B")), now=3),
+        BRIEF,
+    ),
+    "an erasure and a late retry": (
+        world(at_work(erased=frozenset("A")), ("u1", "A", True), now=3),
+        BRIEF,
+    ),
     "other bytes, late": (world(at_work(), ("u1", "B", False)), BRIEF),
     "a late duplicate whose blob is deleted again": (
         world(at_work(), ("u1", "A", False)),
@@ -119,6 +136,24 @@ PLANTED: dict[str, tuple[ExpiryRules, World]] = {
     "a clock that was behind": (
         ExpiryRules(clauses=CLOCK),
         world(at_work(behind=3), now=2),
+    ),
+    "an erasure without read-back": (
+        ExpiryRules(erasure=without(e.rows_equal, clauses=e.ERASURE_CLAUSES)),
+        world(Lake(erased=frozenset("A"), accidents=1), now=0),
+    ),
+    "an erasure before the retry horizon": (
+        ExpiryRules(erasure=without(e.audited_after, clauses=e.ERASURE_CLAUSES)),
+        world(at_work(erased=frozenset("A")), now=1),
+    ),
+    "an erasure of batches that it does not select": (
+        ExpiryRules(
+            erasure=without(e.contains_matches, clauses=e.ERASURE_CLAUSES), erases_all=True
+        ),
+        world(at_work(), now=2),
+    ),
+    "an erasure of a batch that another consumer has not read": (
+        ExpiryRules(erasure=without(e.consumed, clauses=e.ERASURE_CLAUSES)),
+        world(at_work(erased=frozenset("A"), slow_reader=True), now=4),
     ),
     "a consumer that has not read it": (
         ExpiryRules(clauses=without(e.consumed)),
