@@ -27,6 +27,7 @@ PENDING: Final = "pending"
 _S3: Final = "s3://"
 _PROBE: Final = "probe"
 _IN_FILE: Final = ".parquet"
+_OWN_TABLES: Final = "SELECT table_name FROM duckdb_tables()"
 _OUT_OF_MEMORY: Final = "Out of Memory"
 _IN_JSON: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 _INTERRUPTED: Final = "INTERRUPT"
@@ -178,10 +179,12 @@ class QueryEngine:
         self._connection.register(name, table)
 
     def forget(self) -> None:
-        """Remove everything that was registered, and reset what was set for it."""
+        """Remove everything that was registered or created, and reset what was set for it."""
         for name in self._names:
             self._connection.execute(f'DROP VIEW IF EXISTS "{name}"')
             self._connection.unregister(name)
+        for (name,) in self._connection.execute(_OWN_TABLES).fetchall():
+            self._connection.execute(f'DROP TABLE "{name}"')
         self._connection.execute("RESET late_materialization_max_rows")
 
     def rows(self, statement: SqlStatement) -> list[tuple[Any, ...]]:

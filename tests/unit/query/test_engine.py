@@ -81,11 +81,13 @@ def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_queries(
         files = [DataFile(path="one", partition="", size_bytes=1)]
         engine.register_files("lake", files, TableLocation(uri=str(tmp_path)))
         assert engine.rows(SqlStatement("SELECT body FROM lake")) == [("a",)]
+        engine.define("CREATE TEMP TABLE series AS SELECT 1 AS one")
         first = engine._connection
     with open_engine(settings, idle) as engine:
         assert engine._connection is first
-        views = SqlStatement("SELECT view_name FROM duckdb_views() WHERE NOT internal")
-        assert engine.rows(views) == []
+        views = "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+        tables = "SELECT table_name FROM duckdb_tables()"
+        assert engine.rows(SqlStatement(f"{views} UNION ALL {tables}")) == []
         engine.register_table(PENDING, pa.table({"body": ["b"]}))
         assert engine.rows(SqlStatement("SELECT body FROM pending")) == [("b",)]
     with pytest.raises(BadUsage), open_engine(settings, idle) as engine:
