@@ -44,6 +44,7 @@ from sluice_protocol.records import logs_from_lines
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_query.engine import IdleEngines
 from sluice_query.logql.expressions import (
     LineFilter,
     LineOperator,
@@ -235,8 +236,16 @@ class Row:
 @asynccontextmanager
 async def searching(url: str) -> AsyncIterator[Searcher]:
     """Open the store of a warm process; every query opens the tables again."""
+    engines = IdleEngines()
     async with open_store(url) as store:
-        yield Searcher(store=store, store_url=url, settings=QuerySettings(), clock=SystemClock())
+        yield Searcher(
+            store=store,
+            store_url=url,
+            settings=QuerySettings(),
+            clock=SystemClock(),
+            engines=engines,
+        )
+    engines.close()
 
 
 async def ask(searcher: Searcher, question: Question, row: Row) -> None:

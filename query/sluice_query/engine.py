@@ -27,6 +27,7 @@ PENDING: Final = "pending"
 _S3: Final = "s3://"
 _PROBE: Final = "probe"
 _IN_FILE: Final = ".parquet"
+_OWN_TABLES: Final = "SELECT table_name FROM duckdb_tables()"
 _OUT_OF_MEMORY: Final = "Out of Memory"
 _IN_JSON: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 _INTERRUPTED: Final = "INTERRUPT"
@@ -78,6 +79,7 @@ class QueryEngine:
         self._opening = opening
         self._settings = settings
         self._registered: dict[str, tuple[TableLocation, tuple[DataFile, ...]]] = {}
+        self._names: set[str] = set()
 
     @property
     def _connection(self) -> Any:  # noqa: ANN401 - DuckDB is untyped
@@ -107,6 +109,7 @@ class QueryEngine:
         Finding out needs the footer of each file, so other tables are read without.
         """
         self._registered[name] = (location, tuple(files))
+        self._names.add(name)
         with self._errors_translated():
             if not location.is_local:
                 self._connection.register(name, _open_dataset(location, files, extended))
@@ -172,7 +175,17 @@ class QueryEngine:
 
     def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
         """Make an Arrow table readable under a name."""
+        self._names.add(name)
         self._connection.register(name, table)
+
+    def forget(self) -> None:
+        """Remove everything that was registered or created, and reset what was set for it."""
+        for name in self._names:
+            self._connection.execute(f'DROP VIEW IF EXISTS "{name}"')
+            self._connection.unregister(name)
+        for (name,) in self._connection.execute(_OWN_TABLES).fetchall():
+            self._connection.execute(f'DROP TABLE "{name}"')
+        self._connection.execute("RESET late_materialization_max_rows")
 
     def rows(self, statement: SqlStatement) -> list[tuple[Any, ...]]:
         """Run a statement and return every row; raise `QueryTooLarge` above the memory limit."""
@@ -344,24 +357,86 @@ class QueryEngine:
             task.exception()
 
 
-@contextmanager
-def open_engine(settings: QuerySettings) -> Iterator[QueryEngine]:
-    """Open an engine with a temporary folder for data that does not fit into memory."""
-    with tempfile.TemporaryDirectory(prefix="sluice-query-") as spill:
+class IdleEngines:
+    """Engines of queries that have ended, for the next ones.
+
+    Opening an engine takes a third of the processor time of a small query. One that is used again
+    also knows the footers of the files that it has read. It is closed after a failed query, and
+    after some number of them, so that what it knows has a bound.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_OpenedEngine] = []
+
+    def pop(self) -> "_OpenedEngine | None":
+        """Return an engine that is idle no more; None without one."""
+        return self._idle.pop() if self._idle else None
+
+    def keep(self, opened: "_OpenedEngine") -> bool:
+        """Keep an engine; return False if it is to be closed."""
+        opened.queries += 1
+        if len(self._idle) == _IDLE_MAX or opened.queries == _QUERIES_OF_ENGINE:
+            return False
+        self._idle.append(opened)
+        return True
+
+    def close(self) -> None:
+        """Close every idle engine."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+_IDLE_MAX: Final = 4
+"""As many as queries of a service run concurrently."""
+_QUERIES_OF_ENGINE: Final = 200
+
+
+class _OpenedEngine:
+    """A connection that is being opened, and the folder for data that does not fit into memory."""
+
+    def __init__(self, settings: QuerySettings) -> None:
+        self.queries = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="sluice-query-")
         config = {
             "memory_limit": f"{settings.memory_bytes_max}B",
             "threads": settings.threads,
-            "temp_directory": spill,
+            "temp_directory": self._folder.name,
             "autoinstall_known_extensions": False,
             "autoload_known_extensions": False,
         }
         # Opening takes as long as reading a table's log, so the two run concurrently.
-        with ThreadPoolExecutor(1, "sluice-engine") as thread:
-            opening = thread.submit(duckdb.connect, ":memory:", config=config)
-            try:
-                yield QueryEngine(opening, settings)
-            finally:
-                opening.result().close()
+        thread = ThreadPoolExecutor(1, "sluice-engine")
+        self.opening: Future[Any] = thread.submit(_connect, config)
+        thread.shutdown(wait=False)
+
+    def close(self) -> None:
+        """Close the connection, and remove the folder."""
+        try:
+            self.opening.result().close()
+        finally:
+            self._folder.cleanup()
+
+
+def _connect(config: dict[str, Any]) -> Any:  # noqa: ANN401 - DuckDB is untyped
+    connection = duckdb.connect(":memory:", config=config)
+    connection.execute("SET parquet_metadata_cache = true")
+    return connection
+
+
+@contextmanager
+def open_engine(settings: QuerySettings, idle: IdleEngines | None = None) -> Iterator[QueryEngine]:
+    """Open an engine for one query, or use an idle one."""
+    opened = (idle and idle.pop()) or _OpenedEngine(settings)
+    kept = False
+    try:
+        engine = QueryEngine(opened.opening, settings)
+        yield engine
+        if idle is not None:
+            engine.forget()
+            kept = idle.keep(opened)
+    finally:
+        if not kept:
+            opened.close()
 
 
 _SQL_TYPES: Final = {

@@ -29,7 +29,14 @@ from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.coverage import Completeness, Coverage, decide_completeness, read_coverage
 from sluice_query.dead_letters import DeadLetter, find_dead_letters, report_dead_letters
-from sluice_query.engine import LAKE, PENDING, DataFilesUnreadable, QueryEngine, open_engine
+from sluice_query.engine import (
+    LAKE,
+    PENDING,
+    DataFilesUnreadable,
+    IdleEngines,
+    QueryEngine,
+    open_engine,
+)
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
@@ -89,6 +96,7 @@ class Searcher:
     `store_url` opens the lake's files; `spool` is that of the store's gateway.
 
     Attributes:
+        engines: Where engines are kept for later queries; None closes each after its query.
         lists_accepted: Whether a query lists accepted manifests where gateways write no journals. A
             query that is repeated every second does not; a later one returns such a batch.
     """
@@ -101,6 +109,7 @@ class Searcher:
     lists_accepted: bool = True
     deletes: DeletesCache = field(default_factory=DeletesCache)
     work_lists: WorkListCache = field(default_factory=WorkListCache)
+    engines: IdleEngines | None = None
 
     async def search(self, query: Query) -> QueryResult:
         """Run one query.
@@ -132,7 +141,7 @@ class Searcher:
         """Open an engine for one query, and check the query."""
         check_query(query)
         started_ns = self.clock.monotonic_ns()
-        with open_engine(self.settings) as engine:
+        with open_engine(self.settings, self.engines) as engine:
             if query.pipeline is not None or query.metric is not None:
                 from sluice_query.logql.planning import check_pipelines  # noqa: PLC0415 - only for LogQL
 

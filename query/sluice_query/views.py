@@ -94,9 +94,12 @@ def histogram_sql(query: Query, histogram: Histogram, sources: RecordSources) ->
     Its rows are the number of the bucket, a value, the rank of the value or None for all others,
     and the count.
     """
-    # `//` truncates in DuckDB, so the remainder of a time before 1970 needs its own term.
     at, step = record_time(query.kind), int(histogram.step_ns)
-    bucket = f"({at} // {step} - ({at} % {step} < 0)::INT)"
+    bucket = f"({at} // {step})"
+    if query.from_ns < 0:
+        # `//` truncates in DuckDB, so the remainder of a time before 1970 needs its own term. It
+        # doubles the time of a count, so other ranges do without.
+        bucket = f"({at} // {step} - ({at} % {step} < 0)::INT)"
     if histogram.by is None:
         inner = select_sql(query, SqlStatement(f"{bucket} AS bucket"), sources)
         text = f"SELECT bucket, NULL, NULL, count(*) FROM ({inner.text}) GROUP BY bucket"  # noqa: S608 - constants

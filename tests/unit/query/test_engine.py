@@ -12,7 +12,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
 from sluice_protocol.errors import BadUsage
 from sluice_query import engine as engine_module
-from sluice_query.engine import PENDING, QueryEngine, open_engine
+from sluice_query.engine import PENDING, IdleEngines, QueryEngine, open_engine
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
 
@@ -69,3 +69,32 @@ def test_a_file_without_an_added_column_has_null_in_it(
         rows = engine.rows(SqlStatement("SELECT body, level, observed_ns FROM lake"))
     expected = {"old": ("old", None, None), "new": ("new", "warn", None)}
     assert sorted(rows) == sorted(expected[name] for name in files)
+
+
+def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_queries(
+    tmp_path: Path,
+) -> None:
+    idle, settings = IdleEngines(), QuerySettings(threads=1)
+    with open_engine(settings, idle) as engine:
+        engine.register_table(PENDING, pa.table({"body": ["a"]}))
+        pq.write_table(pa.table({"body": ["a"]}), tmp_path / "one")
+        files = [DataFile(path="one", partition="", size_bytes=1)]
+        engine.register_files("lake", files, TableLocation(uri=str(tmp_path)))
+        assert engine.rows(SqlStatement("SELECT body FROM lake")) == [("a",)]
+        engine.define("CREATE TEMP TABLE series AS SELECT 1 AS one")
+        first = engine._connection
+    with open_engine(settings, idle) as engine:
+        assert engine._connection is first
+        views = "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+        tables = "SELECT table_name FROM duckdb_tables()"
+        assert engine.rows(SqlStatement(f"{views} UNION ALL {tables}")) == []
+        engine.register_table(PENDING, pa.table({"body": ["b"]}))
+        assert engine.rows(SqlStatement("SELECT body FROM pending")) == [("b",)]
+    with pytest.raises(BadUsage), open_engine(settings, idle) as engine:
+        engine.check_pattern("(")
+    with open_engine(settings, idle) as engine:
+        assert engine._connection is not first  # a failed query closes its engine
+        folder = Path(engine.rows(SqlStatement("SELECT current_setting('temp_directory')"))[0][0])
+        assert folder.exists()
+    idle.close()
+    assert not folder.exists()
