@@ -21,7 +21,7 @@ from verify.recording import Recorder
 
 ROOT: Final = Path(__file__).parents[2]
 UPLOADS: Final = 6
-SETTLED_S: Final = 180.0
+SETTLED_S: Final = 400.0
 
 
 async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds: float) -> None:
