@@ -89,7 +89,7 @@ async def run(
             clients = Clients(
                 recorder, seed, cluster.key, cluster.sender, cluster.balancer.port, cluster.ports
             )
-            nemesis = Nemesis(cluster, clients, rng, faults)
+            nemesis = Nemesis(cluster, clients, random.Random(f"{seed} faults"), faults)
             await disturb(cluster, clients, nemesis, seconds)
             settled = await settle(cluster, clients)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
