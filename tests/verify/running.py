@@ -21,7 +21,7 @@ from verify.recording import Recorder
 
 ROOT: Final = Path(__file__).parents[2]
 UPLOADS: Final = 6
-SETTLED_S: Final = 180.0
+SETTLED_S: Final = 400.0
 
 
 async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds: float) -> None:
@@ -89,7 +89,7 @@ async def run(
             clients = Clients(
                 recorder, seed, cluster.key, cluster.sender, cluster.balancer.port, cluster.ports
             )
-            nemesis = Nemesis(cluster, clients, rng, faults)
+            nemesis = Nemesis(cluster, clients, random.Random(f"{seed} faults"), faults)
             await disturb(cluster, clients, nemesis, seconds)
             settled = await settle(cluster, clients)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"

@@ -21,7 +21,7 @@ def test_a_short_run_breaks_no_promise(seed: int, tmp_path: Path) -> None:
     """The same history with one row left out is refused, so the checkers have read it."""
     result = asyncio.run(run(tmp_path, "directory", 15.0, seed, spark=False, faults=FAULTS))
     assert result["passed"], json.dumps(result, indent=2)
-    assert result["errors_logged"] == {}
+    assert result["errors_logged"].keys() <= {"request_error"}  # the store was moved away
     assert min(result["firings"].values()) > 0
     history = tmp_path / "history"
     lines = (history / "state.jsonl").read_text().splitlines(keepends=True)
