@@ -5,6 +5,7 @@ and only distinct levels and ids are visited in Python.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from string import ascii_lowercase, digits
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ Codes = npt.NDArray[np.int32]
 Pairs = Sequence[tuple[str, str]]
 _IDS: Final = ("trace_id", "span_id")
 _DICTIONARY: Final = pa.dictionary(pa.int32(), pa.string())
+_LOWER: Final = (digits + ascii_lowercase).encode()
 
 
 class Stated(NamedTuple):
@@ -239,8 +241,10 @@ def _plain_ids(texts: pa.Array, field: str) -> pa.Array:
     _, offsets, data = texts.buffers()
     edges = np.frombuffer(offsets, np.int32)[texts.offset :]
     joined = data.to_pybytes()[edges[0] : edges[len(texts)]]
-    if joined.isalnum():  # only the case can change
-        return texts if joined == joined.lower() else pc.ascii_lower(texts)
+    if not joined.translate(None, _LOWER):
+        return texts
+    if joined.isalnum():  # only the case changes
+        return pc.ascii_lower(texts)
     plain = [None if one is None else plain_id(field, one) or None for one in texts.to_pylist()]
     return pa.array(plain, pa.string())
 

@@ -100,15 +100,21 @@ def records_table(kind: Kind, batches: Sequence[DecodedBatch], *, plain: bool = 
             list(map(pa.chunked_array, chunks)), schema=_PLAIN_SCHEMAS[kind]
         )
     chunks.append([_resource(batch.frame) for batch in batches])
-    arrays = [_joined(pa.chunked_array(chunk)) for chunk in chunks]
+    fields = arrow_schema(RECORD_TABLES[kind], partition=False)
+    arrays = [
+        _joined(pa.chunked_array(chunk), field.type)
+        for chunk, field in zip(chunks, fields, strict=True)
+    ]
     return pa.Table.from_arrays(arrays, names=_PLAIN_SCHEMAS[kind].names)
 
 
-def _joined(array: pa.ChunkedArray) -> pa.ChunkedArray:
+def _joined(array: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Give all chunks one dictionary: at a second one, a Parquet writer stops encoding with it.
 
-    The keys and values of maps have dictionaries too.
+    The keys and values of maps have dictionaries too. Nulls need none, and are cheaper without.
     """
+    if array.null_count == len(array):
+        return pa.chunked_array([pa.nulls(len(array), kind)])
     has_one = pa.types.is_dictionary(array.type) or pa.types.is_map(array.type)
     return array.unify_dictionaries() if has_one else array
 

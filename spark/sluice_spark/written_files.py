@@ -29,8 +29,10 @@ With 131,072 the filters of texts are a tenth smaller and three times as many ro
 search for an unknown number of 9 digits; with 32,768 they are a tenth larger. A scan of the whole
 file takes the same time with each.
 """
-DELTA_ENCODED: Final = frozenset({"seq", "ts_ns", "ts"})
-
+_ENCODINGS: Final = dict.fromkeys(("seq", "ts_ns", "ts"), "DELTA_BINARY_PACKED") | dict.fromkeys(
+    ("trace_id", "span_id"), "DELTA_LENGTH_BYTE_ARRAY"
+)
+"""Encodings of times, numbers and ids: texts of one length compress without their lengths."""
 
 Scalar = int | float | str
 _BOUND_CHARS: Final = 32
@@ -165,9 +167,7 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
         "store_schema": False,
         "write_page_index": True,
         "use_dictionary": [leaf for leaf in leaves if leaf not in PLAIN_COLUMNS],
-        "column_encoding": {
-            leaf: "DELTA_BINARY_PACKED" for leaf in leaves if leaf in DELTA_ENCODED
-        },
+        "column_encoding": {leaf: _ENCODINGS[leaf] for leaf in leaves if leaf in _ENCODINGS},
         "write_statistics": [leaf for leaf in leaves if "." not in leaf and leaf != "body"],
     }
 

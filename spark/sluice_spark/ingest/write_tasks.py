@@ -94,13 +94,13 @@ class RecordFileWriter:
         self._buffered.append(batch)
         self._buffered_bytes += size_bytes
         if self._buffered_bytes >= ROW_GROUP_BYTES:
-            self._flush()
+            yield from self._flush()
             if self._sink.tell() >= FILE_BYTES_MAX:
                 yield self._close()
 
     def finish(self) -> Iterator[WrittenFile]:
         """Write the buffered batches and close the file, if one is open."""
-        self._flush()
+        yield from self._flush()
         if self._writer is not None:
             yield self._close()
 
@@ -112,13 +112,19 @@ class RecordFileWriter:
     def _location(self) -> TableLocation:
         return lake_location(self.task.store_url, self._table.name)
 
-    def _flush(self) -> None:
+    def _flush(self) -> Iterator[WrittenFile]:
+        """Write the buffered batches; yield the file before if its columns have other types.
+
+        A column of nulls has no dictionary, and one of a long text must keep its dictionary.
+        """
         if not self._buffered:
             return
         table = records_table(self.target.kind, self._buffered)
         table = with_promoted_values(table, self._table.promoted_columns)
         self._buffered.clear()
         self._buffered_bytes = 0
+        if self._writer is not None and self._writer.schema != table.schema:
+            yield self._close()
         if self._writer is None:
             self._open(table.schema)
         self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)

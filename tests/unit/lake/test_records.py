@@ -189,10 +189,17 @@ def test_batches_with_types_are_in_one_table_with_others(plain: bool) -> None:
     assert found.column("attributes").to_pylist() == table.column("attributes").to_pylist()
 
 
-def test_tables_with_and_without_types_are_written_to_one_file() -> None:
-    """A writer of Parquet refuses a table with another schema than its first one."""
-    tables = [records_table("logs", [batch(one, 0)]) for one in (LOGS, TYPED, LOGS)]
-    assert len({str(one.schema) for one in tables}) == 1
+def test_a_column_of_nulls_has_no_dictionary() -> None:
+    """A Parquet file writes such a column for less; one with a value keeps its dictionary."""
+    plain = arrow_schema(RECORD_TABLES["logs"], partition=False)
+    nulls = records_table("logs", [batch(LOGS, 0, resource=())])
+    names = ("service", "host", "attribute_types")
+    assert [nulls.schema.field(name).type for name in names] == [
+        plain.field(one).type for one in names
+    ]
+    typed = records_table("logs", [batch(LOGS, 0), batch(TYPED, 2)])
+    assert pa.types.is_dictionary(typed.schema.field("service").type)
+    assert pa.types.is_dictionary(typed.schema.field("attribute_types").type.key_type)
 
 
 def test_payload_arrays_are_named_as_in_the_table() -> None:

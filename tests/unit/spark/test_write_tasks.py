@@ -1,11 +1,25 @@
-"""How a micro-batch is split into tasks."""
+"""How a micro-batch is split into tasks, and which files a task writes."""
 
+from pathlib import Path
+
+import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
-from support.builders import manifest
+from support.builders import log_columns, make_identity, manifest
 
+from sluice_lake.records import DecodedBatch
+from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.frame import Resource, decode_frame, encode_frame
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.worklists import PendingBatch
-from sluice_spark.ingest.write_tasks import TASK_BYTES_MAX, plan_tasks
+from sluice_spark.ingest import write_tasks
+from sluice_spark.ingest.write_tasks import (
+    TASK_BYTES_MAX,
+    FileTarget,
+    RecordFileWriter,
+    WriteTask,
+    plan_tasks,
+)
 
 MIB = 1024 * 1024
 
@@ -45,3 +59,30 @@ def test_tasks_have_all_rows_in_order_and_about_equal_bytes() -> None:
     sizes = [sum(row.manifest.frame_bytes for row in task.rows) for task in tasks]
     assert max(sizes) - min(sizes) <= MIB
     assert max(sizes) <= TASK_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("named", "records"), [("nn", [2]), ("yy", [2]), ("nynn", [1, 1, 2]), ("nyyn", [1, 2, 1])]
+)
+def test_a_file_ends_where_the_columns_change_their_types(
+    named: str, records: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of nulls has no dictionary, and a Parquet writer refuses another schema."""
+    monkeypatch.setattr(write_tasks, "ROW_GROUP_BYTES", 1)
+    task = WriteTask(
+        store_url=f"file://{tmp_path}", part=0, rows=tuple(rows(1, 1)), tables=RECORD_TABLES
+    )
+    target = FileTarget(kind="logs", lane=0, date="2026-11-29")
+    writer = RecordFileWriter(target, task, SystemClock(), SystemIds())
+    columns = log_columns(["one"])
+    files = []
+    for number, one in enumerate(named):
+        resource: Resource = (("service.name", "web"),) if one == "y" else ()
+        who = make_identity(number, count=1)
+        frame = decode_frame(encode_frame(identity=who, columns=columns, resource=resource))
+        files += writer.add(DecodedBatch(frame=frame, accepted_at_ns=1, sequence=1), 1)
+    files += writer.finish()
+    assert [one.stats["numRecords"] for one in files] == records
+    paths = [path for one in files for path in tmp_path.rglob(Path(one.path).name)]
+    found = [text for path in paths for text in pq.read_table(path)["service"].to_pylist()]
+    assert found == ["web" if one == "y" else None for one in named]
