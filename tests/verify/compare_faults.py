@@ -7,6 +7,7 @@ stored when storage contains it; it is lost if it is missing when nothing has ar
 
 import argparse
 import asyncio
+import io
 import json
 import os
 import platform
@@ -154,21 +155,27 @@ async def supervise(shipper: Shipper) -> None:
 
 async def write_lines(log: Path, stop: asyncio.Event) -> int:
     """Append lines, and rename the file once as log rotation does."""
-    number, rotated = 0, log.with_name("app.log.1")
-    file = log.open("ab", buffering=0)
-    try:
-        while not stop.is_set():
-            for _ in range(LINES_PER_S // 10):
-                file.write(b"line %08d %s\n" % (number, b"x" * 80))
-                number += 1
-            if number == LINES_PER_S * 5:
-                file.close()
-                log.rename(rotated)
-                file = log.open("ab", buffering=0)
-            await asyncio.sleep(0.1)
-    finally:
-        file.close()
+    number = 0
+    file = _opened(log)
+    while not stop.is_set():
+        for _ in range(LINES_PER_S // 10):
+            file.write(b"line %08d %s\n" % (number, b"x" * 80))
+            number += 1
+        if number == LINES_PER_S * 5:
+            file.close()
+            file = _rotated(log)
+        await asyncio.sleep(0.1)
+    file.close()
     return number
+
+
+def _opened(log: Path) -> io.FileIO:
+    return log.open("ab", buffering=0)
+
+
+def _rotated(log: Path) -> io.FileIO:
+    log.rename(log.with_name("app.log.1"))
+    return _opened(log)
 
 
 async def settled(shipper: Shipper, sent: int) -> Any:
