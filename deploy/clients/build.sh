@@ -18,15 +18,28 @@ need() {
   fi
 }
 
-collector() {
-  local version=v0.150.0
-  [ -x "$bin/otelcol" ] && return
+# A Collector with the components of a recipe next to this script.
+from_recipe() {
+  local name="$1" version="$2"
+  [ -x "$bin/$name" ] && return
   need go "install it from https://go.dev/dl/"
   echo "building the OpenTelemetry Collector $version in $bin (only once, takes some minutes)"
   GOBIN="$work" go install "go.opentelemetry.io/collector/cmd/builder@$version"
-  cp "$here/otelcol.yaml" "$work/"
-  (cd "$work" && ./builder --config otelcol.yaml 2> build.log || { cat build.log >&2; exit 1; })
-  mv "$work/build/otelcol" "$bin/otelcol"
+  cp -r "$here/$name.yaml" "$here/s3exporter" "$work/"
+  (cd "$work" && ./builder --config "$name.yaml" 2> build.log || { cat build.log >&2; exit 1; })
+  mv "$work/build/$name" "$bin/$name"
+}
+
+collector() {
+  from_recipe otelcol v0.150.0
+}
+
+collector_s3() {
+  from_recipe otelcol-s3 v0.150.0
+}
+
+collector_shipper() {
+  from_recipe otelcol-shipper v0.156.0
 }
 
 # Build a command from the source of its module, with the replacements that its go.mod contains.
@@ -187,10 +200,6 @@ EOF
 # The current Prometheus: Debian's reads samples, this one streamed chunks.
 prometheus() {
   from_module prometheus github.com/prometheus/prometheus@v0.316.0 ./cmd/prometheus remove_all_sd
-}
-
-collector_s3() {
-  "$here/collector-s3.sh"
 }
 
 nats_server() {
