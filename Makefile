@@ -83,7 +83,7 @@ verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its h
 	@deploy/versitygw.sh
 	PYTHONPATH=tests:. $(BIN)/python -m verify --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(WRITE),--write)
 
-compare-faults: setup  ## ship the same lines through sluice, the Collector and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is away, WRITE=1 records the results in docs/comparison.md
+compare-faults: setup  ## ship the same lines through sluice, the Collector and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
 	@deploy/versitygw.sh
 	@deploy/clients/build.sh debian collector_shipper
 	PYTHONPATH=tests:. $(BIN)/python -m verify.compare_faults $(if $(OUTAGE_S),--outage-s $(OUTAGE_S)) $(if $(SEED),--seed $(SEED)) $(if $(WRITE),--write)

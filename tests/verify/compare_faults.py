@@ -41,7 +41,7 @@ WAIT_S: Final = 300.0
 
 @dataclass(frozen=True)
 class Faults:
-    """The faults of one shipper; `outage_s` is how long the store is away."""
+    """The faults of one shipper; `outage_s` is how long the store is unreachable."""
 
     shipper: Shipper
     rng: random.Random
@@ -105,12 +105,12 @@ class Faults:
 
 FAULTS: Final = {
     "none": "none (control)",
-    "store_away": "the store is away",
+    "store_away": "the store is unreachable",
     "response_lost": "3 of 10 responses of the store are lost",
     "store_slow": "the store is slow: up to 12 s for each packet",
     "reader_killed": "`kill -9` of the reader, four times",
-    "reader_killed_in_outage": "`kill -9` of the reader while the store is away",
-    "disk_full_in_outage": "the disk of the reader is full while the store is away",
+    "reader_killed_in_outage": "`kill -9` of the reader while the store is unreachable",
+    "disk_full_in_outage": "the disk of the reader is full while the store is unreachable",
     "other_instance": "responses lost and servers killed in the middle: the retry reaches another",
 }
 
@@ -257,7 +257,7 @@ def section(results: Any) -> str:
     facts = (
         f"{results['date']}, revision `{results['revision']}`, seed {results['seed']},"
         f" {results['machine']}. {min(sent)} to {max(sent)} lines for each cell,"
-        f" {results['lines_per_s']} a second; `{results['store']}`; the store is away for"
+        f" {results['lines_per_s']} a second; `{results['store']}`; the store is unreachable for"
         f" {results['outage_s']:.0f} s.\n"
     )
     return f"{facts}\n{table(results)}\n{settings}"
