@@ -139,7 +139,7 @@ MATRIX: Final = {
         },
     ),
     RoleName.MAINTAINER: Rights(
-        purpose="runs every task of `sluice maintain` except audits and garbage collection",
+        purpose="runs every task of `sluice maintain` except audits, expiry and garbage collection",
         prefixes=prefixes_of(
             union_of(
                 [LEASES, *(one for name, one in TASK_RIGHTS.items() if name not in CERTIFYING)]
@@ -147,7 +147,10 @@ MATRIX: Final = {
         ),
     ),
     RoleName.CERTIFIER: Rights(
-        purpose="audits: writes certificates, their evidence, missing references and signed plans",
+        purpose=(
+            "audits: writes certificates, their evidence, missing references, signed plans and"
+            " tombstones"
+        ),
         prefixes={
             Verb.READ: EVERYTHING,
             # Tombstones; it cannot set the rule by which batches expire, nor lift a hold.

@@ -22,7 +22,11 @@ from sluice_store import create_authority
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import S3Settings
 
-SPLIT = {TaskName.AUDIT: RoleName.CERTIFIER, TaskName.GC: RoleName.GC}
+SPLIT = {
+    TaskName.AUDIT: RoleName.CERTIFIER,
+    TaskName.EXPIRE: RoleName.CERTIFIER,
+    TaskName.GC: RoleName.GC,
+}
 
 
 @pytest.fixture
@@ -69,7 +73,7 @@ async def test_the_missing_rights_are_named_by_task(policies: PolicySet, tmp_pat
     async with store_with_authority(policies, tmp_path) as where:
         missing = await check_rights(url_of(where, RoleName.AUDITOR), settings(tmp_path, {}))
         assert missing["leases"] == ("write maintain/v1/",)
-        assert set(missing) == {"leases", "audit", "gc"}
+        assert set(missing) == {"leases", "audit", "expire", "gc"}
         assert "write audit/v1/" in missing["audit"]
         assert "delete raw-blobs/v1/" in missing["gc"]
         swapped = {TaskName.AUDIT: RoleName.GC, TaskName.GC: RoleName.CERTIFIER}
