@@ -20,7 +20,12 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import StoreMode, open_deployment
 from sluice_store.port import ObjectStore
-from sluice_store.stored_erasures import StoredErasure, read_erasure, read_erasures
+from sluice_store.stored_erasures import (
+    StoredErasure,
+    check_erasable,
+    read_erasure,
+    read_erasures,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,7 +106,7 @@ def plan(
     json: Json = False,
 ) -> int:
     """Show which batches, rows, files and copies contain matching records. Write nothing."""
-    _check_filter(where, kind, (from_, to), "a dry run")
+    asyncio.run(_check(store, where, kind, (from_, to), "a dry run"))
 
     async def work(opened: ObjectStore, lake: "ErasureLake") -> "ErasurePlan":
         from sluice_gc.erasure_run import ErasureSearch  # noqa: PLC0415 - takes a second
@@ -153,9 +158,6 @@ def run(
     """
     if erasure_id and where:
         raise BadUsage("an erasure is continued without a filter: omit `--where`, or the id")
-    if not erasure_id:
-        _check_filter(where, kind, (from_, to), reason)
-
     from sluice_gc.signing_keys import load_keys  # noqa: PLC0415 - the import takes a second
 
     keys = load_keys(settings.key_file, settings.trusted_keys)
@@ -172,6 +174,8 @@ def run(
 
     if erasure_id:
         asyncio.run(_read(store, erasure_id))  # refuse before the JVM starts
+    else:
+        asyncio.run(_check(store, where, kind, (from_, to), reason))
     report = _with_spark(store, StoreMode.WRITE, work)
     emit(report, as_json=json, human=lambda console: _draw_report(console, report))
     return int((ExitCode.DONE if report.ended else ExitCode.FOUND_WRONG).value)
@@ -230,21 +234,16 @@ def _with_spark(
         return asyncio.run(erase())
 
 
-def _check_filter(
-    where: str, kinds: tuple[Kind, ...], span: tuple[str | None, str | None], reason: str
+async def _check(
+    url: str,
+    where: str,
+    kinds: tuple[Kind, ...],
+    span: tuple[str | None, str | None],
+    reason: str,
 ) -> None:
-    """Refuse a filter or a missing reason before the JVM starts."""
-    ids = SystemIds()
-    decide_erasure(
-        where,
-        kinds,
-        span,
-        reason,
-        erasure_id="",
-        delete_ids=[ids.ulid() for _ in KINDS],
-        now_ns=SystemClock().now_ns(),
-        decided_by="",
-    )
+    """Refuse what is no erasure before the JVM starts."""
+    async with open_deployment(url, StoreMode.READ) as store:
+        await check_erasable(store, await _decision(store, where, kinds, span, reason))
 
 
 async def _decision(

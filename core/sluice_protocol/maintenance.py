@@ -176,7 +176,11 @@ TASK_RIGHTS: Final = {
         deletes=(keys.LAKE,),
     ),
     "rollup": TaskRights(
-        reads=(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
+        # It leaves out deletes that a hold stops.
+        reads=(
+            *(keys.AUTHORITY, keys.LAKE, keys.ROLLUP, keys.DELETES, keys.ACTIVE_DELETES),
+            keys.RETENTION,
+        ),
         writes=(keys.LAKE, keys.ROLLUP),
         uploads=(keys.LAKE,),
         deletes=(keys.LAKE, keys.ROLLUP),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from sluice_protocol.erasure import (
+    ErasureDecision,
     ErasureReport,
     SignedErasure,
     SignedErasureReport,
@@ -15,11 +16,12 @@ from sluice_protocol.erasure import (
     erasure_report_key,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import AUTHORITY_SETTINGS, ERASURES
+from sluice_protocol.keys import AUTHORITY_SETTINGS, ERASURES, LEDGER_LOG
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
+from sluice_store.stored_expiry import read_holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,30 @@ async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
         if one.endswith("/decision.json")
     ]
     return [await read_erasure(store, one) for one in ids]
+
+
+async def check_erasable(store: ObjectStore, decision: ErasureDecision) -> None:
+    """Refuse an erasure under a hold, and one before anything was ingested.
+
+    Raises:
+        BadUsage: A hold covers batches that may contain the records, or no table can prove that it
+            has the other records of a batch.
+    """
+    holds = await read_holds(store)
+    for record in decision.deletes:
+        case = holds.touching(record)
+        if case is not None:
+            raise BadUsage(
+                "a hold covers batches that may contain these records: see `sluice hold list`,"
+                f" case=`{case}`"
+            )
+    async for page in store.list(LEDGER_LOG):
+        if page.objects:
+            return
+    raise BadUsage(
+        "nothing was ingested, so no table has the other records of a batch: run"
+        " `sluice spark ingest --once` first"
+    )
 
 
 async def count_late_erasures(store: ObjectStore) -> int:

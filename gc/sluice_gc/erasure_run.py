@@ -68,8 +68,7 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore, Versioning, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_deletes import write_delete
-from sluice_store.stored_erasures import StoredErasure, read_erasure
-from sluice_store.stored_expiry import read_holds
+from sluice_store.stored_erasures import StoredErasure, check_erasable, read_erasure
 
 SEARCHED_TOGETHER: Final = 20_000
 """Manifests whose blobs are searched in one job: about 1 KiB each on the driver."""
@@ -197,23 +196,12 @@ class ErasureSearch:
 
     async def plan(self, decision: ErasureDecision) -> ErasurePlan:
         """Search for the records of an erasure that is not decided, and write nothing."""
-        await self.check_holds(decision)
+        await check_erasable(self._store, decision)
         return ErasurePlan(
             decision=decision,
             blobs=await self.blobs(decision),
             tables=await asyncio.to_thread(self._lake.search, decision.deletes),
         )
-
-    async def check_holds(self, decision: ErasureDecision) -> None:
-        """Refuse if a hold covers batches that may contain the records."""
-        holds = await read_holds(self._store)
-        for record in decision.deletes:
-            case = holds.touching(record)
-            if case is not None:
-                raise BadUsage(
-                    "a hold covers batches that may contain these records: see `sluice hold list`,"
-                    f" case=`{case}`"
-                )
 
     async def blobs(self, decision: ErasureDecision) -> BlobSearch:
         """Decode every blob that may contain matching records, also those without a manifest."""
@@ -372,11 +360,6 @@ class ErasureRun:
                 the filter matches every record. Nothing was written.
         """
         planned = await self._search.plan(decision)
-        if not planned.tables:
-            raise BadUsage(
-                "nothing was ingested, so that no other record of a batch could be kept: run"
-                " `sluice spark ingest --once` first"
-            )
         matches = sum(one.matches for one in planned.blobs.of("accepted"))
         if matches and matches >= planned.blobs.total:
             raise BadUsage(
@@ -400,7 +383,7 @@ class ErasureRun:
         stored = await read_erasure(self._store, erasure_id)
         check_signatures(stored, self._keys.trusted)
         decision, before = stored.signed.decision, stored.last
-        await self._search.check_holds(decision)
+        await check_erasable(self._store, decision)
         await self._write_deletes(decision)
         await asyncio.to_thread(self._lake.remove_records, decision.deletes)
         blobs = await self._search.blobs(decision)

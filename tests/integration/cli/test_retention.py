@@ -42,9 +42,10 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert "0 of the newest audit are older (0 B); 0 will be within a week (0 B)" in status
     assert "holds: C-1" in status
     assert hold_id in run(url, "hold", "list").stdout
-    refused = run(url, "delete", "--where", "agent = 'host-1'")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "case=`C-1`" in refused.stderr
+    for words in (("delete",), ("erase", "run", "--reason", "r"), ("erase", "plan")):
+        refused = run(url, *words, "--where", "agent = 'host-1'")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert "case=`C-1`" in refused.stderr
     assert run(url, "hold", "lift", hold_id, "--reason", "settled").returncode == 0
     assert run(url, "delete", "--where", "agent = 'host-1'").returncode == 0
     assert run(url, "hold", "list").stdout == "no holds\n"
@@ -97,6 +98,8 @@ def record_erasure(url: str, days: int) -> str:
         (("erase", "run", "--where", "agent = 'a'"), "needs a reason"),
         (("erase", "run", "--reason", "R", "--where", "body contains ''"), "condition"),
         (("erase", "run", "--reason", "R", "--where", "x = 'a'"), "condition is not valid"),
+        (("erase", "run", "--reason", "R", "--where", "agent = 'a'"), "nothing was ingested"),
+        (("erase", "plan", "--where", "agent = 'a'"), "nothing was ingested"),
         (("erase", "run", "nothing"), "no such erasure"),
         (("erase", "run", "nothing", "--where", "agent = 'a'"), "without a filter"),
         (("erase", "report", "nothing"), "no such erasure"),
