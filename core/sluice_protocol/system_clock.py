@@ -32,7 +32,7 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Suspend the calling task for that many seconds."""
-        import asyncio  # noqa: PLC0415 - a command that asks a service has no event loop
+        import asyncio  # noqa: PLC0415 - some commands have no event loop
 
         await asyncio.sleep(seconds)  # noqa: TID251 - every other module receives a Clock
 

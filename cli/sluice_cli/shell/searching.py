@@ -40,7 +40,7 @@ def parse_question(route: str, given: Given) -> Query:
 
 @contextmanager
 def asking_here(store: str, spool: str | None, settings: QuerySettings) -> Iterator[Ask]:
-    """Yield the function that computes the answers to questions; a store is opened for the first.
+    """Yield the function that computes questions; the store is opened for the first of them.
 
     A query that is refused opens no store.
     """
