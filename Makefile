@@ -92,7 +92,7 @@ check: setup  ## check format, lint, types and import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	MYPYPATH=tests:. $(BIN)/mypy tests/support
+	MYPYPATH=tests:. $(BIN)/mypy tests/support tests/verify
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/architecture
 

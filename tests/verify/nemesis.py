@@ -4,11 +4,13 @@ import asyncio
 import random
 import signal
 import subprocess
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from verify.clients import Clients
-from verify.cluster import Cluster
+from verify.cluster import Cluster, S3Store
+from verify.proxy import FaultyProxy
 
 NETWORK: Final = ("reset_before_forwarding", "reset_after_forwarding", "repeat", "delay")
 PROCESSES: Final = (
@@ -16,10 +18,12 @@ PROCESSES: Final = (
     *("reconciler_stopped", "agent_killed"),
 )
 PAUSE_S: Final = (0.5, 4.0)
+PROXY_S: Final = 30.0
+"""Time for the writes that the last faults of the proxies wait for."""
 
 
 class Nemesis:
-    """Makes every fault once in each cycle, until stopped."""
+    """Makes every fault once in each cycle."""
 
     def __init__(
         self,
@@ -38,17 +42,29 @@ class Nemesis:
         )
 
     async def run(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+        """Make faults until stopped, each of them at least once, and wait for those of proxies."""
+        due = list(self.faults)
+        while due or not stop.is_set():
             for fault in self.rng.sample(self.faults, len(self.faults)):
-                if stop.is_set():
-                    return
+                if stop.is_set() and fault not in due:
+                    continue
                 await self._make(fault)
+                due = [one for one in due if one != fault]
                 await asyncio.sleep(self.rng.uniform(*PAUSE_S))
+        end_s = time.monotonic() + PROXY_S
+        for proxy in self._proxies().values():
+            while proxy.pending.total() and time.monotonic() < end_s:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            proxy.pending.clear()
+
+    def _proxies(self) -> dict[str, FaultyProxy]:
+        found = {"balancer": self.cluster.balancer}
+        if isinstance(self.cluster.store, S3Store):
+            found["store"] = self.cluster.store.proxy
+        return found
 
     async def _make(self, fault: str) -> None:
-        proxies = {"balancer": self.cluster.balancer}
-        if proxy := getattr(self.cluster.store, "proxy", None):
-            proxies["store"] = proxy
+        proxies = self._proxies()
         owner, _, name = fault.partition("_")
         if owner in proxies and name in NETWORK:
             proxies[owner].pending[name] += self.rng.randint(1, 4)

@@ -109,10 +109,10 @@ async def serving(proxy: FaultyProxy) -> AsyncIterator[FaultyProxy]:
         connector=connector, timeout=timeout, auto_decompress=False
     ) as session:
         proxy.session = session
-        runner = web.ServerRunner(web.Server(proxy.handle, access_log=None))
+        runner = web.ServerRunner(web.Server(proxy.handle, access_log=None), shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, "127.0.0.1", 0, shutdown_timeout=1).start()
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
             proxy.port = runner.addresses[0][1]
             yield proxy
         finally:

@@ -42,9 +42,6 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
         await asyncio.sleep(seconds)
         stop.set()
         await faults
-        cluster.balancer.pending.clear()
-        if proxy := getattr(cluster.store, "proxy", None):
-            proxy.pending.clear()
         clients.stop.set()
     await asyncio.to_thread(cluster.drain_agents)
     for task in lines:
@@ -80,7 +77,7 @@ async def run(
 ) -> dict[str, Any]:
     """Make a history in `folder`/history with these faults or all, and return the result."""
     started_s, began = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    rng = random.Random(seed)
+    rng, commit = random.Random(seed), revision()
     history = folder / "history"
     with Recorder(history) as recorder:
         place = STORES[store](folder, recorder, rng)
@@ -98,7 +95,7 @@ async def run(
         "store": store,
         "minutes": round(seconds / 60, 1),
         "began": began,
-        "revision": revision(),
+        "revision": commit,
         "machine": f"{os.cpu_count()} cores, {system}",
         "versions": {name: version(name) for name in ("pyspark", "deltalake", "duckdb")},
         "settings": {
