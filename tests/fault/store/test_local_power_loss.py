@@ -110,7 +110,7 @@ def _expected(said: list[str]) -> dict[str, tuple[str, set[str]]]:
 def _value(key: str, body: bytes) -> str:
     """Return the value that a complete body is of."""
     value = body.partition(b"]")[0].removeprefix(b"[").decode()
-    assert body == f"[{value}]".encode() * 300, f"{key} has a body that was never written: {body[:60]!r}"
+    assert body == f"[{value}]".encode() * 300, f"{key} has another body: {body[:60]!r}"
     return value
 
 
