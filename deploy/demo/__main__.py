@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from deploy.demo.check import compare, count_rows, read_logs
 from deploy.demo.inputs import Input, copy_inputs, feed
 from deploy.demo.processes import (
@@ -29,6 +31,7 @@ from deploy.demo.processes import (
 )
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import blob_key, digest_of
+from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.units import Digest
 
 ROOT: Final = Path(".demo")
@@ -50,6 +53,8 @@ class Demo:
     inputs: list[Input]
     ports: dict[str, int]
     report: list[str] = field(default_factory=list)
+    old: str = ""
+    """The sha256 of a batch that was accepted 40 days ago."""
 
     @property
     def gateways(self) -> str:
@@ -92,11 +97,11 @@ class Demo:
             *("--paths", str(self.folder / "logs" / "*"), *EACH_LINE, *more),
         )
 
-    def entries_frame(self, value: bytes) -> str:
+    def entries_frame(self, value: bytes, *, boot: str = "demo") -> str:
         """Encode a small frame of entries under one fixed identity; return its path."""
         pair = {"key": b64encode(b"greeting").decode(), "value": b64encode(value).decode()}
         frame = self.processes.run(
-            *("frame", "encode", "--agent", TOOL, "--boot", "demo", "--seq-start", "0"),
+            *("frame", "encode", "--agent", TOOL, "--boot", boot, "--seq-start", "0"),
             *("--kind", "entries"),
             stdin=json.dumps(pair).encode() + b"\n",
         )
@@ -200,6 +205,11 @@ def send_duplicates(demo: Demo) -> None:
         first = demo.upload(frame, *send)
         second = demo.upload(frame, *send)
         conflict = demo.upload(rival, *send, accepted=False)
+    with step("send a batch, and date it back by 40 days"):
+        past = demo.entries_frame(b"past", boot="past")
+        demo.upload(past, *send)
+        demo.old = digest_of(Path(past).read_bytes())
+        date_back(demo, demo.old)
     expect("response to a new batch", first.get("duplicate"), wanted=False)
     expect("response to the same bytes", second.get("duplicate"), wanted=True)
     expect("response to other bytes", conflict.get("code"), "identity_conflict")
@@ -253,8 +263,35 @@ def search(demo: Demo) -> None:
     )
 
 
+def date_back(demo: Demo, digest: str) -> None:
+    """Let the store contain what a gateway would have written 40 days ago.
+
+    The local store uses the modification time of a file as the date of the object.
+    """
+    accepted = (demo.folder / "store" / "accepted").rglob("*.json")
+    (path,) = (one for one in accepted if json.loads(one.read_bytes())["frame_sha256"] == digest)
+    at_s = time.time() - 40 * 24 * 3600  # noqa: TID251 - sets the age of the files
+    manifest = msgspec.json.decode(path.read_bytes(), type=AcceptedManifest)
+    old = msgspec.structs.replace(manifest, accepted_at_unix_ns=int(at_s * 1e9))
+    path.unlink()
+    path.write_bytes(encode_record(old))
+    for one in (path, demo.blob(digest)):
+        os.utime(one, (at_s, at_s))
+
+
+def expire(demo: Demo) -> None:
+    """Let the old batch expire: its table is proved to contain what its blob contains."""
+    with step("decide to keep raw batches for 30 days, and audit"):
+        demo.sluice("retention", "set", "--raw", "30d", "--note", "demonstration")
+        demo.sluice("audit", "run")
+    with step("Spark: prove the old batch, and record its expiry in a signed tombstone"):
+        done = demo.sluice("retention", "run")
+    expect("expired batches", (done["candidates"], done["expired"], done["kept"]), (1, 1, {}))
+    expect("blob before its deletion", demo.blob(demo.old).exists(), wanted=True)
+
+
 def clean_up(demo: Demo) -> None:
-    """Audit, plan and run garbage collection with one orphan."""
+    """Audit, plan and run garbage collection with one orphan and one expired batch."""
     with step("plant an orphan blob that is older than the retry horizon"):
         orphan = plant_orphan(demo, Path(demo.entries_frame(b"orphan")).read_bytes())
     with step("audit, plan, run"):
@@ -262,15 +299,25 @@ def clean_up(demo: Demo) -> None:
         demo.sluice("gc", "plan")
         demo.sluice("gc", "run", "--grace-s", "0")
     expect("orphan left", orphan.exists(), wanted=False)
+    expect("expired blob left", demo.blob(demo.old).exists(), wanted=False)
+    explained = demo.sluice("explain", demo.old)
+    expect("explanation of the expired batch", [one["blob"] for one in explained], ["expired"])
+    expect(
+        "missing blobs", demo.sluice("audit", "run")["certificate"]["counts"]["missing_blobs"], 0
+    )
     digest = orphan.stem
     proof = demo.sluice("gc", "show", digest)
     with step("check that every accepted and quarantined blob still exists, unchanged"):
         named = {batch["frame_sha256"] for batch in demo.batches()} | demo.quarantined()
-        for kept in named:
+        for kept in named - {demo.old}:
             expect("sha256 of a kept blob", hash_file(demo.blob(kept)), kept)
     expect("proofs of the deletion", [one["verdict"] for one in proof["proofs"]], ["may_go"])
     demo.add_note(
-        f"1 orphan deleted with a proof, {len(named)} named blobs kept: sluice gc show {digest}"
+        f"1 orphan deleted with a proof, {len(named) - 1} named blobs kept: sluice gc show {digest}"
+    )
+    demo.add_note(
+        "1 batch of 40 days ago expired: its records are in the table, its blob is deleted, its"
+        f" manifest stays: sluice explain {demo.old}"
     )
 
 
@@ -330,7 +377,7 @@ def main() -> int:
     demo = None
     try:
         demo = prepare([path.resolve() for path in named])
-        for act in (start, ship, send_duplicates, ingest, search, clean_up):
+        for act in (start, ship, send_duplicates, ingest, search, expire, clean_up):
             act(demo)
         demo.processes.stop("gateway-b")
     except (DemoFailed, BadUsage) as error:
