@@ -23,10 +23,14 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $(STAMP)
 
+# pytest's own limit raises an exception in the test. Where a library or an event loop swallows that,
+# this one prints what each thread is doing and ends the process; the rest of the file runs in another.
+HANGING := -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
+
 # A file of tests runs in one process, so its tests share their fixtures. Three processes more than
 # cores, because many tests wait for other processes.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := -n $(shell expr $(CORES) + 3) --maxprocesses 6 --dist loadfile --no-loadscope-reorder
+PARALLEL := -n $(shell expr $(CORES) + 3) --maxprocesses 6 --dist loadfile --no-loadscope-reorder $(HANGING)
 
 # For targets whose tests measure, open browsers or start many processes each.
 TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder

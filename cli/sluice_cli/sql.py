@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -25,7 +26,7 @@ _LINES_LIMIT: Final = 1_000
 """Rows of a table for people without `--limit`."""
 _PROGRESS_S: Final = 2.0
 _OTHER_BYTES: Final = 1 << 30
-"""Memory in addition to that of the engine; interpreter and libraries use a third of it."""
+"""Memory in addition to that of the engine; libraries use a third of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +73,15 @@ def sql(
 
 @contextmanager
 def _bounded_memory(data_bytes: int) -> Iterator[None]:
-    """Bound the data of this process.
+    """Bound what the data of this process may grow by.
 
     The engine does not count a value that a function such as `replace` builds. Without a bound, one
-    row could take all memory of the machine.
+    row could take all memory of the machine. What the process already has does not count: else it
+    might not be able to start a thread.
     """
     before, most = resource.getrlimit(resource.RLIMIT_DATA)
+    pages = int(Path("/proc/self/statm").read_text().split()[5])  # data and stack, see proc(5)
+    data_bytes += pages * resource.getpagesize()
     known = [one for one in (before, most, data_bytes) if one != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(known), most))
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import mmap
 import subprocess
 import sys
 from pathlib import Path
@@ -256,11 +257,19 @@ REPLACED = "SELECT length(replace(repeat('a', 1000000), 'a', repeat('b', 1000000
 def test_a_huge_value_ends_the_command_and_not_the_machine(place: Deployment, text: str) -> None:
     command = (sys.executable, "-m", "sluice_cli", "sql", text, "--store", place.url)
     limit = ("--memory-bytes-max", str(256 << 20))
-    done = subprocess.run((*command, *limit), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        (*command, *limit), capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert "exceeded its memory limit" in line
     assert "exception_type" not in line
+
+
+def test_the_bound_of_memory_is_for_what_a_command_adds(place: Deployment) -> None:
+    with mmap.mmap(-1, 4 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
+        done = _command(place, "SELECT count(*) FROM logs", "--memory-bytes-max", str(256 << 20))
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_large_result_is_refused_for_a_table_and_streamed_by_the_command(
