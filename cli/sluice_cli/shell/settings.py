@@ -84,7 +84,7 @@ COMMANDS_MEANT: Final = {
     **dict.fromkeys(("send", "push", "ingest", "post"), "upload"),
     **dict.fromkeys(("create", "new", "setup", "install"), "init"),
     **dict.fromkeys(("ui", "web", "dashboard"), "console"),
-    **dict.fromkeys(("rm", "remove", "erase"), "delete"),
+    **dict.fromkeys(("rm", "remove"), "delete"),
     **dict.fromkeys(("clean", "cleanup", "prune", "vacuum"), "gc"),
     **dict.fromkeys(("settings", "env"), "config"),
     **dict.fromkeys(("repair", "reindex"), "rebuild"),
