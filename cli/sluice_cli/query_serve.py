@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -45,6 +46,7 @@ def serve(
         settings: Limits of each query.
         json: Print the address as JSON.
     """
+    from sluice_query.engine import IdleEngines  # noqa: PLC0415 - imports DuckDB
     from sluice_query.http.service import serve_queries  # noqa: PLC0415 - imports the web server
 
     announced: list[Path] = []
@@ -59,9 +61,16 @@ def serve(
         sys.stdout.write(f'{{"url":"{url}"}}\n' if json else f"listening on {url}\n")
         sys.stdout.flush()
 
+    engines = IdleEngines()
     try:
-        run_with_searcher(store, spool, settings, lambda one: serve_queries(one, serving, say))
+        run_with_searcher(
+            store,
+            spool,
+            settings,
+            lambda one: serve_queries(replace(one, engines=engines), serving, say),
+        )
     finally:
+        engines.close()
         for path in announced:
             path.unlink(missing_ok=True)
 

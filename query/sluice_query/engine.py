@@ -377,6 +377,7 @@ class IdleEngines:
         opened.queries += 1
         if len(self._idle) == _IDLE_MAX or opened.queries == _QUERIES_OF_ENGINE:
             return False
+        opened.opening.result().execute("SET parquet_metadata_cache = true")
         self._idle.append(opened)
         return True
 
@@ -406,7 +407,7 @@ class _OpenedEngine:
         }
         # Opening takes as long as reading a table's log, so the two run concurrently.
         thread = ThreadPoolExecutor(1, "sluice-engine")
-        self.opening: Future[Any] = thread.submit(_connect, config)
+        self.opening: Future[Any] = thread.submit(duckdb.connect, ":memory:", config=config)
         thread.shutdown(wait=False)
 
     def close(self) -> None:
@@ -415,12 +416,6 @@ class _OpenedEngine:
             self.opening.result().close()
         finally:
             self._folder.cleanup()
-
-
-def _connect(config: dict[str, Any]) -> Any:  # noqa: ANN401 - DuckDB is untyped
-    connection = duckdb.connect(":memory:", config=config)
-    connection.execute("SET parquet_metadata_cache = true")
-    return connection
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from sluice_protocol.record_deletes import DeleteRecord, delete_key
 from sluice_protocol.records import LogRecord, MetricPoint, logs_from_records, metrics_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_query.engine import IdleEngines
 from sluice_query.http.service import make_query_app
 from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
 from sluice_query.logql.planning import narrowed, plan_query
@@ -189,12 +190,19 @@ class QueryClient:
 async def served_queries(
     place: Deployment, settings: QuerySettings | None = None, **serving: Any
 ) -> AsyncIterator[QueryClient]:
-    async with open_store(place.url) as store, aiohttp.ClientSession() as session:
+    engines = IdleEngines()
+    async with (
+        open_store(place.url) as store,
+        aiohttp.ClientSession() as session,
+        AsyncExitStack() as stack,
+    ):
+        stack.callback(engines.close)
         searcher = Searcher(
             store=store,
             store_url=place.url,
             settings=settings or QuerySettings(threads=2),
             clock=SystemClock(),
+            engines=engines,
         )
         async with listening(
             make_query_app(searcher, settings_with(ServeSettings, **serving)), "127.0.0.1:0"

@@ -81,7 +81,7 @@ async def open_searcher(
 ) -> "Searcher":
     """Open a store, and the spool of its gateway, for queries of this process."""
     log_to_stderr()
-    from sluice_query.engine import IdleEngines, keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
+    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
     from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
     from sluice_query.unqueued import attach_spool  # noqa: PLC0415
     from sluice_store import StoreMode, open_store, read_authority  # noqa: PLC0415
@@ -93,13 +93,6 @@ async def open_searcher(
     if spool_url is not None:
         local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
         spool = await attach_spool(local, authority)
-    engines = IdleEngines()
-    stack.callback(engines.close)
     return Searcher(
-        store=store,
-        store_url=store_url,
-        settings=settings,
-        clock=SystemClock(),
-        spool=spool,
-        engines=engines,
+        store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
     )
