@@ -29,7 +29,7 @@ _SPLUNK: Final = ("", "/event", "/event/1.0", "/raw", "/raw/1.0")
 
 DOORS: Final[dict[DoorName, Door]] = {
     "otlp": Door("otlp.http", ("/v1/logs", "/v1/metrics", "/v1/traces")),
-    "json": Door("json.ingest", ("/v1/ingest",)),
+    "json": Door("json.ingest", ("/v1/ingest", "/")),
     "prometheus": Door("prometheus.write", ("/api/v1/write",)),
     "loki": Door("loki.push", ("/loki/api/v1/push",)),
     "elasticsearch": Door("json.elasticsearch", (*_BULK, *_DOCUMENT)),

@@ -33,7 +33,7 @@ BODY_KEYS: Final = (
     "message", "msg", "log", "event", "record.message", "text", "body", "MESSAGE", "line", "@m",
     "@mt", "Message", "@message", "short_message", "RenderedMessage", "fields.message",
     "jsonPayload.message", "jsonPayload.msg", "textPayload", "properties.message",
-    "properties.log", "resultDescription",
+    "properties.log", "resultDescription", "request",
 )  # fmt: skip
 """Keys of the body of an object, the first with a text."""
 
@@ -200,10 +200,11 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
     "trace": ("logName",),
     "OperationId": ("AppRoleName",),
     "start_time": ("response_flags",),
+    "request": ("remote_addr",),
 }
 """Keys that count only in records with all of these keys: alone they may be anything.
 
-They belong to Bunyan and pino, Google Cloud, Azure, and Envoy.
+They belong to Bunyan and pino, Google Cloud, Azure, Envoy, and nginx.
 """
 OBSERVED_KEY: Final = "observed_time_unix_nano"
 

@@ -27,7 +27,7 @@ from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
 from sluice_protocol.column_slices import join_columns, take_pairs
 from sluice_protocol.columns import AttributeColumns, LogColumns
 from sluice_protocol.errors import UNREADABLE_JSON
-from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
+from sluice_protocol.meaning import BESIDE, BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import attribute_columns, readable_bodies
 from sluice_protocol.units import UnixNs
 
@@ -98,7 +98,7 @@ def _unquoted(value: bytes) -> str:
 def _is_logfmt(text: bytes) -> bool:
     """Return True for pairs with a time or a message: other lines may have pairs by chance."""
     found = read_pairs(text)
-    known = found is not None and not found.keys().isdisjoint((*TIME_KEYS, *BODY_KEYS))
+    known = found is not None and not found.keys().isdisjoint(_MEANT.difference(BESIDE))
     return known and found is not None and len(found) >= _PAIRS_MIN
 
 

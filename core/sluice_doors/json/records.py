@@ -105,7 +105,7 @@ class RecordFields:
         if len(self.message) > 1:
             for key in self.message:
                 value = found.get(key)
-                if value and type(value) is str:
+                if value and type(value) is str and _counts(key, found):
                     return key
         return self.message[0] if self.message[0] in found else None
 
@@ -291,7 +291,9 @@ class _Shape:
         fields = RecordFields(time=time, message=message, received_ns=0)
         rest = {key: place for place, key in enumerate(keys)}
         # The body is removed first: it is no time, and no companion of one.
-        self.body = next((rest.pop(key) for key in message if key in rest), None)
+        counted = [key for key in message if key in rest and _counts(key, rest)]
+        body = counted[0] if len(message) > 1 and counted else message[0]
+        self.body = rest.pop(body, None)
         times = [key for key in time if key in rest and fields.may_be_time(key, rest)]
         when = times[0] if times else None
         named = len(time) == 1 or when in _NAMED_TIMES

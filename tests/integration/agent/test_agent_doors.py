@@ -222,7 +222,7 @@ def test_the_gate_and_tokens(tmp_path: Path) -> None:
 def test_closed_doors_are_not_there(tmp_path: Path) -> None:
     async def check(client: Client) -> None:
         assert (await client.post("/v1/ingest", TIMED)).status == 404
-        assert (await client.post("/", b"", method="GET")).status == 404
+        assert (await client.post("/_license", b"", method="GET")).status == 404
         path, body, headers, status = REQUESTS["loki"]
         assert (await client.post(path, body, headers)).status == status
 

@@ -136,6 +136,17 @@ async def test_bulk_has_an_item_for_each_action(tmp_path: Path) -> None:
         ]
 
 
+async def test_json_without_a_path(tmp_path: Path) -> None:
+    """As clients of Logstash's HTTP input send it, which have no setting for a path."""
+    events = [{"@timestamp": "2025-11-28T08:00:00.123Z", "@version": "1", "message": "paid"}] * 2
+    async with serve(tmp_path) as served:
+        answer = await send(served, "/", json.dumps(events).encode(), JSON)
+        assert (answer.status, json.loads(answer.body)["accepted"]) == (200, 2)
+    async with serve(tmp_path / "b", "otlp") as served:
+        answer = await send(served, "/", b"{}", JSON)
+        assert (answer.status, "--doors json" in json.loads(answer.body)["detail"]) == (404, True)
+
+
 @pytest.mark.parametrize("path", ["/_bulk", "/shop/_bulk"])
 async def test_bulk_by_put(tmp_path: Path, path: str) -> None:
     """As the official client of Python sends it."""
@@ -161,7 +172,8 @@ async def test_probes_of_elasticsearch_clients(tmp_path: Path) -> None:
         async with session.get(url, headers=host) as answer:
             assert (await answer.json())["version"]["number"].startswith("8.")
     async with serve(tmp_path / "b", "otlp") as served:
-        assert (await served.client.get("/"))[0] == 404
+        assert (await served.client.get("/_license"))[0] == 404
+        assert (await served.client.get("/"))[0] == 405
 
 
 async def test_every_index_exists_and_unknown_paths_keep_their_remedy(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def generated(draw: random.Random) -> tuple[dict[str, Any], int, str, str]:
         key: draw.choice(["error", "", "ü ✓", 500, 2**60 + 1, -7, True, False, None, [1, "a"]])
         for key in draw.sample(KEYS, draw.randrange(len(KEYS)))
     }
-    found |= dict.fromkeys(BESIDE.get(time_key, ()), "-")
+    found |= dict.fromkeys((*BESIDE.get(time_key, ()), *BESIDE.get(body_key, ())), "-")
     found |= {time_key: time, body_key: f"line {draw.randrange(10**9)} {draw.choice(KEYS)}"}
     return found, ns, time_key, body_key
 

@@ -129,5 +129,5 @@ def test_each_part_changes_the_digest_and_the_form_is_pinned() -> None:
     }
     assert len(digests) == 4
     assert lines_digest(read(body)).hex() == (
-        "31550f655f52e4359087bce3f35f446f55f625fe028ddb0a5e6481aca2bbef6e"
+        "67739756c3fb324ed7f585a72deb791f34212c69eec71c48bda0429261889f16"
     )

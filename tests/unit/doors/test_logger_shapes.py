@@ -528,9 +528,10 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "pid": 1,
             "error_severity": "ERROR",
             "message": "payment failed",
+            "application_name": "shop",
             "backend_type": "client backend",
         },
-        {},
+        {"service": "shop"},
     ),
     "journald export json": (
         {
@@ -672,7 +673,11 @@ SHAPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "status": "200",
             "request_id": "r-42",
         },
-        {"ts": SECOND, "body": "", "level": None, "request": "r-42"},
+        {"ts": SECOND, "body": "GET / HTTP/1.1", "level": None, "request": "r-42"},
+    ),
+    "request without an address": (
+        {"time": ISO, "request": "r-42", "status": "ok"},
+        {"body": "", "level": None},
     ),
     "nginx msec": (
         {"msec": "1764316800.123", "request_uri": "/", "status": 200},
