@@ -35,7 +35,7 @@ END: Final = "<!-- end of faults -->"
 LINES_PER_S: Final = 200
 WARM_S: Final = 8.0
 AFTER_S: Final = 8.0
-QUIET_S: Final = 45.0
+QUIET_S: Final = 90.0
 WAIT_S: Final = 300.0
 
 

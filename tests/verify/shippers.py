@@ -138,7 +138,7 @@ class InBucket(Shipper):
 
 @dataclass
 class Sluice(InBucket):
-    """The agent, a balancer and two gateways."""
+    """The agent, a balancer, two gateways and a reconciler."""
 
     has_middle: ClassVar[bool] = True
     gateways: list[GatewayProcess] = field(default_factory=list)
@@ -171,6 +171,7 @@ class Sluice(InBucket):
     async def start_all(self) -> None:
         self.gateways = await asyncio.to_thread(self._gateways, 2)
         self.middle_link.targets = lambda: [one.port for one in self.gateways]
+        self.start("reconciler")
         self.start("reader")
 
     def _gateways(self, count: int) -> list[GatewayProcess]:
@@ -178,6 +179,10 @@ class Sluice(InBucket):
         return start_gateways(count, self.folder, url, principals)
 
     def command(self, name: str) -> list[str]:
+        if name == "reconciler":
+            address = f"127.0.0.1:{free_port()}"
+            words = ("reconciler", "--store", self._url(self.store_link.port), "--listen", address)
+            return [*command_with_constants(), *words]
         return [
             *(*command_with_constants(), "agent", "run", "--agent-id", "host-1"),
             *("--gateway", f"http://127.0.0.1:{self.middle_link.port}"),
@@ -370,7 +375,7 @@ class SyslogNg(Shipper):
 
 
 SHIPPERS: Final[dict[str, tuple[type[Shipper], str]]] = {
-    "sluice": (Sluice, "agent, balancer, two gateways, S3; all defaults"),
+    "sluice": (Sluice, "agent, balancer, two gateways, reconciler, S3; all defaults"),
     "Collector": (Collector, "file_log, awss3; retries without end; no storage"),
     "Collector with storage": (
         DurableCollector,
