@@ -10,7 +10,7 @@ from deploy.page_sections import markdown_table, split_section
 PAGE: Final = Path(__file__).parents[2] / "docs" / "verification.md"
 RESULTS: Final = Path(__file__).parent / "results"
 BEGIN: Final = "<!-- written by `make verify WRITE=1` from tests/verify/results -->"
-END: Final = "<!-- end -->"
+END: Final = "<!-- end of runs -->"
 
 
 def store_result(result: dict[str, Any]) -> None:

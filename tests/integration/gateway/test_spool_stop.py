@@ -65,10 +65,10 @@ def test_a_stopped_spool_has_transferred_every_batch_and_conflict(tmp_path: Path
     """Exit code 0 means that nothing is left; a code above 0 that something is."""
     asyncio.run(init(tmp_path))
     first = start(tmp_path, tmp_path / "spool")
+    blocked = tmp_path / "store" / "quarantine"
+    blocked.write_text("a file where a folder is required")
     try:
         assert asyncio.run(upload(first.port)) == [200, 409] * BATCHES
-        blocked = tmp_path / "store" / "quarantine"
-        blocked.write_text("a file where a folder is required")
         assert first.stop() == 1
     finally:
         first.kill()
