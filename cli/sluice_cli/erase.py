@@ -15,10 +15,10 @@ from sluice_gc.settings import EraseSettings
 from sluice_protocol.erasure import ErasureDecision, ErasureReport, decide_erasure
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.fields import KINDS, Kind
-from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import StoreMode, open_deployment
+from sluice_store.authority import read_store_time
 from sluice_store.port import ObjectStore
 from sluice_store.stored_erasures import (
     StoredErasure,
@@ -261,7 +261,7 @@ async def _decision(
         reason,
         erasure_id=ids.ulid(),
         delete_ids=[ids.ulid() for _ in KINDS],
-        now_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns,
+        now_ns=await read_store_time(store),
         decided_by=f"operator:{user_name()}",
     )
 
@@ -273,7 +273,7 @@ async def _read(url: str, erasure_id: str) -> StoredErasure:
 
 async def _list(url: str) -> tuple[list[StoredErasure], int]:
     async with open_deployment(url, StoreMode.READ) as store:
-        return await read_erasures(store), (await store.head(AUTHORITY_SETTINGS)).date_ns
+        return await read_erasures(store), await read_store_time(store)
 
 
 def _entry(one: StoredErasure, now_ns: int) -> ErasureEntry:

@@ -78,8 +78,8 @@ def plans(
 
 async def _read_plans(url: str, limit: int) -> tuple[ListedPlan, ...]:
     from sluice_gc.evidence_retention import OPEN_PLAN_NS  # noqa: PLC0415 - quick help
-    from sluice_gc.plan import read_store_time  # noqa: PLC0415 - quick help
     from sluice_reconciler.audit_summaries import list_newest_plans  # noqa: PLC0415 - quick help
+    from sluice_store.authority import read_store_time  # noqa: PLC0415 - quick help
 
     async with open_deployment(url, StoreMode.READ) as store:
         found = await list_newest_plans(store, limit)

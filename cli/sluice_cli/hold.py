@@ -11,10 +11,10 @@ from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.expiry import LegalHold, LegalHoldLifted
-from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339, parse_rfc3339
 from sluice_store import StoreMode, open_deployment
+from sluice_store.authority import read_store_time
 from sluice_store.retry import Backoff
 from sluice_store.stored_expiry import (
     RetentionState,
@@ -112,7 +112,7 @@ def lift(
 
 async def _add(url: str, wanted: LegalHold) -> LegalHold:
     async with open_deployment(url) as store:
-        now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+        now_ns = await read_store_time(store)
         hold = msgspec.structs.replace(wanted, held_at_unix_ns=now_ns)
         return await add_hold(store, hold, Backoff.seeded_by(SystemClock()))
 

@@ -45,13 +45,16 @@ async def create_authority(
     """
     wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())
     check_authority(wanted)
-    wanted = msgspec.structs.replace(
-        wanted, created_at_unix_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns
-    )
+    wanted = msgspec.structs.replace(wanted, created_at_unix_ns=await read_store_time(store))
     backoff = Backoff.seeded_by(clock or SystemClock())
     match await create_known(store, AUTHORITY_SETTINGS, encode_record(wanted), backoff):
         case Applied() | Exists():
             return _same(wanted, await read_authority(store))
+
+
+async def read_store_time(store: ObjectStore) -> UnixNs:
+    """Return the store's clock: the Date of the response to one HEAD request."""
+    return (await store.head(AUTHORITY_SETTINGS)).date_ns
 
 
 def _same(wanted: Authority, found: Authority) -> Authority:

@@ -23,11 +23,12 @@ from sluice_protocol.errors import (
     StoreMisconfigured,
     StoreUnavailable,
 )
-from sluice_protocol.keys import AUTHORITY_SETTINGS, DOCTOR
+from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Deleted, Found
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store import conformance
+from sluice_store.authority import read_store_time
 from sluice_store.checks import Nonconforming, expect, expect_type, race_create, race_replace
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
@@ -337,7 +338,7 @@ async def examine(
     """
     result_id = ids.ulid()
     place = f"{DOCTOR}probes/{result_id}/"
-    started = (await stores[0].head(AUTHORITY_SETTINGS)).date_ns
+    started = await read_store_time(stores[0])
     try:
         findings = [await _find(probe, stores, f"{place}{probe.name}/") for probe in PROBES]
     finally:
@@ -346,7 +347,7 @@ async def examine(
         result_id=result_id,
         endpoints=tuple(endpoints),
         started_at_unix_ns=started,
-        ended_at_unix_ns=(await stores[0].head(AUTHORITY_SETTINGS)).date_ns,
+        ended_at_unix_ns=await read_store_time(stores[0]),
         racers=RACERS,
         rounds=ROUNDS,
         findings=tuple(findings),

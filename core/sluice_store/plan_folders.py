@@ -18,10 +18,11 @@ from typing import Final
 from sluice_protocol.blob_deletion import PlanApproval, approval_key
 from sluice_protocol.clock import ulid_time_prefix
 from sluice_protocol.errors import InvalidRecord
-from sluice_protocol.keys import AUDIT_CHAIN, AUTHORITY_SETTINGS, GC_PLANS, chain_key
+from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS, chain_key
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_store.authority import read_store_time
 from sluice_store.port import ListPage, ObjectStore
 
 _DAY_S: Final = 86_400
@@ -67,7 +68,7 @@ async def plan_folders_newest_first(store: ObjectStore, *, since: str = "") -> A
         for plan_id in reversed([one async for one in plan_folders(store, after=since)]):
             yield plan_id
         return
-    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    now_ns = await read_store_time(store)
     oldest: str | None = None
     for back_s in (*_BACK_S, None):
         after = "" if back_s is None else ulid_time_prefix(now_ns - back_s * NS_PER_S)

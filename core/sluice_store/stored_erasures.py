@@ -3,8 +3,9 @@
 They grow by what operators decide and by the runs that they start.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sluice_protocol.erasure import (
     ErasureDecision,
@@ -16,12 +17,15 @@ from sluice_protocol.erasure import (
     erasure_report_key,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import AUTHORITY_SETTINGS, ERASURES, LEDGER_LOG
+from sluice_protocol.keys import ERASURES, LEDGER_LOG
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
+from sluice_store.authority import read_store_time
 from sluice_store.port import ObjectStore
 from sluice_store.stored_expiry import read_holds
+
+_ABSENT: Final = "listed but no longer present, although it is permanent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,33 +60,37 @@ async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
     Raises:
         BadUsage: There is no such erasure.
     """
-    key = erasure_key(erasure_id)
-    read = await store.get(key) if erasure_id.isalnum() else None
-    if not isinstance(read, Found):
+    stored = await _list_keys(store, f"{ERASURES}{erasure_id}/") if erasure_id.isalnum() else {}
+    if erasure_key(erasure_id) not in stored.get(erasure_id, ()):
         raise BadUsage(f"no such erasure: see `sluice erase list`, erasure=`{erasure_id[:80]}`")
-    reports = [one async for one in _keys(store, erasure_id) if one != key]
+    return await _read(store, erasure_id, stored[erasure_id])
+
+
+async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
+    """Return all erasures, the oldest first."""
+    stored = await _list_keys(store, ERASURES)
+    return [
+        await _read(store, one, keys) for one, keys in stored.items() if erasure_key(one) in keys
+    ]
+
+
+async def _read(store: ObjectStore, erasure_id: str, keys: Sequence[ObjectKey]) -> StoredErasure:
+    """Read the decision and the newest report; keys of reports follow that of the decision."""
+    key = erasure_key(erasure_id)
+    read = await store.get(key)
+    if not isinstance(read, Found):
+        raise InvalidRecord(key, _ABSENT)
+    reports = [one for one in keys if one != key]
     report = None
     if reports:
         newest = await store.get(reports[-1])
         if not isinstance(newest, Found):
-            raise InvalidRecord(
-                reports[-1], "listed but no longer present, although it is permanent"
-            )
+            raise InvalidRecord(reports[-1], _ABSENT)
         report = decode_record(reports[-1], newest.body, SignedErasureReport)
         of = report.report
         if erasure_report_key(of.erasure_id, of.number) != reports[-1]:
             raise InvalidRecord(reports[-1], "report belongs under another key")
     return StoredErasure(signed=decode_erasure(key, read.body), body=read.body, report=report)
-
-
-async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
-    """Return all erasures, the oldest first."""
-    ids = [
-        one.removeprefix(ERASURES).partition("/")[0]
-        async for one in _keys(store, "")
-        if one.endswith("/decision.json")
-    ]
-    return [await read_erasure(store, one) for one in ids]
 
 
 async def check_erasable(store: ObjectStore, decision: ErasureDecision) -> None:
@@ -112,11 +120,14 @@ async def check_erasable(store: ObjectStore, decision: ErasureDecision) -> None:
 async def count_late_erasures(store: ObjectStore) -> int:
     """Return the number of erasures that have not ended in the time that they may take."""
     found = await read_erasures(store)
-    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns if found else 0
+    now_ns = await read_store_time(store) if found else 0
     return sum(one.is_late(now_ns) for one in found)
 
 
-async def _keys(store: ObjectStore, erasure_id: str) -> AsyncIterator[ObjectKey]:
-    async for page in store.list(f"{ERASURES}{erasure_id}/" if erasure_id else ERASURES):
+async def _list_keys(store: ObjectStore, prefix: str) -> dict[str, list[ObjectKey]]:
+    """Return the keys of each erasure, in order."""
+    found: dict[str, list[ObjectKey]] = {}
+    async for page in store.list(prefix):
         for one in page.objects:
-            yield one.key
+            found.setdefault(one.key.removeprefix(ERASURES).partition("/")[0], []).append(one.key)
+    return found

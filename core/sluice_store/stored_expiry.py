@@ -27,11 +27,11 @@ from sluice_protocol.expiry import (
     raw_retention_key,
     tombstone_prefix,
 )
-from sluice_protocol.keys import AUTHORITY_SETTINGS, HOLDS, RAW_RETENTION, accepted_key
+from sluice_protocol.keys import HOLDS, RAW_RETENTION, accepted_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
@@ -75,7 +75,7 @@ async def set_raw_retention(
         number=1 if before is None else before.number + 1,
         keep_s=keep_s,
         decided_by=by,
-        decided_at_unix_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns,
+        decided_at_unix_ns=await read_store_time(store),
         note=note,
     )
     key = raw_retention_key(wanted.number)
@@ -164,7 +164,7 @@ async def read_retention_state(store: ObjectStore) -> RetentionState:
     """Read the decision in effect and every hold."""
     rule = await read_raw_retention(store)
     holds = await read_holds(store)
-    now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
+    now_ns = await read_store_time(store)
     return RetentionState(
         rule=rule,
         least_s=keep_s_least(await read_authority(store)),

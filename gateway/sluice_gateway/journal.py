@@ -43,10 +43,10 @@ from sluice_protocol.journals import (
     process_name,
     registration_key,
 )
-from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Exists
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_store.authority import read_store_time
 from sluice_store.retry import Backoff, RetrySettings, create_known
 from sluice_web.problems import HttpRefusal
 
@@ -539,7 +539,7 @@ class AcceptanceJournal:
         return None
 
     async def _new_registration(self) -> tuple[GatewayProcess, MachineInstant]:
-        start = await self._rules.start((await self._store.head(AUTHORITY_SETTINGS)).date_ns)
+        start = await self._rules.start(await read_store_time(self._store))
         record = GatewayProcess(
             collector_id=self._owner.collector_id,
             process=start.process,

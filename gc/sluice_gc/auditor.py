@@ -47,7 +47,7 @@ from sluice_gc.key_ranges import (
     split_prefix,
     split_shards,
 )
-from sluice_gc.plan import check_clock_fall, read_store_time
+from sluice_gc.plan import check_clock_fall
 from sluice_gc.settings import AuditSettings
 from sluice_gc.signing_keys import AuditorKeys, load_keys, public_texts
 from sluice_gc.task_engine import TaskEngine
@@ -59,7 +59,7 @@ from sluice_protocol.expiry import keep_s_least
 from sluice_protocol.keys import ACCEPTED, AUDIT, QUARANTINE
 from sluice_protocol.prices import RequestCounts, request_dollars
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_expiry import read_raw_retention

@@ -33,7 +33,6 @@ from sluice_gc.plan import (
     check_certificate_for,
     plan_ids_newest_first,
     read_state,
-    read_store_time,
     read_stored_plan,
     rule_execution,
 )
@@ -47,7 +46,7 @@ from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.collection_records import AuditCounts, Plan, SweepFacts
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

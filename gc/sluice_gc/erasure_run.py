@@ -19,7 +19,6 @@ from sluice_gc.certificate import read_newest
 from sluice_gc.cycle import plan_if_covered, read_due_plan
 from sluice_gc.errors import GcRefused
 from sluice_gc.expiry_run import ExpiryCandidate, ExpiryRun
-from sluice_gc.plan import read_store_time
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import (
@@ -64,7 +63,7 @@ from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.erasure import ROLLUPS_NAME, ErasureLake, TableSearch
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore, Versioning, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_deletes import write_delete

@@ -19,7 +19,7 @@ import pyarrow as pa
 from sluice_gc.certificate import ChainLink
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import EXPIRING, read_tables
-from sluice_gc.plan import read_plan_basis, read_store_time
+from sluice_gc.plan import read_plan_basis
 from sluice_gc.settings import ExpireSettings
 from sluice_gc.signing_keys import AuditorKeys
 from sluice_gc.tombstones import TrustedTombstones, read_commit, sign_tombstone
@@ -47,6 +47,7 @@ from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, 
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
+from sluice_store.authority import read_store_time
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_expiry import read_holds, read_raw_retention
@@ -144,23 +145,12 @@ class ExpiryRun:
         basis = await self._read_basis(cause, settings)
         rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
         _check_amount(basis, len(rows), settings.max_expire_ratio)
-        expired = size_bytes = tombstones = 0
-        for chunk in _chunks(rows):
-            proved, comparison = await self._prove(basis, settings, await self._read(chunk))
-            expired += len(proved)
-            size_bytes += sum(one.frame_bytes for one, _ in proved)
-            if proved and not settings.dry_run:
-                tombstones += await self._record(basis, proved, comparison)
-        return ExpireReport(
-            run_id=self._run_id,
-            dry_run=settings.dry_run,
-            rule=rule,
-            candidates=len(rows),
-            expired=expired,
-            expired_bytes=size_bytes,
-            tombstones=tombstones,
-            kept=dict(self._kept),
+        report = ExpireReport(
+            run_id=self._run_id, dry_run=settings.dry_run, rule=rule, candidates=len(rows)
         )
+        for chunk in _chunks(rows):
+            report = await self._expire(basis, settings, await self._read(chunk), report)
+        return report
 
     async def erase(
         self, erasure_id: str, candidates: Sequence[ExpiryCandidate], settings: ExpireSettings
@@ -171,23 +161,31 @@ class ExpiryRun:
         """
         basis = await self._read_basis(ExpiryCause(erasure=erasure_id), settings)
         ordered = sorted(candidates, key=lambda one: one.manifest.accepted_at_unix_ns)
-        expired = size_bytes = tombstones = 0
+        report = ExpireReport(
+            run_id=self._run_id, dry_run=settings.dry_run, rule=None, candidates=len(ordered)
+        )
         for at in range(0, len(ordered), BATCHES_TOGETHER):
-            proved, comparison = await self._prove(
-                basis, settings, ordered[at : at + BATCHES_TOGETHER]
-            )
-            expired += len(proved)
-            size_bytes += sum(one.frame_bytes for one, _ in proved)
-            if proved:
-                tombstones += await self._record(basis, proved, comparison)
-        return ExpireReport(
-            run_id=self._run_id,
-            dry_run=False,
-            rule=None,
-            candidates=len(ordered),
-            expired=expired,
-            expired_bytes=size_bytes,
-            tombstones=tombstones,
+            some = ordered[at : at + BATCHES_TOGETHER]
+            report = await self._expire(basis, settings, some, report)
+        return report
+
+    async def _expire(
+        self,
+        basis: _Basis,
+        settings: ExpireSettings,
+        candidates: Sequence[ExpiryCandidate],
+        report: ExpireReport,
+    ) -> ExpireReport:
+        """Prove some batches and record those that expire; return the report with them."""
+        proved, comparison = await self._prove(basis, settings, candidates)
+        created = 0
+        if proved and not settings.dry_run:
+            created = await self._record(basis, proved, comparison)
+        return msgspec.structs.replace(
+            report,
+            expired=report.expired + len(proved),
+            expired_bytes=report.expired_bytes + sum(one.frame_bytes for one, _ in proved),
+            tombstones=report.tombstones + created,
             kept=dict(self._kept),
         )
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from sluice_gc.errors import GcRefused, RefusalRule
 from sluice_gc.evidence_files import BLOBS, digest_bytes
-from sluice_gc.plan import read_store_time
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import RAW_BLOBS, parse_blob_key
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_store import StoreMode, open_store
+from sluice_store.authority import read_store_time
 from sluice_store.inventory import (
     InventoryColumn,
     InventoryManifest,

@@ -35,11 +35,11 @@ from sluice_protocol.collection_records import (
     VersionTally,
 )
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import AUTHORITY_SETTINGS, GC_PLANS, digest_of
+from sluice_protocol.keys import GC_PLANS, digest_of
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.plan_folders import (
     is_plan_id,
     plan_folders,
@@ -219,11 +219,6 @@ class PlanBasis:
     link: ChainLink
     now_ns: UnixNs
     versioning: Versioning
-
-
-async def read_store_time(store: ObjectStore) -> UnixNs:
-    """Return the store's clock: the Date of the response to one HEAD request."""
-    return (await store.head(AUTHORITY_SETTINGS)).date_ns
 
 
 async def read_plan_basis(

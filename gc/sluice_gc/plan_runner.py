@@ -45,7 +45,6 @@ from sluice_gc.plan import (
     check_plan_for,
     finished_key,
     newest_plan_id,
-    read_store_time,
     read_stored_plan,
     stopped_key,
 )
@@ -68,7 +67,7 @@ from sluice_protocol.keys import GC_PLANS, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Deleted, Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
-from sluice_store.authority import read_authority
+from sluice_store.authority import read_authority, read_store_time
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore, Versioning
 from sluice_store.retry import (

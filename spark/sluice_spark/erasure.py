@@ -12,7 +12,7 @@ clean state are deleted after a checkpoint; the files that they name no longer e
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -149,15 +149,11 @@ class ErasureLake:
             )
         return found
 
-    def remove_replaced(self, tables: Iterable[str], wait_hours: int) -> int:
+    def remove_replaced(self, tables: Collection[str], wait_hours: int) -> int:
         """Delete the files that commits replaced more than some hours ago; return their number."""
         removed = 0
-        for table in (*RECORD_TABLES.values(), ROLLUPS):
-            opened = (
-                find_table(self.store_url, table, for_writing=True)
-                if table.name in tables
-                else None
-            )
+        for table in _named(tables):
+            opened = find_table(self.store_url, table, for_writing=True)
             if opened is None:
                 continue
             with delta_errors_translated(TableLocation(uri=opened.table_uri)):
@@ -274,8 +270,8 @@ def _is_readable(store_url: str, table: Table, file: DataFile) -> bool:
     return True
 
 
-def _named(clean: Mapping[str, int]) -> list[Table]:
-    return [one for one in (*RECORD_TABLES.values(), ROLLUPS) if one.name in clean]
+def _named(names: Collection[str]) -> list[Table]:
+    return [one for one in (*RECORD_TABLES.values(), ROLLUPS) if one.name in names]
 
 
 def _old_entries(store_url: str, table: Table, clean: Mapping[str, int]) -> list[tuple[str, int]]:

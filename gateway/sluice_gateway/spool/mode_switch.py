@@ -28,7 +28,7 @@ from sluice_protocol.authority import (
 )
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, DECISIONS, QUARANTINE_CONFLICTS
+from sluice_protocol.keys import ACCEPTED, DECISIONS, QUARANTINE_CONFLICTS
 from sluice_protocol.manifests import (
     TRANSFER_MARKERS,
     TransferMarker,
@@ -38,7 +38,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_store.authority import AuthorityHistory, read_history
+from sluice_store.authority import AuthorityHistory, read_history, read_store_time
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
@@ -121,7 +121,7 @@ async def _check_all_transferred(local: ObjectStore) -> None:
 
 async def _record(remote: ObjectStore, history: AuthorityHistory, wanted: ModeSwitch) -> bytes:
     apply_mode_switch(history.current, wanted)
-    now_ns = (await remote.head(AUTHORITY_SETTINGS)).date_ns
+    now_ns = await read_store_time(remote)
     return encode_record(
         ModeSwitch(
             number=wanted.number,
