@@ -16,6 +16,11 @@ from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.expiry import RawRetention
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
+from sluice_reconciler.audit_summaries import (
+    AuditOverview,
+    UnreadableRecord,
+    list_newest_audits,
+)
 from sluice_store import StoreMode, open_deployment
 from sluice_store.retry import Backoff
 from sluice_store.stored_expiry import (
@@ -54,15 +59,15 @@ def set_command(
         json: Print JSON for programs.
     """
     rule = asyncio.run(_set(store, _parse_raw(raw), note))
-    emit(rule, as_json=json, human=lambda console: console.print(_describe(rule)))
+    emit(rule, as_json=json, human=lambda console: console.print(describe_rule(rule)))
     return ExitCode.DONE.value
 
 
 @app.command
 def show(*, store: StoreUrl = STORE_DEFAULT, json: Json = False) -> int:
-    """Show the decision in effect, and how many holds there are."""
-    state = asyncio.run(_show(store))
-    emit(state, as_json=json, human=lambda console: _draw(console, state))
+    """Show the decision in effect, the bytes that it concerns, and how many holds there are."""
+    state, audit = asyncio.run(read_decision(store))
+    emit(state, as_json=json, human=lambda console: _draw(console, state, audit))
     return ExitCode.DONE.value
 
 
@@ -109,9 +114,13 @@ async def _set(url: str, keep_s: int | None, note: str) -> RawRetention:
         return await set_raw_retention(store, keep_s, by=by, note=note, backoff=backoff)
 
 
-async def _show(url: str) -> RetentionState:
+async def read_decision(
+    url: str,
+) -> tuple[RetentionState, AuditOverview | UnreadableRecord | None]:
+    """Return what is in effect, and the newest audit, which has the number of older batches."""
     async with open_deployment(url, StoreMode.READ) as store:
-        return await read_retention_state(store)
+        audits = await list_newest_audits(store, 1)
+        return await read_retention_state(store), audits[0] if audits else None
 
 
 def _parse_raw(text: str) -> int | None:
@@ -123,7 +132,8 @@ def _parse_raw(text: str) -> int | None:
     return int(found[1]) * _DAY_S
 
 
-def _describe(rule: RawRetention | None) -> str:
+def describe_rule(rule: RawRetention | None) -> str:
+    """Return a decision about raw retention as a sentence without a full stop."""
     if rule is None:
         return "raw batches never expire: nothing was decided"
     at = f"decided by {rule.decided_by} at {format_rfc3339(rule.decided_at_unix_ns)}"
@@ -132,8 +142,25 @@ def _describe(rule: RawRetention | None) -> str:
     return f"raw batches may expire after {rule.keep_s / _DAY_S:g} days, {at}"
 
 
+def describe_expiring(
+    rule: RawRetention | None, audit: AuditOverview | UnreadableRecord | None
+) -> tuple[str, ...]:
+    """Return how many batches and bytes are older than a rule, by the newest audit."""
+    if rule is None or rule.keep_s is None:
+        return ()
+    if not isinstance(audit, AuditOverview) or audit.started_at_unix_ns <= rule.decided_at_unix_ns:
+        return ("the next audit counts the older batches",)
+    old, soon = audit.counts.get("expiring", 0), audit.counts.get("expiring_soon", 0)
+    old_bytes = format_size(audit.counts.get("expiring_bytes", 0))
+    soon_bytes = format_size(audit.counts.get("expiring_soon_bytes", 0))
+    return (
+        f"{old} of the newest audit are older ({old_bytes})",
+        f"{soon} will be within a week ({soon_bytes})",
+    )
+
+
 def _draw_report(console: "Console", report: "ExpireReport") -> None:
-    console.print(_describe(report.rule), markup=False)
+    console.print(describe_rule(report.rule), markup=False)
     done = "would expire" if report.dry_run else "expired"
     console.print(
         f"{report.expired} of {report.candidates} candidates {done},"
@@ -143,7 +170,11 @@ def _draw_report(console: "Console", report: "ExpireReport") -> None:
         console.print(f"  kept by {clause}: {count}")
 
 
-def _draw(console: "Console", state: RetentionState) -> None:
-    console.print(_describe(state.rule), markup=False)
+def _draw(
+    console: "Console", state: RetentionState, audit: AuditOverview | UnreadableRecord | None
+) -> None:
+    console.print(describe_rule(state.rule), markup=False)
+    for text in describe_expiring(state.rule, audit):
+        console.print(f"  {text}")
     console.print(f"  shortest possible: {state.least_s / _DAY_S:g} days")
     console.print(f"  holds: {len(state.holds)} in effect, {len(state.unreadable)} unreadable")

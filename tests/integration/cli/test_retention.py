@@ -39,7 +39,7 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert "may expire after 30 days, decided by operator:" in shown
     assert "holds: 1 in effect" in shown
     assert "may expire after 30 days" in (status := run(url, "status").stdout)
-    assert "0 of the newest audit are older (0 B); 0 will be within a week (0 B)" in status
+    assert "the next audit counts the older batches" in status
     assert "holds: C-1" in status
     assert hold_id in run(url, "hold", "list").stdout
     for words in (("delete",), ("erase", "run", "--reason", "r"), ("erase", "plan")):
@@ -49,6 +49,34 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert run(url, "hold", "lift", hold_id, "--reason", "settled").returncode == 0
     assert run(url, "delete", "--where", "agent = 'host-1'").returncode == 0
     assert run(url, "hold", "list").stdout == "no holds\n"
+
+
+def test_config_show_has_the_recorded_decision_with_its_bytes(url: str, tmp_path: Path) -> None:
+    def shown() -> dict[str, str]:
+        done = run_config(url)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return next(one for one in found if one["option"] == "--raw")
+
+    assert (shown()["value"], shown()["origin"]) == ("", "default")
+    assert run(url, "retention", "set", "--raw", "30d").returncode == 0
+    assert shown()["value"] == "30d"
+    assert "decided by operator:" in shown()["origin"]
+    assert "the next audit counts the older batches" in shown()["origin"]
+    audited = sluice("audit", "run", "--store", url, "--key-file", str(tmp_path / "key.pem"))
+    assert audited.returncode == 0, audited.stderr
+    text = "0 of the newest audit are older (0 B)"
+    assert text in shown()["origin"]
+    assert text in run(url, "retention", "show").stdout
+    assert text in run(url, "status").stdout
+    assert run(url, "retention", "set", "--raw", "never").returncode == 0
+    assert shown()["value"] == "never"
+    (tmp_path / "store" / "retention/v1/raw/000002.json").write_text("{")
+    assert shown()["origin"].startswith("not read: ")
+
+
+def run_config(url: str) -> CommandResult:
+    return sluice("config", "show", "retention", "--json", SLUICE_STORE=url)
 
 
 def test_an_erasure_that_has_not_ended_in_a_month_is_an_error_of_the_status(url: str) -> None:
