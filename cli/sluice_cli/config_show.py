@@ -17,6 +17,7 @@ from sluice_cli.shell.output import emit, print_columns
 from sluice_cli.shell.settings import refuse_unknown_command
 from sluice_cli.shell.usage_errors import usage_error
 from sluice_protocol.errors import NoStore, SluiceError
+from sluice_protocol.expiry import describe_keep
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +46,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def show(command: str | None = None, *, json: Json = False) -> None:
     """Print every setting of every command, or of one command.
 
-    The raw retention is a decision that the store records, so its value is read from there.
+    Retention is a decision that the store records, so its values are read from there.
 
     Args:
         command: Only this command, for example `gateway`.
@@ -69,7 +70,7 @@ def list_settings(command: str | None = None) -> list[Setting]:
 
 
 def _with_decision(settings: list[Setting]) -> list[Setting]:
-    """Return the settings with the recorded decision as the value of `retention set --raw`."""
+    """Return the settings with the recorded decision as the values of `retention set`."""
     shown = {(one.command, one.option): one.value for one in settings}
     url = shown.get((_DECIDES, "--store"))
     if url is None:
@@ -82,19 +83,23 @@ def _with_decision(settings: list[Setting]) -> list[Setting]:
 
     try:
         state, audit = asyncio.run(asyncio.wait_for(read_decision(url), STORE_S))
+    except NoStore:
+        return settings
     except (TimeoutError, SluiceError) as error:
-        if isinstance(error, NoStore):
-            return settings
-        value, origin = "", f"not read: {str(error) or 'the store is unreachable'}"
+        values = {"--raw": "", "--tables": ""}
+        origin = f"not read: {str(error) or 'the store is unreachable'}"
     else:
         rule = state.rule
         if rule is None:
             return settings
-        value = "never" if rule.keep_s is None else f"{rule.keep_s / 86_400:g}d"
+        values = {
+            "--raw": describe_keep(rule.keep_s),
+            "--tables": describe_keep(rule.tables_keep_s),
+        }
         origin = "; ".join((describe_rule(rule), *describe_expiring(rule, audit)))
     return [
-        msgspec.structs.replace(one, value=value, origin=origin)
-        if (one.command, one.option) == (_DECIDES, "--raw")
+        msgspec.structs.replace(one, value=values[one.option], origin=origin)
+        if one.command == _DECIDES and one.option in values
         else one
         for one in settings
     ]
