@@ -1,7 +1,8 @@
-"""Removal of the by-time entries of batches that have expired, so that they follow the retention.
+"""Removal of the index entries of batches that have expired, so that they follow the retention.
 
 An object of the two indexes by time is removed when tombstones of its hour name every batch in it,
 and none of their blobs exists. So an entry stays while a hold or a failed proof keeps its blob.
+The reverse references of its batches are removed with it: they keep a blob that no longer exists.
 Readers of the indexes find the tombstone of a batch without entries, so that is no damage. A run
 reads only what is left of the hours that have tombstones, oldest first, and may be killed at any
 request. In a store without versioning nothing is removed.
@@ -19,6 +20,7 @@ from sluice_protocol.keys import (
     EXPIRED,
     RAW_BLOBS_BY_TIME,
     accepted_key,
+    accepted_reference_key,
     blob_key,
     parse_by_blob_key,
 )
@@ -37,7 +39,7 @@ _DELETED_TOGETHER: Final = 100
 
 
 class ExpiredEntries:
-    """Removes the by-time entries of batches that have expired and whose blobs are deleted."""
+    """Removes the index entries of batches that have expired and whose blobs are deleted."""
 
     def __init__(self, context: ReconcilerContext) -> None:
         self._context = context
@@ -76,9 +78,13 @@ class ExpiredEntries:
             objects = [(key, _batches_in(key, body)) for key, body in found]
             wanted = {one for _, batches in objects if batches <= named for one in batches}
             gone = await self._without_blob(sorted(wanted))
-            removed += await self._delete(
-                [key for key, batches in objects if batches and batches <= gone]
-            )
+            ending = {key: batches for key, batches in objects if batches and batches <= gone}
+            if folder.startswith(ACCEPTED_BY_TIME):
+                ended = dict.fromkeys(one for batches in ending.values() for one in batches)
+                removed += await self._delete(
+                    [accepted_reference_key(digest, manifest) for manifest, digest in ended]
+                )
+            removed += await self._delete(list(ending))
         return removed
 
     async def _without_blob(self, batches: Sequence[NamedBatch]) -> set[NamedBatch]:

@@ -11,17 +11,21 @@ from support.gc_world import (
     RIVAL,
     RUN,
     GcWorld,
+    hostile_plan,
     memory_world,
     open_world,
 )
 
 from sluice_gc.blob_explanation import explain_blob
+from sluice_gc.deletion_proof import ClauseSets
 from sluice_gc.evidence_files import EXPIRING, read_tables
 from sluice_gc.trash import restore_blob
+from sluice_protocol.blob_deletion import DELETION_CLAUSES, audit_unnamed
 from sluice_protocol.expiry import decode_tombstone, encode_tombstone
-from sluice_protocol.keys import accepted_key, digest_of, parse_accepted_key
-from sluice_protocol.outcomes import Found
-from sluice_store.retry import Backoff
+from sluice_protocol.keys import accepted_by_blob_key, accepted_key, digest_of, parse_accepted_key
+from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.units import ObjectKey
+from sluice_store.retry import Backoff, delete_current_version
 from sluice_store.stored_expiry import lift_hold
 
 DAY_S = 86_400
@@ -134,6 +138,62 @@ async def test_a_late_duplicate_is_deleted_again_after_the_retry_horizon() -> No
         world.clock.pass_s(HORIZON_S + 2)
         assert (await world.cycle()).facts.deleted == 1
         assert not await world.has(batch.sha256)
+
+
+async def lose_reference(world: GcWorld, start: int) -> ObjectKey:
+    key = accepted_by_blob_key(digest_of(world.frame(start)), world.identity(start))
+    assert (await delete_current_version(world.store, key)).is_gone
+    return key
+
+
+async def test_a_reference_that_ended_with_its_batch_is_neither_damage_nor_needed() -> None:
+    """The audit does not write it again, and a late duplicate is deleted without it."""
+    async with memory_world() as (world, _):
+        await aged(world)
+        (batch,) = (await world.expire(10)).batches
+        await world.cycle()
+        key = await lose_reference(world, 10)
+        await world.put_blob(world.frame(10))
+        world.clock.pass_s(HORIZON_S + 2)
+        certificate = await world.audit()
+        assert not certificate.counts.references_repaired
+        assert not certificate.counts.found_wrong
+        assert (await world.run(await world.plan())).facts.deleted == 1
+        assert not await world.has(batch.sha256)
+        assert isinstance(await world.store.get(key), NotFound)
+
+
+async def test_a_lost_reference_frees_no_blob_that_a_manifest_names() -> None:
+    """One batch has no tombstone, another has one that no trusted key signed."""
+    async with memory_world() as (world, _):
+        await aged(world)
+        await world.expire(10, key=RIVAL)
+        await world.expire(30)
+        keys = [await lose_reference(world, start) for start in (10, 20, 30)]
+        counts = (await world.audit()).counts
+        assert (counts.expired, counts.references_repaired) == (1, 2)
+        assert (await world.run(await world.plan())).facts.deleted == 1
+        assert await blobs(world) == [True, True, False]
+        there = [isinstance(await world.store.get(key), Found) for key in keys]
+        assert there == [True, True, False]
+
+
+async def test_no_reference_is_needed_to_keep_a_blob_at_its_deletion() -> None:
+    """The plan lists every blob, and no reference of a manifest exists any more."""
+    async with memory_world() as (world, store):
+        await aged(world)
+        await world.audit()
+        for start in (10, 20, 30):
+            await lose_reference(world, start)
+        plan = await hostile_plan(store, "01ARZ3NDEKTSV4RRFFQ69G5FAV")
+        clauses = tuple(one for one in DELETION_CLAUSES if one is not audit_unnamed)
+        report = await world.run(plan, clauses=ClauseSets(orphan=clauses))
+        assert report.facts.kept == {"envelope": 3}
+        assert await blobs(world) == [True] * 3
+
+
+async def blobs(world: GcWorld) -> list[bool]:
+    return [await world.has(digest_of(world.frame(start))) for start in (10, 20, 30)]
 
 
 async def test_a_quarantine_manifest_of_the_same_bytes_keeps_them() -> None:
