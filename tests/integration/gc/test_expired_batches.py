@@ -52,7 +52,7 @@ async def test_the_blob_of_an_expired_batch_is_deleted_and_its_manifest_stays(
     async with open_world(tmp_path) as world:
         await aged(world)
         tombstone = await world.expire(10)
-        (batch,) = tombstone.batches
+        ((_, digest),) = tombstone.named()
         certificate = await world.audit()
         assert (certificate.counts.expired, certificate.counts.accepted) == (1, 3)
         assert not certificate.counts.found_wrong
@@ -61,7 +61,7 @@ async def test_the_blob_of_an_expired_batch_is_deleted_and_its_manifest_stays(
         assert plan.summary.orphans.incarnations == 0
         report = await world.run(plan)
         assert report.facts.deleted == 1
-        assert not await world.has(batch.sha256)
+        assert not await world.has(digest)
         assert await names(world, 10, 20, 30) == [True] * 3
         later = await world.audit()
         assert later.counts.missing_blobs == 0
@@ -83,7 +83,7 @@ async def test_every_batch_may_expire_although_a_plan_of_every_orphan_is_refused
 async def test_a_hold_keeps_the_blob_until_the_last_one_is_lifted() -> None:
     async with memory_world() as (world, _):
         await aged(world)
-        (batch,) = (await world.expire(10)).batches
+        ((_, digest),) = (await world.expire(10)).named()
         await world.audit()
         plan = await world.plan()
         holds = [await world.hold(), await world.hold()]
@@ -93,18 +93,18 @@ async def test_a_hold_keeps_the_blob_until_the_last_one_is_lifted() -> None:
             backoff = Backoff.seeded_by(world.clock)
             await lift_hold(world.store, hold.hold_id, by="bob", reason="over", backoff=backoff)
         assert (await world.run(plan)).facts.deleted == 1
-        assert not await world.has(batch.sha256)
+        assert not await world.has(digest)
 
 
 async def test_a_table_that_was_restored_keeps_the_blob() -> None:
     async with memory_world() as (world, _):
         await aged(world)
-        (batch,) = (await world.expire(10)).batches
+        ((_, digest),) = (await world.expire(10)).named()
         await world.audit()
         plan = await world.plan()
         await world.commit(4, "another")
         assert (await world.run(plan)).facts.kept == {"table": 1}
-        told = await explain_blob(world.store, KEYS.trusted, batch.sha256)
+        told = await explain_blob(world.store, KEYS.trusted, digest)
         assert [one.clause for one in told.incarnations] == ["table"]
 
 
@@ -129,15 +129,15 @@ async def test_a_late_duplicate_is_deleted_again_after_the_retry_horizon() -> No
     """A gateway proves the blob again; the tombstone still names the manifest."""
     async with memory_world() as (world, _):
         await aged(world)
-        (batch,) = (await world.expire(10)).batches
+        ((_, digest),) = (await world.expire(10)).named()
         await world.cycle()
-        assert not await world.has(batch.sha256)
+        assert not await world.has(digest)
         await world.put_blob(world.frame(10))
         assert (await world.cycle()).facts.deleted == 0
-        assert await world.has(batch.sha256)
+        assert await world.has(digest)
         world.clock.pass_s(HORIZON_S + 2)
         assert (await world.cycle()).facts.deleted == 1
-        assert not await world.has(batch.sha256)
+        assert not await world.has(digest)
 
 
 async def lose_reference(world: GcWorld, start: int) -> ObjectKey:
@@ -150,7 +150,7 @@ async def test_a_reference_that_ended_with_its_batch_is_neither_damage_nor_neede
     """The audit does not write it again, and a late duplicate is deleted without it."""
     async with memory_world() as (world, _):
         await aged(world)
-        (batch,) = (await world.expire(10)).batches
+        ((_, digest),) = (await world.expire(10)).named()
         await world.cycle()
         key = await lose_reference(world, 10)
         await world.put_blob(world.frame(10))
@@ -159,7 +159,7 @@ async def test_a_reference_that_ended_with_its_batch_is_neither_damage_nor_neede
         assert not certificate.counts.references_repaired
         assert not certificate.counts.found_wrong
         assert (await world.run(await world.plan())).facts.deleted == 1
-        assert not await world.has(batch.sha256)
+        assert not await world.has(digest)
         assert isinstance(await world.store.get(key), NotFound)
 
 
@@ -209,14 +209,14 @@ async def test_a_quarantine_manifest_of_the_same_bytes_keeps_them() -> None:
 async def test_a_deleted_blob_can_be_restored_within_the_undo_window() -> None:
     async with memory_world() as (world, _):
         await aged(world)
-        (batch,) = (await world.expire(10)).batches
+        ((_, digest),) = (await world.expire(10)).named()
         await world.audit()
         await world.run(await world.plan(), changed(RUN, undo=True))
         await world.hold()
-        assert (await restore_blob(world.store, batch.sha256, world.clock)).restored
+        assert (await restore_blob(world.store, digest, world.clock)).restored
         world.clock.pass_s(HORIZON_S + 2)
         assert (await world.cycle()).facts.kept == {"held": 1}
-        assert await world.has(batch.sha256)
+        assert await world.has(digest)
 
 
 async def test_the_audit_names_the_manifests_that_are_old_enough() -> None:
