@@ -107,7 +107,13 @@ _NONE: Final = (
         "journals, entries by time, references, work lists and queues have no record in them",
     ),
     ("dead_letters", "they name a batch and a reason; its blob is searched"),
-    ("caches", "Spark and queries have temporary files only while they run"),
+    (
+        "caches",
+        (
+            "Spark and queries have temporary files only while they run; a query service forgets the"
+            " footers of files within 10 minutes"
+        ),
+    ),
 )
 _STAYS: Final = (
     ("manifests", "identity, times, sizes, principal and sha256"),
