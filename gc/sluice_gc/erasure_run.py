@@ -110,8 +110,8 @@ _NONE: Final = (
     (
         "caches",
         (
-            "Spark and queries have temporary files only while they run; a query service forgets the"
-            " footers of files within 10 minutes"
+            "Spark and queries have temporary files only while they run; a query service forgets"
+            " the footers of files within 10 minutes"
         ),
     ),
 )
