@@ -34,7 +34,7 @@ from sluice_protocol.erasure import (
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import RowTally, decode_tombstone
 from sluice_protocol.fields import KINDS
-from sluice_protocol.keys import DELETES, accepted_key, digest_of, trash_key
+from sluice_protocol.keys import DELETES, accepted_key, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord
@@ -482,6 +482,25 @@ def test_hashes_in_files_are_those_that_were_added(known: list[bytes], other: li
             hashes.add(Digest(one.hex()))
         for one in asked:
             assert (Digest(one.hex()) in hashes) == (one in known)
+
+
+async def test_refused_bytes_keep_an_erasure_open_until_they_are_deleted_by_hand() -> None:
+    async with memory_world() as (world, store):
+        lake = await aged(world)
+        refused = await world.quarantine(30, salt="refused")
+        world.clock.pass_s(HORIZON_S + 2)
+        await world.discover()
+        erasure_id = await decided(world, lake)
+        report = await run(world, lake, erasure_id)
+        one = copy(report, "quarantine")
+        assert (one.state, one.found) == ("open", 1)
+        assert blob_key(refused) in one.detail
+        assert copy(report, "raw_blobs").detail == "kept by conflict 1"
+        assert not report.ended
+        store.remove_key(blob_key(refused))
+        after = await run(world, lake, erasure_id)
+        assert copy(after, "quarantine").state == "done"
+        assert copy(after, "raw_blobs").detail == "kept by conflict 1"
 
 
 async def test_an_erasure_that_has_ended_is_not_read_again_unless_it_has_a_newer_report() -> None:
