@@ -50,6 +50,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
+from functools import lru_cache
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
@@ -159,8 +160,12 @@ _GROUP: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P?<([^=!>][^>]*)
 """A named group of a pattern, after all that only looks like one."""
 
 
+@lru_cache(maxsize=16)
 def parse_logql(text: str) -> Expression:
-    """Return the tree of a LogQL question, or refuse the text in one line."""
+    """Return the tree of a LogQL question, or refuse the text in one line.
+
+    The tree of a text is kept: several parts of one command or request need it.
+    """
     if len(text) > TEXT_CHARS_MAX:
         raise BadUsage(
             f"query is too long: write at most {TEXT_CHARS_MAX:,} characters, "
