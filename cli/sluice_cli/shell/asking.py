@@ -121,29 +121,33 @@ def _service_of(store: str) -> str | None:
 
 def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
     """Return the response of the service; None if it has none, so that this process computes it."""
-    from http.client import HTTPConnection, HTTPException  # noqa: PLC0415 - only with a service
+    from socket import create_connection  # noqa: PLC0415 - only with a service
     from urllib.parse import urlencode  # noqa: PLC0415 - the same
 
-    connection = HTTPConnection(service, timeout=_SERVICE_S)
+    # The body of HTTP/1.0 ends with the connection. `http.client` takes a tenth of a command's
+    # processor time to import.
+    target = f"/v1/{route}?{urlencode(given, doseq=True)}"
+    host, _, port = service.rpartition(":")
     try:
-        connection.request("GET", f"/v1/{route}?{urlencode(given, doseq=True)}")
-        response = connection.getresponse()
-        body = response.read()
-    except (OSError, HTTPException):
+        with create_connection((host.strip("[]"), int(port)), _SERVICE_S) as connection:
+            connection.sendall(f"GET {target} HTTP/1.0\r\nHost: {service}\r\n\r\n".encode())
+            with connection.makefile("rb") as response:
+                head, _, body = response.read().partition(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
+        is_problem = b"\r\ncontent-type: application/problem+json" in head.lower()
+        problem = msgspec.json.decode(body) if is_problem else None
+    except (OSError, ValueError, IndexError):
         return None
-    finally:
-        connection.close()
-    if response.headers.get_content_type() == "application/problem+json":
-        problem = msgspec.json.decode(body)
+    if problem is not None:
         detail = str(problem["detail"])
-        if response.status == 400:  # noqa: PLR2004 - bad request
+        if status == 400:  # noqa: PLR2004 - bad request
             from sluice_cli.shell.searching import parse_question  # noqa: PLC0415 - an error
 
             parse_question(route, given)  # its error names the option and not the parameter
             raise BadUsage(detail)
         if problem["code"] == ErrorCode.OVERLOADED:
             raise SluiceError(detail)  # the same limits would end it here, after as much time
-    if response.status != 200:  # noqa: PLR2004 - OK
+    if status != 200:  # noqa: PLR2004 - OK
         return None
     lines = body.splitlines(keepends=True)
     # A response that ends early has no summary.

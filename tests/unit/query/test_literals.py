@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.query_lake import make_query
 
 from sluice_protocol.index_chunk import folded
-from sluice_query.literals import ALTERNATIVES_MAX, condition_of
+from sluice_query.request import ALTERNATIVES_MAX, condition_of
 from sluice_query.text_index import wanted_terms
 
 
