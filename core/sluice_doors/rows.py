@@ -56,6 +56,7 @@ NOT_UTF8: Final = "text is not UTF-8"
 _Record = TypeVar("_Record", LogRecord, MetricPoint, SpanRecord)
 _Columns = TypeVar("_Columns", LogColumns, MetricColumns, SpanColumns)
 _Message = TypeVar("_Message")
+_Number = TypeVar("_Number", bound=np.generic)
 _SPAN_TEXTS: Final = tuple(one.name for one in SPANS.fields if one.type is FieldType.TEXT)
 
 
@@ -177,7 +178,7 @@ class Repeated:
 
     def apart_from(self, row: _Record) -> "tuple[_Record, Repeated | None]":
         """Return a record and what it has in addition, in which no name of the record occurs."""
-        taken = frozenset(self.attributes.keys() & row.attributes.keys())
+        taken: frozenset[str] = frozenset(self.attributes.keys() & row.attributes.keys())
         if not taken:
             return row, self
         if self.is_repaired:
@@ -291,32 +292,35 @@ def built_or_repaired(
     each record has in addition.
     """
     if not any(around):
-        around = ()
-    for one in around:
-        if one is not None:
-            tally.add_sizes(len(one.attributes), one.text_bytes)
+        around = [None] * len(rows)
+    for one in filter(None, around):
+        tally.add_sizes(len(one.attributes), one.text_bytes)
     apart = [
         (row, one) if one is None else one.apart_from(row)
-        for row, one in zip(rows, around, strict=False)
+        for row, one in zip(rows, around, strict=True)
     ]
-    if apart:
-        rows, around = [row for row, _ in apart], [one for _, one in apart]
     try:
-        columns = build(rows)
+        columns = build([row for row, _ in apart])
     except InvalidFrame:
-        rows, around = list(rows), list(around)
-        for place, row in enumerate(rows):
-            repaired = repair(row)
-            if repaired is row:
-                continue
-            if around and (one := around[place]) is not None:
-                row = one.merged_into(row)  # noqa: PLW2901 - its names decide those of the repair
-                repaired, around[place] = repair(row), None
-            tally.unreadable += ERROR_ATTRIBUTE not in row.attributes
-            rows[place] = repaired
-        columns = build(rows)
-    tally.unreadable += sum(one is not None and one.is_repaired for one in around)
-    return with_repeated(columns, around) if any(around) else columns
+        apart = [_repaired(row, one, repair, tally) for row, one in apart]
+        columns = build([row for row, _ in apart])
+    found = [one for _, one in apart]
+    tally.unreadable += sum(one is not None and one.is_repaired for one in found)
+    return with_repeated(columns, found) if any(found) else columns
+
+
+def _repaired(
+    row: _Record, around: Repeated | None, repair: Callable[[_Record], _Record], tally: Tally
+) -> tuple[_Record, Repeated | None]:
+    """Return a record with valid text only, and what it has in addition."""
+    repaired = repair(row)
+    if repaired is row:
+        return row, around
+    if around is not None:  # its names decide those of what is repaired
+        row = around.merged_into(row)
+        repaired = repair(row)
+    tally.unreadable += ERROR_ATTRIBUTE not in row.attributes
+    return repaired, None
 
 
 def with_repeated(columns: _Columns, around: Sequence[Repeated | None]) -> _Columns:
@@ -368,7 +372,9 @@ def _joined(own: AttributeColumns, repeated: AttributeColumns, owner: I64) -> At
     first = repeated.offsets[:-1][owner]
     taken = np.repeat(first - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
 
-    def placed(own_values: npt.NDArray[Any], repeated_values: npt.NDArray[Any]) -> Any:
+    def placed(
+        own_values: npt.NDArray[_Number], repeated_values: npt.NDArray[_Number]
+    ) -> npt.NDArray[_Number]:
         found = np.empty(len(is_repeated), own_values.dtype)
         found[own_at] = own_values
         found[is_repeated] = repeated_values[taken]
@@ -403,7 +409,7 @@ def _joined_text(
     cuts = repeated.values.offsets[before].tolist()
     rows = repeated.values.offsets[repeated.offsets].tolist()
     pairs = own.offsets.tolist()
-    pieces = []
+    pieces: list[memoryview] = []
     for record, one in enumerate(owner.tolist()):
         start = rows[one]
         for pair in range(pairs[record], pairs[record + 1]):
