@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE, firehose
+from support.repetitions import examples
 
 from sluice_doors import rows as row_pieces
 from sluice_doors.decoded import DecodedRecords, canonical, form_digest
@@ -56,7 +57,7 @@ def decoded(objects: Sequence[dict[str, object]]) -> list[list[tuple[bytes, bool
     ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects=OBJECTS, rows=st.integers(1, 4))
 def test_pieces_of_any_size_lead_to_one_form(
     monkeypatch: pytest.MonkeyPatch, objects: list[dict[str, object]], rows: int

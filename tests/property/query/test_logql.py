@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.logql_trees import EXPRESSIONS
+from support.repetitions import examples
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.logql.completion import complete
@@ -86,7 +87,7 @@ PIECES = (
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=SLOW)
 def test_a_tree_is_read_from_its_text(expression: Expression) -> None:
     text = format_logql(expression)
     assert parse_logql(text) == expression

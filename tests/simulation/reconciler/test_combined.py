@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 from support.reconciler_world import Crash, reconciler, run_slot
-from support.repetitions import daily_third
 from support.simloop import daily_seeds
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown
@@ -400,18 +399,17 @@ async def _forgets_by_clock(
     self.window._unstored = {k: v for k, v in known.items() if v.accepted_s >= cutoff_s}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("target", "name", "bug"),
-    daily_third(
-        [
-            (RequestWindow, "judge", _judges_nothing),
-            (RequestWindow, "judge", _by_acceptance),
-            (RequestLog, "load", _loads_nothing),
-            (RequestLog, "load", _loads_runs_only),
-            (RequestLog, "spill", _spills_nothing),
-            (RequestLog, "load", _forgets_by_clock),
-        ]
-    ),
+    [
+        (RequestWindow, "judge", _judges_nothing),
+        (RequestWindow, "judge", _by_acceptance),
+        (RequestLog, "load", _loads_nothing),
+        (RequestLog, "load", _loads_runs_only),
+        (RequestLog, "spill", _spills_nothing),
+        (RequestLog, "load", _forgets_by_clock),
+    ],
     ids=lambda one: one.__name__ if callable(one) else "",
 )
 def test_planted_bugs_are_found(
