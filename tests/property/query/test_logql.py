@@ -189,6 +189,7 @@ def test_a_damaged_text_can_be_completed() -> None:
     assert known > 500
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("piece", PIECES)
 def test_long_texts_are_refused_quickly(piece: str) -> None:
     """The time grows linearly, whatever is repeated."""

@@ -323,6 +323,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", daily_seeds(46, DAILY))
 def test_each_request_is_ingested_once(seed: int) -> None:
     world = simulate_combined(seed)
@@ -330,6 +331,7 @@ def test_each_request_is_ingested_once(seed: int) -> None:
     assert world.doubled == [], seed
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", daily_seeds(46, DAILY))
 def test_no_request_is_lost_by_a_rebuild(seed: int) -> None:
     assert simulate_combined(seed, rebuild=True).lost == [], seed

@@ -53,6 +53,7 @@ def test_many_seeds(first: int) -> None:
     assert seen.keys() == FAULTS.keys()
 
 
+@pytest.mark.long
 def test_an_hour_without_the_store() -> None:
     """Every gateway lapses and every member is dead; all of it comes back."""
     plan = Plan(faults=("long outage",), fault_s=10.0, removal=False)
