@@ -15,6 +15,7 @@ the deletion. A hold that cannot be decoded covers everything. Source: ADR 48.
 """
 
 import base64
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator

@@ -157,6 +157,7 @@ def test_one_fault_at_every_call_of_a_new_upload(tmp_path: Path, mode: str) -> N
     raise AssertionError("the upload never ran without a fault")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_at_every_call_of_a_conflict(tmp_path: Path, mode: str) -> None:
     """A conflict is reported only with its record, whichever call failed; never a 200."""

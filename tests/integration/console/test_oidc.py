@@ -152,6 +152,7 @@ TIMES = ("exp", "iat", "nbf")
 """Claims whose numbers below are seconds from now: test names must be equal in all processes."""
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     "faults",
     [

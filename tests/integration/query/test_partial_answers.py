@@ -223,6 +223,7 @@ def test_every_kind_of_answer_is_whole_without_a_reason(whole: Deployment) -> No
     assert {name: reasons for name, (partial, reasons) in found.items() if partial} == {}
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("break_it", "settings"),
     REASONS,

@@ -253,6 +253,7 @@ def test_samples_that_retention_hides_before_they_are_rolled_up_make_a_series_pa
     assert shown.points != hidden.points
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "another queue"])
 def test_rollups_that_do_not_match_the_samples_are_not_used(
     place: Deployment, rollups: LakeRollups, sender: Sender, damage: str
@@ -278,6 +279,7 @@ def test_rollups_that_do_not_match_the_samples_are_not_used(
     assert "rollups are not used" in summary.reasons[0]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "step",
     [

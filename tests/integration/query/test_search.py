@@ -144,6 +144,7 @@ def test_each_condition_selects_its_records_in_lake_and_pending_batches(
         assert bodies(run_query(place, make_query(**conditions))) == wanted, conditions
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("ingested", [False, True])
 def test_attributes_are_compared_as_numbers_in_lake_and_pending_batches(
     place: Deployment, ingested: bool
@@ -221,6 +222,7 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
         )
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pending_batches_are_equal_alone_and_together(place: Deployment, kind: str) -> None:
     """Read alone and together with others, and after ingestion."""

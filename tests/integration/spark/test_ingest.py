@@ -137,6 +137,7 @@ def test_older_of_two_ingest_jobs_is_fenced(ingested: Ingested) -> None:
         ingested.older.acknowledge({0: 10, 1: 10})
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["same queue", "rebuilt queue"])
 def test_no_checkpoint_of_a_killed_job_delays_or_duplicates_a_batch(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebuilt: bool

@@ -237,6 +237,7 @@ def check_a_request_in_pieces_leads_to_the_same_metrics(
         assert content_digest(pieces) == content_digest(whole)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("count", [300, pytest.param(times(1_000), marks=pytest.mark.long)])
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.door_bodies import LOKI, LOKI_JSON, REMOTE_WRITE, firehose
-from support.repetitions import times
+from support.repetitions import examples, times
 
 from sluice_doors import rows as row_pieces
 from sluice_doors.decoded import DecodedRecords, canonical, form_digest
@@ -58,7 +58,7 @@ def decoded(objects: Sequence[dict[str, object]]) -> list[list[tuple[bytes, bool
     ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(objects=OBJECTS, rows=st.integers(1, 4))
 def test_pieces_of_any_size_lead_to_one_form(
     monkeypatch: pytest.MonkeyPatch, objects: list[dict[str, object]], rows: int
@@ -109,10 +109,10 @@ def log(attributes: list[object], time: object, text: str) -> object:
         ("traces", "scopeSpans", "spans", span),
     ],
 )
-@pytest.mark.parametrize("examples", [100, pytest.param(times(1_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [100, pytest.param(times(1_000), marks=pytest.mark.long)])
 def test_what_records_share_is_joined_as_if_merged_into_each(
     monkeypatch: pytest.MonkeyPatch,
-    examples: int,
+    count: int,
     signal: str,
     groups: str,
     listed: str,
@@ -145,5 +145,5 @@ def test_what_records_share_is_joined_as_if_merged_into_each(
         body = json.dumps({groups.replace("scope", "resource"): parts}).encode()
         assert outcome(body, 0) == outcome(body, 1_000)
 
-    chosen = settings(max_examples=examples, suppress_health_check=list(HealthCheck))
+    chosen = settings(max_examples=count, suppress_health_check=list(HealthCheck))
     chosen(given(resources)(check))()

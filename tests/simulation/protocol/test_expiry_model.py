@@ -78,6 +78,7 @@ SOUND = {
 }
 
 
+@pytest.mark.daily(9)
 @pytest.mark.parametrize("name", SOUND)
 def test_expiry_keeps_its_guarantees(name: str) -> None:
     start, bounds = SOUND[name]

@@ -45,6 +45,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("variant", "target"),
     [
@@ -203,6 +204,7 @@ def without_roles(policies: PolicySet) -> set[str]:
     return {name for name in broken_properties(policies) if not name.endswith("-nothing-else")}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
 def test_a_grant_to_a_caller_outside_the_account_is_found_although_it_is_denied(
     grant: PolicyStatement,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.query_lake import make_query
+from support.repetitions import examples
 
 from sluice_protocol.index_chunk import folded
 from sluice_query.request import ALTERNATIVES_MAX, condition_of
@@ -79,7 +80,7 @@ _PIECES = st.sampled_from(
 
 
 @given(pieces=st.lists(_PIECES, min_size=1, max_size=8), data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_every_match_contains_the_texts_of_an_alternative(
     pieces: list[str], data: st.DataObject
 ) -> None:
