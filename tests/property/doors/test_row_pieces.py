@@ -58,7 +58,7 @@ def decoded(objects: Sequence[dict[str, object]]) -> list[list[tuple[bytes, bool
     ]
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(objects=OBJECTS, rows=st.integers(1, 4))
 def test_pieces_of_any_size_lead_to_one_form(
     monkeypatch: pytest.MonkeyPatch, objects: list[dict[str, object]], rows: int
