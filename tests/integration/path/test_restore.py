@@ -116,8 +116,9 @@ def record_erasure(store: Path) -> None:
         delete_ids=[SystemIds().ulid()], now_ns=time.time_ns(), decided_by="operator:ann",
     )  # fmt: skip
     report = ErasureReport(
-        erasure_id=decision.erasure_id, number=1, authority_id="", decision_sha256=Digest(""),
-        made_at_unix_ns=time.time_ns(), batches=1, records=1, searched={}, verified=True, copies=(),
+        erasure_id=decision.erasure_id, number=1, authority_id="", decision=decision,
+        decision_sha256=Digest(""), made_at_unix_ns=time.time_ns(), batches=1,
+        records=1, searched={}, verified=True, copies=(),
     )  # fmt: skip
     signed = SignedErasureReport(report=report, key_id="", signature="")
 
