@@ -123,15 +123,14 @@ def plan(
 
     planned = _with_spark(store, StoreMode.READ, work)
     decision = planned.decision
-    accepted = planned.blobs.of("accepted")
     shown = ErasurePreview(
         where=where,
         kinds=tuple(one.kind for one in decision.deletes),
         unsearched=decision.unsearched,
-        records=sum(one.matches for one in accepted),
-        batches=len(accepted),
-        blob_bytes=sum(one.manifest.frame_bytes for one in accepted),
-        other_blobs=len(planned.blobs.found) - len(accepted),
+        records=planned.blobs.records,
+        batches=planned.blobs.batches,
+        blob_bytes=planned.blobs.batch_bytes,
+        other_blobs=len(planned.blobs.found) + planned.blobs.more - planned.blobs.batches,
         rows={name: one.rows for name, one in planned.tables.items()},
         replaced_files=sum(len(one.replaced) for one in planned.tables.values()),
         unreadable_blobs=len(planned.blobs.unreadable),

@@ -5,17 +5,20 @@ import json
 import zlib
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.commands import sluice
 from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world, open_world
 
+from sluice_gc import erasure_run
 from sluice_gc.erasure_run import ErasureRun, check_signatures
 from sluice_gc.settings import EraseSettings
 from sluice_gc.tombstones import is_trusted, list_tombstones
@@ -34,7 +37,7 @@ from sluice_protocol.keys import DELETES, accepted_key, digest_of, trash_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import Digest, ObjectKey
 from sluice_spark.erasure import ErasureLake, TableSearch
 from sluice_spark.read_back import BatchComparison, ComparedBatch
 from sluice_store.port import ObjectStore
@@ -413,6 +416,65 @@ async def test_an_erasure_is_late_a_month_after_its_decision() -> None:
         assert (stored.is_late(due_ns), stored.is_late(due_ns + 1)) == (False, True)
         await run(world, lake, erasure_id)
         assert not (await read_erasure(world.store, erasure_id)).is_late(due_ns + 1)
+
+
+async def test_blobs_beyond_the_limit_of_a_run_are_removed_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(erasure_run, "FOUND_MAX", 1)
+    monkeypatch.setattr(erasure_run, "SEARCHED_TOGETHER", 1)
+    async with memory_world() as (world, _):
+        lake = await aged(world)
+        erasure_id = await decided(world, lake)
+        reports = [await run(world, lake, erasure_id) for _ in range(4)]
+        left = [copy(one, "further_blobs").found for one in reports]
+        # A plan of garbage collection contains the orphan too, whether or not a run found it.
+        assert left == [3, 1, 0, 0]
+        assert [one.verified for one in reports] == [one.ended for one in reports]
+        assert [one.ended for one in reports] == [False, False, True, True]
+        assert [one.batches for one in reports] == [2] * 4
+        assert await names(world) == [20]
+
+
+async def test_a_filter_that_matches_more_than_a_run_removes_is_still_compared_with_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(erasure_run, "FOUND_MAX", 1)
+    async with memory_world() as (world, _):
+        lake = await aged(world)
+        lake.count_matches = lambda manifests, _: dict.fromkeys(range(len(manifests)), 3)  # type: ignore[method-assign]
+        with pytest.raises(BadUsage, match="all 9 records"):
+            await decided(world, lake)
+
+
+async def test_a_copy_that_another_run_puts_into_the_trash_meanwhile_is_found() -> None:
+    """The trash was listed before, and the blob itself does not exist any more."""
+    async with memory_world() as (world, _):
+        lake = await aged(world)
+        erasure_id = await decided(world, lake)
+        frame = world.frame(10)
+        removed = lake.remove_replaced
+
+        def copies(tables: Sequence[str], wait_hours: int) -> int:
+            create = world.store.create(trash_key(digest_of(frame)), frame)
+            asyncio.run_coroutine_threadsafe(create, lake.loop).result(10)
+            return removed(tables, wait_hours)
+
+        lake.remove_replaced = copies  # type: ignore[method-assign]
+        report = await run(world, lake, erasure_id)
+        assert (copy(report, "trash").found, report.verified) == (1, False)
+
+
+@given(st.lists(st.binary(min_size=32, max_size=32)), st.lists(st.integers(0, 2**16 - 1)))
+def test_hashes_in_files_are_those_that_were_added(known: list[bytes], other: list[int]) -> None:
+    """Some end in zero bytes."""
+    asked = [*known, *(number.to_bytes(2, "little").ljust(32, b"\0") for number in other)]
+    with pytest.MonkeyPatch.context() as patch, closing(erasure_run._Hashes()) as hashes:
+        patch.setattr(erasure_run, "HASHES_BYTES_MAX", 96)
+        for one in known:
+            hashes.add(Digest(one.hex()))
+        for one in asked:
+            assert (Digest(one.hex()) in hashes) == (one in known)
 
 
 class DyingStore:
