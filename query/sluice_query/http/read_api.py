@@ -1,5 +1,4 @@
-"""The routes for records, views, traces, operations of services, and dead letters.
-"""
+"""The routes for records, views, traces, operations of services, and dead letters."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -6,9 +6,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from support.builders import descriptors
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
+    Descriptor,
+    Draft,
     Register,
     Writer,
     append,
