@@ -15,8 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from sluice_doors.attributes import ScopeGroup, Sources, free_name, outer_pairs, outer_sources
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
-from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import LogColumns, MetricColumns, SpanColumns
+from sluice_protocol.columns import LogColumns, MetricColumns, SpanColumns, join_columns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import SPANS, FieldType
 from sluice_protocol.records import (

@@ -18,8 +18,7 @@ from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.uploads.principals import VerifiedSender
 from sluice_gateway.uploads.service import UploadService
 from sluice_gateway.uploads.upload import AcceptedResponse, Upload
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns
+from sluice_protocol.columns import Columns, slice_columns
 from sluice_protocol.compression import LARGE_TABLES, ZSTD_VERSION
 from sluice_protocol.errors import ErrorCode, TooLarge
 from sluice_protocol.frame import ENCODER_KEY, Envelope, decode_head, encode_frame
