@@ -20,7 +20,7 @@ from sluice_gateway.doors.combined_frames import (
     combine,
     combined_bytes,
 )
-from sluice_gateway.doors.frames import RequestOrigin, make_frames
+from sluice_gateway.doors.service import RequestOrigin, make_frames
 from sluice_protocol.column_codings import encode_columns
 from sluice_protocol.columns import (
     LogColumns,
