@@ -27,7 +27,6 @@ from sluice_doors.attributes import (
     outer_sources,
 )
 from sluice_doors.decoded import ERROR_ATTRIBUTE, DecodedRecords, Tally
-from sluice_protocol.column_slices import join_columns
 from sluice_protocol.columns import (
     I64,
     U8,
@@ -36,6 +35,7 @@ from sluice_protocol.columns import (
     MetricColumns,
     SpanColumns,
     TextColumn,
+    join_columns,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import SPANS, FieldType

@@ -61,8 +61,16 @@ from sluice_doors.otlp.metrics import (
 )
 from sluice_doors.otlp.protobuf import METRICS_REQUEST, message_type, metrics_at
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_slices import join_columns, take_pairs
-from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns, NameColumn
+from sluice_protocol.columns import (
+    F64,
+    I64,
+    U8,
+    U32,
+    MetricColumns,
+    NameColumn,
+    join_columns,
+    take_pairs,
+)
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
