@@ -3,7 +3,7 @@
 from typing import Final
 
 SUMMARY: Final = (
-    "Active-active, content-addressed acceptance of logs and metrics into a Delta lake."
+    "Active-active, content-addressed acceptance of logs, metrics and traces into a Delta lake."
 )
 
 COMMANDS: Final = {
