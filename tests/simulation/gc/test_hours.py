@@ -67,6 +67,7 @@ def test_three_simulated_hours_lose_nothing(seed: int) -> None:
     check(play(seed, 3))
 
 
+@pytest.mark.long
 def test_seed_replays_the_simulation() -> None:
     """A seed leads to the same responses, deletions, refusals and decisions."""
     first, again = play(3, 0.04), play(3, 0.04)

@@ -63,6 +63,7 @@ def test_every_property_is_proved(variant: str, target: Target) -> None:
     assert [v.property.name for v in verdicts if not v.holds] == []
 
 
+@pytest.mark.long
 def test_a_query_above_its_steps_is_undecided_each_time() -> None:
     """The limit counts steps of the solver, so neither the machine nor its load has an effect."""
     policies = policy_set(settings(), Target.AWS)
