@@ -94,6 +94,7 @@ def test_operator_that_removes_evidence_is_detected() -> None:
     assert story.operator.vanished()
 
 
+@pytest.mark.long
 def test_manifest_or_reference_keeps_a_quarantined_blob() -> None:
     """The manifest alone and the reference alone protect a decided blob."""
     story = play(0, 0.15, tidy=drop_one)

@@ -138,6 +138,7 @@ INDEX_MUTANTS = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mutant", INDEX_MUTANTS)
 def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant: str) -> None:
     """Its statement is exact: every other one violates a property, which names a request."""
