@@ -16,4 +16,4 @@ def times(count: int) -> int:
 
 def examples(count: int) -> int:
     """Return `count` for `make test-long`, whose profile is `long`, and otherwise a quarter."""
-    return count if settings.get_current_profile_name() == "long" else max(10, count // 4)
+    return count if settings.get_current_profile_name() == "long" else max(5, count // 4)

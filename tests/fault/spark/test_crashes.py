@@ -49,7 +49,7 @@ def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
     return good, lost
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_path: Path) -> None:
     """After a crash at any step, a run with the same rows or other boundaries completes the lake.

@@ -91,6 +91,7 @@ def test_a_place_without_a_store_stays_as_it_is(
     assert listing(above) == before
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_reading_writes_nothing(command: str, deployment: Path, tmp_path: Path) -> None:
     """Names, sizes, times and modes of the files of a store are those from before."""
@@ -160,6 +161,7 @@ def test_a_read_only_mount_is_read(
     assert done.stdout.count("\n") == other.stdout.count("\n")
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_a_store_is_read_while_every_write_fails(
     command: str, deployment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -125,6 +125,7 @@ def test_a_user_of_the_provider_becomes_an_operator(tmp_path: Path, provider: st
     run_story(tmp_path, provider, story)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("claims", "role"),
     [

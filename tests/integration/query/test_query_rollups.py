@@ -235,6 +235,7 @@ def test_beyond_the_retention_of_samples_a_series_is_computed_from_rollups(
     assert [reason for reason in selected.summary.reasons if "attributes" in reason]
 
 
+@pytest.mark.long
 def test_samples_that_retention_hides_before_they_are_rolled_up_make_a_series_partial(
     place: Deployment, rollups: LakeRollups, sender: Sender
 ) -> None:

@@ -286,6 +286,7 @@ def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
     assert _found(here, settings_with(QuerySettings, transferred_s=0.0)) == ["moving"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", ["read_ingested", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str

@@ -46,7 +46,7 @@ RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
 PIECE_BYTES = st.sampled_from([1, 60, 400])
 EXAMPLES = pytest.mark.parametrize(
-    "examples", [30, pytest.param(times(80), marks=pytest.mark.long)]
+    "examples", [15, pytest.param(times(80), marks=pytest.mark.long)]
 )
 
 

@@ -221,6 +221,7 @@ def _coverage_ahead(sources: SeriesSources) -> SeriesSources:
     return replace(sources, samples=tuple(samples))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("fault", [_without_pending, _without_edges, _edges_twice, _coverage_ahead])
 def test_the_comparison_finds_a_fault_in_the_sources(
     fault: Callable[[SeriesSources], SeriesSources],

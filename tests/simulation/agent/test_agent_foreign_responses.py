@@ -115,6 +115,7 @@ def test_batches_that_a_proxy_refuses_do_not_delay_the_others(seed: int) -> None
     simulate_agent(seed, main)
 
 
+@pytest.mark.long
 def test_many_batches_that_a_proxy_refuses_do_not_delay_new_ones() -> None:
     """The newest are tried first while a proxy refuses the oldest; all of them are tried."""
 

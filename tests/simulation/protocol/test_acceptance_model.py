@@ -253,6 +253,7 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
 }
 
 
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_omission_is_found(name: str) -> None:
     """Each omission has a counterexample, so the exploration above could have found it."""

@@ -163,6 +163,7 @@ PLANTED: dict[str, tuple[ExpiryRules, World]] = {
 }
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_omission_is_found(name: str) -> None:
     rules, start = PLANTED[name]

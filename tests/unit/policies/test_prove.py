@@ -63,6 +63,7 @@ def test_every_property_is_proved(variant: str, target: Target) -> None:
     assert [v.property.name for v in verdicts if not v.holds] == []
 
 
+@pytest.mark.long
 def test_a_query_above_its_steps_is_undecided_each_time() -> None:
     """The limit counts steps of the solver, so neither the machine nor its load has an effect."""
     policies = policy_set(settings(), Target.AWS)
@@ -141,6 +142,7 @@ INDEX_MUTANTS = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mutant", INDEX_MUTANTS)
 def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant: str) -> None:
     """Its statement is exact: every other one violates a property, which names a request."""
