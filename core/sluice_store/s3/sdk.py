@@ -42,10 +42,9 @@ from sluice_store.s3.exchange import (
     parse_http_date_ns,
     refusal_error,
 )
-from sluice_store.s3.listing import names_bucket, parse_versioning, read_pages
 from sluice_store.s3.settings import S3Settings, choose_addressing
 from sluice_store.s3.signing import BucketAddress
-from sluice_store.s3.store import S3Store
+from sluice_store.s3.store import S3Store, names_bucket, parse_versioning, read_pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -271,10 +271,17 @@ async def step_all(world: GcWorld, store: Any) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("place", ["memory", pytest.param("directory", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("place", "every"),
+    [
+        ("memory", 4),
+        pytest.param("memory", 1, marks=pytest.mark.long),
+        pytest.param("directory", 1, marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.timeout(900)
 def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(
-    after: bool, place: str, tmp_path: Path
+    after: bool, place: str, every: int, tmp_path: Path
 ) -> None:
     async def killed_at(write: int) -> bool:
         async with opened(place, tmp_path / str(write)) as world:
@@ -294,7 +301,7 @@ def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(
     async def all_writes() -> int:
         write = 0
         while not await killed_at(write):
-            write += 1
+            write += every
         return write
 
     assert asyncio.run(all_writes()) > 10
