@@ -20,43 +20,41 @@ def restore(
     *,
     store: StoreUrl = STORE_DEFAULT,
     newest: str = "",
-    nothing_newer: str = "",
     json: Json = False,
 ) -> int:
     """Apply what was decided after a copy of a store was made; until then, nothing serves it.
 
-    It creates the deletes, holds, erasures, tombstones and other decisions that the copy lacks, and
-    records the restore. Erasures are open again until they are repeated. It may be killed and
-    repeated at any time, and needs the rights of the copy.
+    It creates the deletes, holds, erasures, tombstones and other decisions that are missing in the
+    copy, and records the restore. Erasures are open again until they are repeated. It may be killed
+    and repeated at any time, and needs the rights of the copy.
 
     Args:
         store: The restored copy.
-        newest: The lost store, or the newest copy of `authority`, `retention`, `deletes`,
-            `expired`, `decisions` and `promotions`: a URL.
-        nothing_newer: Instead of `--newest`, why no newer copy of these exists; it is recorded.
+        newest: The URL of the lost store, or of the newest copy of `authority`, `retention`,
+            `deletes`, `expired`, `decisions` and `promotions`; `none` if no newer copy exists.
         json: Print JSON for programs.
     """
-    if bool(newest) == bool(nothing_newer.strip()):
+    if not newest:
         raise BadUsage(
-            "name the newest copy of the decisions with `--newest URL`, or state why there is none"
-            " with `--nothing-newer TEXT`"
+            "name the newest copy of the decisions with `--newest URL`; `--newest none` states that"
+            " none is newer than this one"
         )
-    record = asyncio.run(_restore(store, newest, nothing_newer))
+    record = asyncio.run(_restore(store, newest))
     emit(record, as_json=json, human=lambda console: _draw(console, store, record))
     return ExitCode.DONE.value
 
 
-async def _restore(url: str, newest: str, note: str) -> Restore:
+async def _restore(url: str, newest: str) -> Restore:
     clock, ids, by = SystemClock(), SystemIds(), f"operator:{user_name()}"
     async with open_store(url) as store:
-        if not newest:
-            return await finish_restore(store, None, by=by, note=note, clock=clock, ids=ids)
+        if newest == "none":
+            return await finish_restore(store, None, by=by, clock=clock, ids=ids)
         async with open_store(newest, StoreMode.READ) as other:
-            return await finish_restore(store, other, by=by, note="", clock=clock, ids=ids)
+            return await finish_restore(store, other, by=by, clock=clock, ids=ids)
 
 
 def _draw(console: "Console", url: str, record: Restore) -> None:
-    for prefix, count in record.applied.items():
+    for prefix, count in (record.applied or {}).items():
         console.print(f"  {prefix:<15} {count} objects applied")
     console.print(f"{url} may be served")
     console.print("next: sluice doctor, sluice rebuild, and sluice erase list for open erasures")

@@ -55,7 +55,7 @@ from sluice_store.authority import read_authority
 from sluice_store.conflicts import StoredConflicts
 from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
-from sluice_store.stored_erasures import count_late_erasures
+from sluice_store.stored_erasures import EndedErasures, count_late_erasures
 from sluice_store.stored_expiry import RetentionState, read_retention_state
 
 READ_S_MAX: Final = 15.0
@@ -157,6 +157,7 @@ class Sampler:
         self._sample_s = sample_s
         self._history = SampleHistory()
         self._slow = _SlowFacts()
+        self._ended = EndedErasures()
         self._activity_ns: int | None = None
         self._taken = asyncio.Condition()
         self._visited_ns = clock.monotonic_ns()
@@ -359,7 +360,7 @@ class Sampler:
         missing = await run.read("indexes", self._missing_indexes())
         retention = await run.read("retention and holds", read_retention_state(store))
         self._metrics.show_holds(retention)
-        late = await run.read("erasures", count_late_erasures(store))
+        late = await run.read("erasures", count_late_erasures(store, self._ended))
         self._slow = _SlowFacts(
             read_ns=None if run.problems else now_ns,
             problems=tuple(run.problems),

@@ -133,8 +133,8 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         number: 1 for the first restore of the authority, without gaps.
         restored_at_unix_ns: By the store's clock, after the decisions were applied.
-        applied: The objects that were missing in the copy, by prefix.
-        note: Why nothing newer exists, if the operator stated so.
+        applied: The objects that were missing in the copy, by prefix; null if the operator stated
+            that there is no newer copy.
     """
 
     schema: Literal["sluice.restore.v1"] = "sluice.restore.v1"
@@ -142,8 +142,7 @@ class Restore(msgspec.Struct, frozen=True, kw_only=True):
     authority_id: str
     restored_by: str
     restored_at_unix_ns: int
-    applied: dict[str, int]
-    note: str = ""
+    applied: dict[str, int] | None
 
 
 def restore_key(number: int) -> ObjectKey:

@@ -118,7 +118,7 @@ async def read_history(store: ObjectStore, *, is_spool: bool = False) -> Authori
 
     Raises:
         NoStore: `sluice init` was not run.
-        StoreMisconfigured: The store is a copy that may lack newer deletes and erasures.
+        StoreMisconfigured: The store is a copy in which newer deletes may be missing.
     """
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):

@@ -40,11 +40,10 @@ async def finish_restore(
     newest: ObjectStore | None,
     *,
     by: str,
-    note: str,
     clock: Clock,
     ids: IdSource,
 ) -> Restore:
-    """Create what `newest` has and the copy lacks, and record that the copy may be served.
+    """Create what is only in `newest`, and record that the copy may be served.
 
     `newest` is the lost store, or the newest copy of its decisions; None if there is none.
 
@@ -64,8 +63,7 @@ async def finish_restore(
         authority_id=authority_id,
         restored_by=by,
         restored_at_unix_ns=await read_store_time(store),
-        applied=dict(applied),
-        note=note,
+        applied=None if newest is None else dict(applied),
     )
     key = restore_key(record.number)
     if isinstance(await create_once(store, key, encode_record(record), backoff), OtherBytes):

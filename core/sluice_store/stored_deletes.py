@@ -209,10 +209,11 @@ async def read_all_deletes(store: ObjectStore, *, after: str = "") -> list[Delet
     found: list[DeleteRecord] = []
     start_after = delete_key(after) if after else ""
     async for page in store.list(DELETES, start_after=start_after):
-        for listed in page.objects:
-            read = await store.get(listed.key)
-            if isinstance(read, Found):
-                found.append(decode_delete(listed.key, read.body))
+        if page.objects:
+            keys = [listed.key for listed in page.objects]
+            for key, body in zip(keys, await read_bodies(store, keys), strict=True):
+                if body is not None:
+                    found.append(decode_delete(key, body))
     return found
 
 

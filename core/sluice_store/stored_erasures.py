@@ -4,7 +4,7 @@ They grow by what operators decide and by the runs that they start.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sluice_protocol.erasure import (
@@ -59,6 +59,14 @@ class StoredErasure:
         return not self.ended and now_ns > due_ns
 
 
+@dataclass(slots=True, kw_only=True)
+class EndedErasures:
+    """The newest report of each erasure that had ended, as of the last restore."""
+
+    reports: dict[str, ObjectKey] = field(default_factory=dict)
+    restored_at_ns: int = 0
+
+
 async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
     """Return an erasure with its newest report.
 
@@ -71,15 +79,27 @@ async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
     return await _read(store, erasure_id, stored[erasure_id], await read_restored_at(store))
 
 
-async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
-    """Return all erasures, the oldest first."""
+async def read_erasures(
+    store: ObjectStore, ended: EndedErasures | None = None
+) -> list[StoredErasure]:
+    """Return all erasures, the oldest first, without those that are known as ended."""
     stored = await _list_keys(store, ERASURES)
     restored_at_ns = await read_restored_at(store) if stored else 0
-    return [
+    if ended is not None and ended.restored_at_ns != restored_at_ns:
+        ended.restored_at_ns = restored_at_ns
+        ended.reports.clear()
+    known = {} if ended is None else ended.reports
+    found = [
         await _read(store, one, keys, restored_at_ns)
         for one, keys in stored.items()
-        if erasure_key(one) in keys
+        if erasure_key(one) in keys and known.get(one) != keys[-1]
     ]
+    if ended is not None:
+        for one in found:
+            if one.last is not None and one.ended:
+                key = erasure_report_key(one.last.erasure_id, one.last.number)
+                ended.reports[one.last.erasure_id] = key
+    return found
 
 
 async def _read(
@@ -132,9 +152,13 @@ async def check_erasable(store: ObjectStore, decision: ErasureDecision) -> None:
     )
 
 
-async def count_late_erasures(store: ObjectStore) -> int:
-    """Return the number of erasures that have not ended in the time that they may take."""
-    found = await read_erasures(store)
+async def count_late_erasures(store: ObjectStore, ended: EndedErasures | None = None) -> int:
+    """Return the number of erasures that have not ended in the time that they may take.
+
+    A process that counts repeatedly passes the same `ended`, so that each is read once after it has
+    ended.
+    """
+    found = await read_erasures(store, ended)
     now_ns = await read_store_time(store) if found else 0
     return sum(one.is_late(now_ns) for one in found)
 

@@ -107,7 +107,13 @@ _NONE: Final = (
         "journals, entries by time, references, work lists and queues have no record in them",
     ),
     ("dead_letters", "they name a batch and a reason; its blob is searched"),
-    ("caches", "Spark and queries have temporary files only while they run"),
+    (
+        "caches",
+        (
+            "Spark and queries have temporary files only while they run; a query service forgets"
+            " the footers of files within 10 minutes"
+        ),
+    ),
 )
 _STAYS: Final = (
     ("manifests", "identity, times, sizes, principal and sha256"),
@@ -671,7 +677,7 @@ class _Outcome:
     def copies(self) -> tuple[ErasedCopy, ...]:
         """Return the state of every place that may have contained the records."""
         replaced = sum(len(one.replaced) for one in self.tables.values())
-        refused = len(self.blobs.of("quarantine"))
+        refused = [one.manifest.raw_blob_key for one in self.blobs.of("quarantine")]
         unreadable = self.blobs.unreadable
         return (
             *(self._table(one.kind) for one in self.decision.deletes),
@@ -682,7 +688,11 @@ class _Outcome:
             self._batches(),
             self._unnamed("orphans"),
             self._unnamed("trash"),
-            self._copy("quarantine", refused, detail="refused bytes of a conflict: decide it"),
+            self._copy(
+                "quarantine",
+                len(refused),
+                detail=f"refused bytes of a conflict, delete by hand: {', '.join(refused[:3])}",
+            ),
             self._copy("further_blobs", self.blobs.more, wait_ns=0),
             self._copy("unreadable_blobs", len(unreadable), detail=", ".join(unreadable[:3])),
             self._copy("noncurrent_versions", 0),

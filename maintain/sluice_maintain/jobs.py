@@ -46,7 +46,7 @@ from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
-from sluice_store.stored_erasures import count_late_erasures
+from sluice_store.stored_erasures import EndedErasures, count_late_erasures
 from sluice_store.stored_expiry import read_holds, read_raw_retention
 from sluice_store.url import open_store
 
@@ -215,6 +215,7 @@ class StoreJobs:
         self._collect_grace_s = collect_grace_s
         self._collector: Collector | None = None
         self._expired_through = ""
+        self._ended = EndedErasures()
 
     async def run(self, task: TaskName, settings: MaintainSettings) -> RunResult:
         """Run one task. It may be cancelled at any request, as if its process were killed."""
@@ -266,7 +267,7 @@ class StoreJobs:
         report = await audit_store(self._store, engine, options.audit(), self._clock, self._ids)
         counts = report.certificate.counts
         figures = figures_of(counts)
-        figures["erasures_late"] = float(await count_late_erasures(self._store))
+        figures["erasures_late"] = float(await count_late_erasures(self._store, self._ended))
         keys = load_keys(options.key_file, options.trusted_keys)
         if options.plan:
             planner = Planner(self._store, engine, keys, self._clock, self._ids)
@@ -287,7 +288,7 @@ class StoreJobs:
         cycles = CycleRunner(self._store, engine, keys, self._clock, self._ids, metrics=GcMetrics())
         report: CycleReport = await cycles.cycle(job)
         figures = figures_of(report)
-        figures["erasures_late"] = float(await count_late_erasures(self._store))
+        figures["erasures_late"] = float(await count_late_erasures(self._store, self._ended))
         return _checked(figures, "the cycle", found_wrong=report.found_wrong)
 
     async def _execute(self, job: RunSettings, trusted: TrustedKeys, age_s: float) -> RunResult:

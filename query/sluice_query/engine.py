@@ -361,8 +361,9 @@ class IdleEngines:
     """Engines of queries that have ended, for the next ones.
 
     Opening an engine takes a third of the processor time of a small query. One that is used again
-    also knows the footers of the files that it has read. It is closed after a failed query, and
-    after some number of them, so that what it knows has a bound.
+    also knows the footers of the files that it has read, with the least and greatest values in
+    them. It is closed after a failed query, after some number of them, and some minutes after it
+    was opened, so that a process soon forgets files that an erasure deletes.
     """
 
     def __init__(self) -> None:
@@ -375,11 +376,25 @@ class IdleEngines:
     def keep(self, opened: "_OpenedEngine") -> bool:
         """Keep an engine; return False if it is to be closed."""
         opened.queries += 1
-        if len(self._idle) == _IDLE_MAX or opened.queries == _QUERIES_OF_ENGINE:
+        loop = asyncio.get_running_loop()
+        if opened.queries == 1:
+            opened.ends_at_s = loop.time() + ENGINE_S
+            loop.call_at(opened.ends_at_s, self._end, opened)
+        if (
+            len(self._idle) == _IDLE_MAX
+            or opened.queries == _QUERIES_OF_ENGINE
+            or loop.time() >= opened.ends_at_s
+        ):
             return False
         opened.opening.result().execute("SET parquet_metadata_cache = true")
         self._idle.append(opened)
         return True
+
+    def _end(self, opened: "_OpenedEngine") -> None:
+        """Close an engine whose time is over; one that is in use is closed after its query."""
+        if opened in self._idle:
+            self._idle.remove(opened)
+            opened.close()
 
     def close(self) -> None:
         """Close every idle engine."""
@@ -387,6 +402,8 @@ class IdleEngines:
             self._idle.pop().close()
 
 
+ENGINE_S: Final = 600.0
+"""Seconds after its first query for which an engine is used."""
 _IDLE_MAX: Final = 4
 """As many as queries of a service run concurrently."""
 _QUERIES_OF_ENGINE: Final = 200
@@ -397,6 +414,7 @@ class _OpenedEngine:
 
     def __init__(self, settings: QuerySettings) -> None:
         self.queries = 0
+        self.ends_at_s = 0.0
         self._folder = tempfile.TemporaryDirectory(prefix="sluice-query-")
         config = {
             "memory_limit": f"{settings.memory_bytes_max}B",

@@ -22,6 +22,7 @@ from sluice_gc import erasure_run
 from sluice_gc.erasure_run import ErasureRun, check_signatures
 from sluice_gc.settings import EraseSettings
 from sluice_gc.tombstones import is_trusted, list_tombstones
+from sluice_protocol.authority import Restore, restore_key
 from sluice_protocol.erasure import (
     DUE_AFTER_NS,
     ErasedCopy,
@@ -33,7 +34,7 @@ from sluice_protocol.erasure import (
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import RowTally, decode_tombstone
 from sluice_protocol.fields import KINDS
-from sluice_protocol.keys import DELETES, accepted_key, digest_of, trash_key
+from sluice_protocol.keys import DELETES, accepted_key, blob_key, digest_of, trash_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord
@@ -42,7 +43,13 @@ from sluice_spark.erasure import ErasureLake, TableSearch
 from sluice_spark.read_back import BatchComparison, ComparedBatch
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
-from sluice_store.stored_erasures import StoredErasure, read_erasure, read_erasures
+from sluice_store.stored_erasures import (
+    EndedErasures,
+    StoredErasure,
+    count_late_erasures,
+    read_erasure,
+    read_erasures,
+)
 from sluice_store.stored_expiry import lift_hold
 
 STARTS = (10, 20, 30)
@@ -475,6 +482,50 @@ def test_hashes_in_files_are_those_that_were_added(known: list[bytes], other: li
             hashes.add(Digest(one.hex()))
         for one in asked:
             assert (Digest(one.hex()) in hashes) == (one in known)
+
+
+async def test_refused_bytes_keep_an_erasure_open_until_they_are_deleted_by_hand() -> None:
+    async with memory_world() as (world, store):
+        lake = await aged(world)
+        refused = await world.quarantine(30, salt="refused")
+        world.clock.pass_s(HORIZON_S + 2)
+        await world.discover()
+        erasure_id = await decided(world, lake)
+        report = await run(world, lake, erasure_id)
+        one = copy(report, "quarantine")
+        assert (one.state, one.found) == ("open", 1)
+        assert blob_key(refused) in one.detail
+        assert copy(report, "raw_blobs").detail == "kept by conflict 1"
+        assert not report.ended
+        store.remove_key(blob_key(refused))
+        after = await run(world, lake, erasure_id)
+        assert copy(after, "quarantine").state == "done"
+        assert copy(after, "raw_blobs").detail == "kept by conflict 1"
+
+
+async def test_an_erasure_that_has_ended_is_not_read_again_unless_it_has_a_newer_report() -> None:
+    async with memory_world() as (world, _):
+        lake, ended = await aged(world), EndedErasures()
+        erasure_id = await decided(world, lake)
+        assert len(await read_erasures(world.store, ended)) == 1
+        assert len(await read_erasures(world.store, ended)) == 1
+        await run(world, lake, erasure_id)
+        assert [one.ended for one in await read_erasures(world.store, ended)] == [True]
+        assert await read_erasures(world.store, ended) == []
+        await run(world, lake, erasure_id)
+        assert len(await read_erasures(world.store, ended)) == 1
+        assert await read_erasures(world.store, ended) == []
+        restored = Restore(
+            number=1, authority_id="A1", restored_by="ann",
+            restored_at_unix_ns=world.clock.now_ns() + 1, applied={},
+        )  # fmt: skip
+        await world.store.create(restore_key(1), encode_record(restored))
+        assert [one.ended for one in await read_erasures(world.store, ended)] == [False]
+        assert await count_late_erasures(world.store, ended) == 0
+        world.clock.pass_s(31 * DAY_S)
+        assert await count_late_erasures(world.store, ended) == 1
+        await run(world, lake, erasure_id)
+        assert await count_late_erasures(world.store, ended) == 0
 
 
 class DyingStore:

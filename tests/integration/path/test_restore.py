@@ -199,7 +199,7 @@ def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "key=`retention/v1/raw/000001.json`" in refused.stderr
     assert not (source / "authority/v1/restores").exists()
-    stated = shell(f"sluice restore --store file://{source} --nothing-newer 'a test'", tmp_path)
+    stated = shell(f"sluice restore --store file://{source} --newest none", tmp_path)
     assert stated.returncode == 0, stated.stderr
 
 

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +72,36 @@ def test_a_file_without_an_added_column_has_null_in_it(
     assert sorted(rows) == sorted(expected[name] for name in files)
 
 
-def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_queries(
+def is_folder(path: Path) -> bool:
+    return path.is_dir()
+
+
+async def test_an_engine_ends_some_minutes_after_it_was_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idle one without a query, and one that is in use after its query."""
+    monkeypatch.setattr(engine_module, "ENGINE_S", 0.2)
+    idle, settings = IdleEngines(), QuerySettings(threads=1)
+    folders = []
+    with open_engine(settings, idle) as engine:
+        setting = SqlStatement("SELECT current_setting('temp_directory')")
+        folders.append(Path(engine.rows(setting)[0][0]))
+    assert is_folder(folders[0])
+    await asyncio.sleep(0.3)
+    assert not is_folder(folders[0])
+    assert idle.pop() is None
+    with open_engine(settings, idle):
+        pass
+    with open_engine(settings, idle) as engine:
+        folders.append(Path(engine.rows(setting)[0][0]))
+        await asyncio.sleep(0.3)
+        assert is_folder(folders[1])
+        assert engine.rows(SqlStatement("SELECT 1")) == [(1,)]
+    assert not is_folder(folders[1])
+    idle.close()
+
+
+async def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_queries(
     tmp_path: Path,
 ) -> None:
     idle, settings = IdleEngines(), QuerySettings(threads=1)
@@ -95,6 +125,6 @@ def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_queries(
     with open_engine(settings, idle) as engine:
         assert engine._connection is not first  # a failed query closes its engine
         folder = Path(engine.rows(SqlStatement("SELECT current_setting('temp_directory')"))[0][0])
-        assert folder.exists()
+        assert is_folder(folder)
     idle.close()
-    assert not folder.exists()
+    assert not is_folder(folder)
