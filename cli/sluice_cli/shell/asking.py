@@ -208,7 +208,7 @@ def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
         status = int(head.split(b" ", 2)[1])
         is_problem = b"\r\ncontent-type: application/problem+json" in head.lower()
         problem = msgspec.json.decode(body) if is_problem else None
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, RecursionError):
         return None
     if problem is not None:
         detail = str(problem["detail"])

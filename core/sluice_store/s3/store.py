@@ -217,6 +217,10 @@ class S3Store(ObjectStore):
         """Return a bucket's rules, or None if they cannot be read."""
         return await self._bucket.read_replication(bucket)
 
+    async def locks_by_default(self) -> bool | None:
+        """Return True if Object Lock keeps each new version; not part of the port."""
+        return await self._bucket.locks_by_default()
+
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
     ) -> AsyncIterator[ListPage]:

@@ -62,6 +62,7 @@ def places(place: Deployment, text: str) -> list[int]:
     return [LINES.index(str(one)) for one in bodies(found(place, text))]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -173,6 +174,7 @@ SUM_BY = [
 ]
 
 
+@pytest.mark.daily(7)
 @pytest.mark.parametrize(("text", "wanted"), SUM_BY)
 def test_series(
     place: Deployment, text: str, wanted: dict[tuple[tuple[str, str], ...], list[float]]

@@ -130,6 +130,7 @@ def test_an_operation_has_short_texts(tmp_path: Path) -> None:
     talk(found, story)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("condition", "names"),
     [
@@ -179,6 +180,7 @@ def test_logs_of_a_trace_are_found_by_its_id(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("condition", "left"),
     [

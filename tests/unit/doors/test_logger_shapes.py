@@ -887,6 +887,7 @@ def firehose(found: dict[str, Any]) -> tuple[DecodedRecords, ...]:
     return decode_firehose(body, {}, received_ns=RECEIVED)
 
 
+@pytest.mark.daily(100)
 @pytest.mark.parametrize("door", [json_door, bulk, splunk, firehose])
 @pytest.mark.parametrize("logger", SHAPES)
 def test_the_doors_of_objects_know_the_names_of_each_logger(
