@@ -187,7 +187,8 @@ def derived_arrays(
         ]
         numbers = np.concatenate(sent).astype(np.int32)
         found["severity"], found["level"] = _severities(numbers, source)
-        found["observed_ns"] = _observed(source)
+        first = _first_of(source, (OBSERVED_KEY,), distinct=False)
+        found["observed_ns"] = first.texts(_only_numbers).cast(pa.int64())
     return found
 
 
@@ -311,20 +312,11 @@ def _severities(numbers: Codes, source: _Source) -> tuple[pa.Array, pa.Array]:
             found_open = is_open & source.having(implied.keys)
             numbers[found_open] = implied.severity
             is_open &= ~found_open
-    return number_array(numbers, numbers > 0), _levels(numbers, unknown)
-
-
-def _levels(numbers: Codes, unknown: _First) -> pa.Array:
-    """Return the level of each number, and of records without one what was sent."""
-    known = np.flatnonzero(numbers)
-    codes = (numbers[known] - 1) // NUMBERS_A_LEVEL
-    unknown.add(Stated(known, codes, pa.array(LEVELS, pa.string())))
-    return unknown.names()
-
-
-def _observed(source: _Source) -> pa.Array:
-    first = _first_of(source, (OBSERVED_KEY,), distinct=False)
-    return first.texts(_only_numbers).cast(pa.int64())
+    # The level of each number, and of records without one what was sent.
+    numbered = np.flatnonzero(numbers)
+    codes = (numbers[numbered] - 1) // NUMBERS_A_LEVEL
+    unknown.add(Stated(numbered, codes, pa.array(LEVELS, pa.string())))
+    return number_array(numbers, numbers > 0), unknown.names()
 
 
 def _only_numbers(texts: pa.Array) -> pa.Array:

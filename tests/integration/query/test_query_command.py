@@ -224,6 +224,7 @@ def test_a_running_service_is_asked_instead_of_the_store(
             *("sluice_query.request", "sluice_store.url"),
         ):
             assert (library in imported) == imports, library
+        assert imports or "http.client" not in imported
 
 
 def test_commands_find_a_query_service_that_was_started_alone(
