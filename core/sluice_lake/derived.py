@@ -287,7 +287,12 @@ def _levels(numbers: Codes, unknown: _First) -> pa.Array:
     """Return the level of each number, and of records without one what was sent."""
     known = np.flatnonzero(numbers)
     codes = (numbers[known] - 1) // NUMBERS_A_LEVEL
-    unknown.add(Stated(known, codes, pa.array(LEVELS, pa.string())))
+    # Only levels in use: a Parquet writer takes twice the time for a dictionary with others.
+    used = np.flatnonzero(np.bincount(codes, minlength=len(LEVELS)))
+    rank = np.zeros(len(LEVELS), np.int32)
+    rank[used] = np.arange(len(used), dtype=np.int32)
+    levels = pa.array([LEVELS[place] for place in used.tolist()], pa.string())
+    unknown.add(Stated(known, rank[codes], levels))
     return unknown.names()
 
 
