@@ -568,8 +568,10 @@ class DyingStore:
 @pytest.mark.parametrize(
     ("kind", "every", "after"),
     [
-        ("memory", 1, False),
-        ("memory", 1, True),
+        ("memory", 7, False),
+        ("memory", 7, True),
+        pytest.param("memory", 1, False, marks=pytest.mark.long),
+        pytest.param("memory", 1, True, marks=pytest.mark.long),
         pytest.param("directory", 5, False, marks=pytest.mark.long),
         pytest.param("directory", 5, True, marks=pytest.mark.long),
         pytest.param("s3", 7, True, marks=[pytest.mark.long, pytest.mark.s3]),
