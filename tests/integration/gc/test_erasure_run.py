@@ -343,7 +343,7 @@ async def opened(place: str, root: Path) -> AsyncIterator[GcWorld]:
 @pytest.mark.parametrize(
     ("place", "every"),
     [
-        ("memory", 9),
+        ("memory", 25),
         pytest.param("memory", 1, marks=pytest.mark.long),
         pytest.param("directory", 5, marks=pytest.mark.long),
     ],

@@ -147,6 +147,7 @@ def test_a_commit_is_based_on_the_state_that_was_checked(place: Deployment) -> N
     assert place.table("logs").version() == versions[1] + 1
 
 
+@pytest.mark.long
 def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployment) -> None:
     """Those of the table's newest state and the one before stay, however old they are."""
     rollups = LakeRollups(place=place)
