@@ -104,6 +104,7 @@ def test_deletes_after_the_backup_apply_again_before_anything_is_served(
     assert "line-1-end" not in found
 
 
+@pytest.mark.long
 def test_the_other_order_loses_blobs(source: Path, tmp_path: Path) -> None:
     restored = tmp_path / "restored"
     backup(source, restored, ORDER[::-1])

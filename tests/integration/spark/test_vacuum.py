@@ -277,6 +277,7 @@ def test_retention_keeps_every_sample_if_the_source_range_is_missing(place: Depl
     assert drop_deleted(place).waiting_for_rollups == 1
 
 
+@pytest.mark.long
 def test_retention_waits_only_for_files_that_are_new_since_the_rollups(tmp_path: Path) -> None:
     """Sequences of lanes overlap, so the sequences of a file alone do not show that it is old."""
     place = Deployment(tmp_path / "store", lanes=2).init()
