@@ -41,6 +41,7 @@ _KEYS: Final = {
     "sluice.applied_deletes": "lake/v1/applied-deletes/<table>.json",
     "sluice.audit_certificate": "audit/v1/<audit>/certificate.json",
     "sluice.authority": "authority/v1/settings.json",
+    "sluice.restore": "authority/v1/restores/<number>.json",
     "sluice.authority_switch": "authority/v1/switches/<number>.json",
     "sluice.decision": "decisions/v1/<decision_id>.json",
     "sluice.delete": "deletes/v1/<ulid>.json",
@@ -72,7 +73,9 @@ _KEYS: Final = {
     "sluice.reconciler_pass_left": "reconciler/v1/full-pass-left.json",
     "sluice.reconciler_scanner": "reconciler/v1/scanner.json",
     "sluice.source_range": "rollup/v1/source-ranges/<number>.json",
-    "sluice.tombstone": "expired/v1/date=…/hour=…/<run>-<part>.json.z, signed and compressed",
+    "sluice.tombstone": (
+        "expired/v1/date=…/hour=…/<first hour>-<run>-<part>.json.z, signed and compressed"
+    ),
     "sluice.spool_claim": "authority/v1/spool.json, in the authority and in the spool",
     "sluice.spool_expired": "transferred/v1/expired/agent=…/boot=….json of a spool",
     "sluice.spool_journal": "transferred/v1/journal.json of a spool",

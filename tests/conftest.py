@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 import uvloop
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support.repetitions import times
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -27,8 +27,11 @@ if TYPE_CHECKING:
 # A slow machine fails no test: speed is measured in benchmarks.
 # `make test-long` runs ten times as many examples of each property that sets no `max_examples`,
 # and four times as many of the others: `support.repetitions.examples`.
-settings.register_profile("sluice", deadline=None, max_examples=20)
-settings.register_profile("long", deadline=None, max_examples=times(200))
+_ALLOWED = [HealthCheck.too_slow]
+settings.register_profile("sluice", deadline=None, max_examples=20, suppress_health_check=_ALLOWED)
+settings.register_profile(
+    "long", deadline=None, max_examples=times(200), suppress_health_check=_ALLOWED
+)
 settings.load_profile("sluice")
 
 # The processes of tests start faster with compiled modules.

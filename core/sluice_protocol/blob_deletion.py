@@ -454,7 +454,8 @@ PERMANENT: Final = (
     keys.EXPIRED,
     *(keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
 )
-"""Prefixes under which no version expires; only GC deletes there, with a proof."""
+"""Prefixes under which no version expires. GC deletes blobs there, with a proof, and the reconciler
+references of expired batches."""
 
 
 class VersionRuling(StrEnum):

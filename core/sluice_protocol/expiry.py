@@ -14,9 +14,11 @@ A hold keeps every batch that it covers, whatever else is proved, and also betwe
 the deletion. A hold that cannot be decoded covers everything. Source: ADR 48.
 """
 
+import base64
 import re
 import zlib
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,9 +26,15 @@ import msgspec
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Clause, MustKeep
-from sluice_protocol.errors import BadUsage, InvalidRecord
+from sluice_protocol.errors import BadUsage, InvalidFrame, InvalidRecord
 from sluice_protocol.fields import Kind
-from sluice_protocol.keys import EXPIRED, HOLDS, RAW_RETENTION, hour_path
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    HOLDS,
+    RAW_RETENTION,
+    accepted_key,
+    tombstone_key,
+)
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
@@ -34,29 +42,32 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 WAIT_AFTER_HORIZON_S: Final = 7 * 86_400
 """The least time between the end of the retry horizon and an expiry."""
 TOMBSTONE_BATCHES_MAX: Final = 10_000
-"""Batches of one tombstone, about 100 bytes each when compressed."""
+"""Batches of one tombstone, about 36 bytes each when compressed; 32 of them are the sha256."""
+TOMBSTONE_HOURS_MAX: Final = 7 * 24
+"""Hours of acceptance of the batches of one tombstone. Few batches then share its signature, and a
+reader lists the tombstones of a week."""
 TOMBSTONE_BYTES_MAX: Final = 64 << 20
 """The size of a decompressed tombstone, at most."""
 TEXT_CHARS_MAX: Final = 1_000
 """The length of a case, a reason and a name, at most."""
-_TOMBSTONE: Final = re.compile(
-    re.escape(EXPIRED) + r"(date=[0-9-]{10}/hour=[0-9]{2})/([0-9A-HJKMNP-TV-Z]{26})-([0-9]{4})"
-    r"\.json\.z"
-)
+_DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
 
 
 class RawRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of an operator how long raw batches are kept; the last one is in effect.
+    """The decision of an operator how long batches and records are kept; the last is in effect.
 
     Attributes:
         number: 1 for the first decision, without gaps.
         keep_s: The age at which a batch may expire, seconds; None: never.
+        tables_keep_s: The age at which `sluice maintain` deletes records of every kind from the
+            tables, seconds; None: never. Its setting `retention_days` has priority.
         decided_at_unix_ns: By the store's clock.
     """
 
     schema: Literal["sluice.raw_retention.v1"] = "sluice.raw_retention.v1"
     number: int
     keep_s: int | None
+    tables_keep_s: int | None = None
     decided_by: str
     decided_at_unix_ns: int
     note: str = ""
@@ -81,13 +92,28 @@ def keep_s_least(authority: Authority) -> int:
     return authority.retry_horizon_s + WAIT_AFTER_HORIZON_S
 
 
+def parse_keep(option: str, text: str) -> int | None:
+    """Return a number of days, as `30d`, in seconds; None for `never`."""
+    if text == "never":
+        return None
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"retention is a number of days, as `30d`, or never: {option}=`{text[:40]}`")
+    return int(found[1]) * 86_400
+
+
+def describe_keep(keep_s: int | None) -> str:
+    """Return a retention as `parse_keep` reads it."""
+    return "never" if keep_s is None else f"{keep_s / 86_400:g}d"
+
+
 def check_keep_s(authority: Authority, keep_s: int | None) -> None:
     """Refuse a raw retention that is shorter than the retry horizon plus seven days."""
     least = keep_s_least(authority)
     if keep_s is not None and keep_s < least:
         raise BadUsage(
             "raw batches are kept for the retry horizon plus 7 days at least:"
-            f" use {-(-least // 86_400)}d or more, raw=`{keep_s / 86_400:g}d`"
+            f" use {-(-least // 86_400)}d or more, raw=`{describe_keep(keep_s)}`"
         )
 
 
@@ -216,23 +242,70 @@ class Holds:
         return min((until_ns, *(start - 1 for start in starts if start is not None)))
 
 
-class ExpiredBatch(msgspec.Struct, frozen=True, array_like=True):
-    """A batch that expired.
+NamedBatch = tuple[ObjectKey, Digest]
+"""The key of a manifest, and the sha256 of its blob."""
+
+
+class ExpiredBoot(msgspec.Struct, frozen=True, array_like=True):
+    """The batches of one boot that expired, in the order of their sequence numbers.
 
     Attributes:
-        key: The key of its manifest.
-        sha256: That of its blob.
-        size_bytes: The size of its blob.
-        rows: The records that were compared.
-        content: The order-free hash of their contents, which table and blob had in common.
+        steps: For each batch the distance of its first sequence number from the end of the batch
+            before it, and the number of its sequence numbers. Both compress well.
+        sha256: The hashes of their blobs, 32 bytes each, in base64.
     """
 
-    key: ObjectKey
-    sha256: Digest
-    size_bytes: int
-    kind: Kind
-    rows: int
-    content: str
+    agent_id: str
+    boot_id: str
+    steps: tuple[int, ...]
+    sha256: str
+
+    def named(self) -> Iterator[tuple[Identity, Digest]]:
+        """Yield each batch.
+
+        Raises:
+            ValueError: The hashes are not base64, or of another number of batches.
+            InvalidFrame: A batch has no valid identity.
+        """
+        hashes, end = base64.b64decode(self.sha256, validate=True), 0
+        steps = zip(self.steps[::2], self.steps[1::2], strict=True)
+        for at, (gap, count) in enumerate(steps):
+            start = end + gap
+            end = start + count
+            who = Identity(
+                agent_id=self.agent_id, boot_id=self.boot_id, seq_start=start, seq_end=end - 1
+            )
+            yield who, Digest(hashes[32 * at : 32 * at + 32].hex())
+        if len(hashes) != 16 * len(self.steps):
+            raise ValueError("there is not one hash a batch")
+
+    def names(self, who: Identity, digest: Digest) -> bool:
+        """Return True if it names a batch of this boot with this hash."""
+        end = 0
+        for at in range(0, len(self.steps), 2):
+            start = end + self.steps[at]
+            end = start + self.steps[at + 1]
+            if (start, end - 1) == (who.seq_start, who.seq_end):
+                place = 16 * at
+                return base64.b64decode(self.sha256)[place : place + 32] == bytes.fromhex(digest)
+        return False
+
+
+def group_by_boot(batches: Iterable[tuple[Identity, Digest]]) -> tuple[ExpiredBoot, ...]:
+    """Return batches as a tombstone names them."""
+    boots: dict[tuple[str, str], list[tuple[Identity, Digest]]] = {}
+    for who, digest in sorted(batches):
+        boots.setdefault((who.agent_id, who.boot_id), []).append((who, digest))
+    found = []
+    for (agent_id, boot_id), named in boots.items():
+        steps, end = [], 0
+        for who, _ in named:
+            steps += [who.seq_start - end, who.seq_end + 1 - who.seq_start]
+            end = who.seq_end + 1
+        hashes = b"".join(bytes.fromhex(digest) for _, digest in named)
+        sha256 = base64.b64encode(hashes).decode()
+        found.append(ExpiredBoot(agent_id, boot_id, tuple(steps), sha256))
+    return tuple(found)
 
 
 class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,24 +318,46 @@ class TableVersion(msgspec.Struct, frozen=True, kw_only=True):
     commit_sha256: Digest
 
 
+class RowTally(msgspec.Struct, frozen=True, kw_only=True):
+    """The records of batches on one side: their number, and the order-free hash of contents.
+
+    The hash is two sums in hexadecimal with a hyphen between, so those of batches can be added.
+    """
+
+    rows: int
+    content: str
+
+    def plus(self, other: "RowTally") -> "RowTally":
+        """Return the tally of both."""
+        sums = zip(self.content.split("-"), other.content.split("-"), strict=True)
+        content = "-".join(f"{int(one, 16) + int(two, 16):x}" for one, two in sums)
+        return RowTally(rows=self.rows + other.rows, content=content)
+
+
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
-    """The record that batches of one hour of acceptance expired; permanent.
+    """The record that batches of a few hours of acceptance expired; permanent.
+
+    The manifests have the sizes and times of the batches.
 
     Attributes:
         run_id: ULID of the run that proved the batches.
-        part: 0 for the first tombstone of the run for this hour.
-        hour: `date=YYYY-MM-DD/hour=HH` of the acceptance of every batch in it.
+        part: 0 for the first tombstone of the run.
+        first_hour: The hour since 1970 in which the oldest of its batches was accepted.
+        last_hour: The same of the youngest.
         rule: The number of the decision about raw retention; 0 for an erasure.
         erasure: The id of the erasure whose records the batches contain; empty for a rule.
         tables: The states that were read, by the name of the table.
         deletes: The number of recorded deletes that were applied to both sides.
         made_at_unix_ns: By the store's clock.
+        compared: The records that blobs and table had in common, by kind.
+        boots: The batches.
     """
 
     schema: Literal["sluice.tombstone.v1"] = "sluice.tombstone.v1"
     run_id: str
     part: int
-    hour: str
+    first_hour: int
+    last_hour: int
     authority_id: str
     rule: int
     keep_s: int
@@ -272,12 +367,19 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, TableVersion]
     deletes: int
     made_at_unix_ns: int
-    batches: tuple[ExpiredBatch, ...]
+    compared: dict[Kind, RowTally]
+    boots: tuple[ExpiredBoot, ...]
 
     @property
     def key(self) -> ObjectKey:
         """The key under which it is created."""
-        return ObjectKey(f"{EXPIRED}{self.hour}/{self.run_id}-{self.part:04d}.json.z")
+        return tombstone_key(self.first_hour, self.last_hour, self.run_id, self.part)
+
+    def named(self) -> Iterator[NamedBatch]:
+        """Yield each batch."""
+        for boot in self.boots:
+            for who, digest in boot.named():
+                yield accepted_key(who), digest
 
 
 class SignedTombstone(msgspec.Struct, frozen=True, kw_only=True):
@@ -286,11 +388,6 @@ class SignedTombstone(msgspec.Struct, frozen=True, kw_only=True):
     tombstone: Tombstone
     key_id: str
     signature: str
-
-
-def tombstone_prefix(accepted_at_ns: int) -> str:
-    """Return the prefix of every tombstone that may name a batch."""
-    return f"{EXPIRED}{hour_path(accepted_at_ns)}/"
 
 
 def encode_tombstone(signed: SignedTombstone) -> bytes:
@@ -308,20 +405,17 @@ def decode_tombstone(key: str, body: bytes) -> SignedTombstone:
     if not unpacker.eof or unpacker.unused_data:
         raise InvalidRecord(key, "tombstone is cut off, too large or followed by other bytes")
     found = decode_record(key, plain, SignedTombstone)
-    if _TOMBSTONE.fullmatch(key) is None or found.tombstone.key != key:
+    if found.tombstone.key != key:
         raise InvalidRecord(key, "tombstone belongs under another key")
+    try:
+        for boot in found.tombstone.boots:
+            deque(boot.named(), maxlen=0)
+    except (ValueError, InvalidFrame) as error:
+        raise InvalidRecord(key, f"tombstone does not name batches: {error}") from error
     return found
 
 
 # --- the proof ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowTally:
-    """The records of a batch on one side: their number, and the order-free hash of contents."""
-
-    rows: int
-    content: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

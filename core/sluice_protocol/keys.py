@@ -39,7 +39,7 @@ RAW_RETENTION: Final = f"{RETENTION}raw/"
 HOLDS: Final = f"{RETENTION}holds/"
 ERASURES: Final = f"{RETENTION}erasures/"
 EXPIRED: Final = "expired/v1/"
-"""Tombstones: which batches expired, by the hour of their acceptance."""
+"""Tombstones: which batches expired, by the hour in which the youngest was accepted."""
 DOCTOR: Final = "doctor/v1/"
 RECONCILER: Final = "reconciler/v1/"
 HIGH_WATER: Final = "reconciler/v1/high-water/"
@@ -96,6 +96,10 @@ _IDENTITY_TAIL: Final = re.compile(
     r"/(?P<start>[0-9]{20})-(?P<end>[0-9]{20})"
 )
 _PACK: Final = re.compile(r"([0-9]{20})-([0-9]{20})-[0-9a-f]{32}\.ndjson")
+_TOMBSTONE: Final = re.compile(
+    re.escape(EXPIRED) + r"date=([0-9-]{10})/hour=([0-9]{2})/([0-9-]{10})T([0-9]{2})"
+    r"-[0-9A-HJKMNP-TV-Z]{26}-[0-9]{6}\.json\.z"
+)
 _BLOB: Final = re.compile(r"raw-blobs/v1/sha256/(..)/(..)/([0-9a-f]{64})\.lmbatch")
 
 
@@ -125,13 +129,19 @@ def _who(identity: Identity) -> str:
     return f"{boot}{identity.seq_start:020d}-{identity.seq_end:020d}"
 
 
+def hour_of(at_ns: int) -> int:
+    """Return the hour since 1970 of an instant."""
+    return at_ns // _NS_PER_HOUR
+
+
 def hour_path(at_ns: int) -> str:
     """Return `date=YYYY-MM-DD/hour=HH` of an instant, in UTC."""
-    return _hour_path(at_ns // _NS_PER_HOUR)
+    return path_of_hour(hour_of(at_ns))
 
 
-@lru_cache(maxsize=64)
-def _hour_path(hour: int) -> str:
+@lru_cache(maxsize=4096)
+def path_of_hour(hour: int) -> str:
+    """Return `date=YYYY-MM-DD/hour=HH` of an hour since 1970."""
     moment = datetime.fromtimestamp(hour * 3600, UTC)
     return moment.strftime("date=%Y-%m-%d/hour=%H")
 
@@ -270,6 +280,33 @@ def segment_key(queue: str, lane: int, first: int, last: int) -> ObjectKey:
 def damaged_copy_key(queue: str, lane: int, digest: Digest) -> ObjectKey:
     """Return the key of the copy of a lane's object that `sluice rebuild` replaced."""
     return ObjectKey(f"{QUEUE}{queue}.{lane:03d}/damaged-{digest}")
+
+
+def tombstone_key(first_hour: int, last_hour: int, run_id: str, part: int) -> ObjectKey:
+    """Return the key of a tombstone of batches that were accepted in a range of hours since 1970.
+
+    The last hour is the folder and the first is in the name. So one listing from an hour on, which
+    ends where the longest range ends, contains every tombstone that may name a batch of that hour.
+    """
+    first = path_of_hour(first_hour).replace("date=", "").replace("/hour=", "T")
+    return ObjectKey(f"{EXPIRED}{path_of_hour(last_hour)}/{first}-{run_id}-{part:06d}.json.z")
+
+
+def tombstone_hours(key: str) -> range:
+    """Return the hours since 1970 whose batches a tombstone may name; none for another key."""
+    found = _TOMBSTONE.fullmatch(key)
+    if found is None:
+        return range(0)
+    last, first = (f"{found[at]}T{found[at + 1]}:00:00+00:00" for at in (1, 3))
+    try:
+        return range(_hour_at(first), _hour_at(last) + 1)
+    except ValueError:
+        return range(0)
+
+
+@lru_cache(maxsize=4096)  # the hours of many tombstones repeat
+def _hour_at(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp()) // 3600
 
 
 def metric_segment(name: str) -> str:

@@ -1,16 +1,19 @@
 """Stored decisions about expiry: how long raw batches are kept, holds, and tombstones.
 
 Decisions and holds grow by what operators decide. A hold that was lifted stays, with the record of
-that. Tombstones grow with batches, and a reader lists only those of one hour of acceptance.
+that. Tombstones grow with batches, and a reader lists only those of a week of acceptance.
 """
 
+import asyncio
 from collections import OrderedDict
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import (
+    TOMBSTONE_HOURS_MAX,
+    ExpiredBoot,
     Holds,
     LegalHold,
     LegalHoldLifted,
@@ -25,9 +28,16 @@ from sluice_protocol.expiry import (
     keep_s_least,
     legal_hold_key,
     raw_retention_key,
-    tombstone_prefix,
 )
-from sluice_protocol.keys import HOLDS, RAW_RETENTION, accepted_key
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import (
+    EXPIRED,
+    HOLDS,
+    RAW_RETENTION,
+    hour_of,
+    path_of_hour,
+    tombstone_hours,
+)
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
@@ -35,11 +45,13 @@ from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 
-HOURS_KEPT: Final = 48
-"""Hours of tombstones that a reader remembers."""
+HOURS_KEPT: Final = 1_000
+"""Hours of which a reader remembers the keys of tombstones."""
+TOMBSTONES_KEPT: Final = 200
+"""Tombstones that a reader remembers, with up to 10,000 batches of about 120 bytes each."""
 _LIFTED: Final = "-lifted.json"
-NamedBatch = tuple[ObjectKey, Digest]
-"""The key of a manifest, and the sha256 of its blob."""
+Unchanged = Literal["unchanged"]
+"""A retention that stays as it was decided before."""
 
 
 async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
@@ -60,20 +72,31 @@ async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
 
 
 async def set_raw_retention(
-    store: ObjectStore, keep_s: int | None, *, by: str, note: str, backoff: Backoff
+    store: ObjectStore,
+    keep_s: int | Unchanged | None,
+    *,
+    tables_keep_s: int | Unchanged | None = "unchanged",
+    by: str,
+    note: str,
+    backoff: Backoff,
 ) -> RawRetention:
     """Record a decision, unless it is in effect already; return the one in effect.
 
     Raises:
         BadUsage: It is too short, or another operator decided at the same moment.
     """
-    check_keep_s(await read_authority(store), keep_s)
     before = await read_raw_retention(store)
-    if before is not None and before.keep_s == keep_s:
+    if keep_s == "unchanged":
+        keep_s = None if before is None else before.keep_s
+    if tables_keep_s == "unchanged":
+        tables_keep_s = None if before is None else before.tables_keep_s
+    check_keep_s(await read_authority(store), keep_s)
+    if before is not None and (before.keep_s, before.tables_keep_s) == (keep_s, tables_keep_s):
         return before
     wanted = RawRetention(
         number=1 if before is None else before.number + 1,
         keep_s=keep_s,
+        tables_keep_s=tables_keep_s,
         decided_by=by,
         decided_at_unix_ns=await read_store_time(store),
         note=note,
@@ -175,36 +198,67 @@ async def read_retention_state(store: ObjectStore) -> RetentionState:
     )
 
 
-class TombstoneReader:
-    """Finds the tombstones of batches, and remembers those of the hours that were read last.
+Boots = dict[tuple[str, str], ExpiredBoot]
 
-    Signatures are not verified: a reader only reports them. A deletion verifies them.
+
+class TombstoneReader:
+    """Finds the tombstones of batches, and remembers those that it read last.
+
+    Tombstones are permanent, so it never reads one again. One that is damaged names nothing; audits
+    report it. Signatures are not verified: a reader only reports them. A deletion verifies them.
     """
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._hours: OrderedDict[str, dict[NamedBatch, SignedTombstone]] = OrderedDict()
+        self._hours: OrderedDict[int, tuple[ObjectKey, ...]] = OrderedDict()
+        self._read: OrderedDict[ObjectKey, tuple[SignedTombstone | None, Boots]] = OrderedDict()
+        self._lock = asyncio.Lock()
 
     async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
-        of_hour = await self.of_hour(tombstone_prefix(manifest.accepted_at_unix_ns))
-        return of_hour.get((accepted_key(manifest.identity), manifest.digest))
+        hour = hour_of(manifest.accepted_at_unix_ns)
+        return await self.look_up(hour, manifest.identity, manifest.digest)
 
-    async def of_hour(self, prefix: str) -> dict[NamedBatch, SignedTombstone]:
-        """Return the batches that the tombstones of one hour name, with the newest of each."""
-        known = self._hours.get(prefix)
-        if known is not None:
-            self._hours.move_to_end(prefix)
-            return known
-        keys = [one.key async for page in self._store.list(prefix) for one in page.objects]
-        found = [
-            decode_tombstone(key, body)
-            for key, body in zip(keys, await read_bodies(self._store, keys), strict=True)
-            if body is not None
-        ]
-        self._hours[prefix] = {
-            (one.key, one.sha256): signed for signed in found for one in signed.tombstone.batches
-        }
-        while len(self._hours) > HOURS_KEPT:
-            self._hours.popitem(last=False)
-        return self._hours[prefix]
+    async def look_up(self, hour: int, who: Identity, digest: Digest) -> SignedTombstone | None:
+        """Return the newest tombstone that names a batch of an hour of acceptance since 1970."""
+        newest: SignedTombstone | None = None
+        async with self._lock:
+            for key in await self._keys_of(hour):
+                signed, boots = await self._get(key)
+                boot = boots.get((who.agent_id, who.boot_id))
+                if signed is None or boot is None or not boot.names(who, digest):
+                    continue
+                if newest is None or newest.tombstone.run_id < signed.tombstone.run_id:
+                    newest = signed
+        return newest
+
+    async def _keys_of(self, hour: int) -> tuple[ObjectKey, ...]:
+        """Return the keys of the tombstones that may name a batch of an hour."""
+        if hour not in self._hours:
+            pages = self._store.list(
+                EXPIRED,
+                start_after=f"{EXPIRED}{path_of_hour(hour)}/",
+                end_at=f"{EXPIRED}{path_of_hour(hour + TOMBSTONE_HOURS_MAX)}/",
+            )
+            keys = [one.key async for page in pages for one in page.objects]
+            self._hours[hour] = tuple(key for key in keys if hour in tombstone_hours(key))
+            while len(self._hours) > HOURS_KEPT:
+                self._hours.popitem(last=False)
+        return self._hours[hour]
+
+    async def _get(self, key: ObjectKey) -> tuple[SignedTombstone | None, Boots]:
+        if key not in self._read:
+            self._read[key] = await self._decode(key)
+            while len(self._read) > TOMBSTONES_KEPT:
+                self._read.popitem(last=False)
+        self._read.move_to_end(key)
+        return self._read[key]
+
+    async def _decode(self, key: ObjectKey) -> tuple[SignedTombstone | None, Boots]:
+        read = await self._store.get(key)
+        try:
+            signed = decode_tombstone(key, read.body) if isinstance(read, Found) else None
+        except InvalidRecord:
+            return None, {}
+        boots = () if signed is None else signed.tombstone.boots
+        return signed, {(one.agent_id, one.boot_id): one for one in boots}

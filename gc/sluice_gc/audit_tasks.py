@@ -46,7 +46,7 @@ from sluice_gc.evidence_files import (
 from sluice_gc.key_ranges import DigestShard, RangeListing, parse_shard, split_shards
 from sluice_gc.settings import AuditSettings
 from sluice_gc.signing_keys import trusted_of
-from sluice_gc.tombstones import TOMBSTONES, read_tombstone, tombstones_table
+from sluice_gc.tombstones import TOMBSTONES, read_tombstone, tombstones_tables
 from sluice_protocol.clock import Clock
 from sluice_protocol.collection_records import AuditCounts, EvidenceFile, KeyRange
 from sluice_protocol.errors import InvalidRecord
@@ -450,11 +450,10 @@ async def audit_tombstones(
     put = partial(put_table, backoff=Backoff.seeded_by(clock))
     place = digest_of(task.keys[0].encode())[:16]
     files = []
-    for shard in split_shards(task.settings.shards):
-        table = tombstones_table(found, shard)
-        if len(table):
-            written = await put(store, task.folder, "tombstones", f"{shard.name}-{place}", table)
-            files.append(msgspec.structs.replace(written, place=shard.name))
+    tables = tombstones_tables(found, split_shards(task.settings.shards))
+    for shard, table in sorted(tables.items()):
+        written = await put(store, task.folder, "tombstones", f"{shard}-{place}", table)
+        files.append(msgspec.structs.replace(written, place=shard))
     if findings.rows:
         at = f"tombstones-{place}"
         files.append(await put(store, task.folder, "findings", at, findings.table()))

@@ -20,8 +20,8 @@ from sluice_gc.evidence_files import (
     read_names,
 )
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.signing_keys import TrustedKeys, public_texts
-from sluice_gc.tombstones import read_expired_now
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.tombstones import TrustedTombstones, read_expired_now
 from sluice_protocol.blob_deletion import AuditResult, MustKeep
 from sluice_protocol.keys import blob_key
 from sluice_protocol.outcomes import Found
@@ -131,7 +131,8 @@ async def _decide_now(
         retry_horizon_ns=authority.retry_horizon_ns,
         versioning_enabled=await store.read_versioning() is Versioning.ENABLED,
     )
-    expired = await read_expired_now(store, public_texts(trusted), authority)
+    tombstones = TrustedTombstones(store, trusted, authority.authority_id)
+    expired = await read_expired_now(store, tombstones)
     verdict = (await prove_deletion(store, case, expired=expired)).verdict
     kept = verdict if isinstance(verdict, MustKeep) else None
     return VersionVerdict(

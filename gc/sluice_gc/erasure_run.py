@@ -6,13 +6,22 @@ the waits, search again. What has been done already is found done, so a run may 
 request, and the next run ends in the same state. A run creates one report, at its end.
 
 A blob is searched whether or not a manifest names it: blobs of refused uploads, of gateways that
-stopped before the manifest, and copies in the trash contain the same records.
+stopped before the manifest, and copies in the trash contain the same records. Blobs never change.
+So a run lists and decodes all of them once, and at its end looks whether those with matches still
+exist. It has 20,000 manifests, 100,000 blobs with matches and 64 MiB of hashes in memory at most,
+and the other hashes in temporary files, 32 bytes a batch.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from sluice_gc.auditor import Auditor
 from sluice_gc.certificate import read_newest
@@ -53,10 +62,12 @@ from sluice_protocol.keys import (
     GC_TRASH,
     QUARANTINE_CONFLICTS,
     RAW_BLOBS,
+    blob_key,
     digest_of,
     parse_blob_key,
     parse_quarantine_key,
     parse_trash_key,
+    trash_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted, encode_record
 from sluice_protocol.outcomes import Found, NotFound
@@ -64,11 +75,15 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.erasure import ROLLUPS_NAME, ErasureLake, TableSearch
 from sluice_store.authority import read_authority, read_store_time
-from sluice_store.port import ObjectStore, Versioning, read_bodies
+from sluice_store.port import ListedObject, ObjectStore, Versioning, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_deletes import write_delete
 from sluice_store.stored_erasures import StoredErasure, check_erasable, read_erasure
 
+FOUND_MAX: Final = 100_000
+"""Blobs with matching records that one run removes: about 2 KiB each. The next run removes more."""
+HASHES_BYTES_MAX: Final = 64 << 20
+"""Bytes of hashes in memory before they are written to temporary files."""
 SEARCHED_TOGETHER: Final = 20_000
 """Manifests whose blobs are searched in one job: about 1 KiB each on the driver."""
 _HOUR_NS: Final = 3600 * NS_PER_S
@@ -135,19 +150,44 @@ class BlobSearch:
     """What a search of all blobs found.
 
     Attributes:
+        found: The blobs with matching records, `FOUND_MAX` at most.
+        more: The number of further ones, which a later run removes.
+        batches: The accepted batches with matching records.
+        records: Their matching records.
+        batch_bytes: The size of their blobs.
         searched: The blobs that were decoded.
         total: The records of all accepted batches.
-        unreadable: Keys of blobs that exist and cannot be decoded.
+        unreadable: Keys of blobs that exist and cannot be decoded, `FOUND_MAX` at most.
     """
 
     found: list[SearchedBlob] = field(default_factory=list)
+    more: int = 0
+    batches: int = 0
+    records: int = 0
+    batch_bytes: int = 0
     searched: int = 0
     total: int = 0
-    unreadable: list[str] = field(default_factory=list)
+    unreadable: list[ObjectKey] = field(default_factory=list)
 
     def of(self, place: str) -> list[SearchedBlob]:
         """Return the blobs of a place."""
         return [one for one in self.found if one.place == place]
+
+    def add(self, one: SearchedBlob) -> None:
+        """Add a blob with matching records."""
+        if one.place == "accepted":
+            self.batches += 1
+            self.records += one.matches
+            self.batch_bytes += one.manifest.frame_bytes
+        if len(self.found) < FOUND_MAX:
+            self.found.append(one)
+        else:
+            self.more += 1
+
+    def add_unreadable(self, key: ObjectKey) -> None:
+        """Add a blob that cannot be decoded."""
+        if len(self.unreadable) < FOUND_MAX:
+            self.unreadable.append(key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +208,75 @@ def sign_erasure(decision: ErasureDecision, keys: AuditorKeys) -> bytes:
 
 def check_signatures(stored: StoredErasure, trusted: TrustedKeys) -> None:
     """Raise `InvalidRecord` unless trusted keys signed a decision and its newest report."""
-    signed, report = stored.signed, stored.report
-    decision = signed.decision
-    parts: list[tuple[ObjectKey, SignedErasure | SignedErasureReport, bytes]] = [
-        (erasure_key(decision.erasure_id), signed, _DECISION + encode_record(decision))
-    ]
-    if report is not None:
+    decision, report = stored.signed.decision, stored.report
+    if report is not None and report.report.decision_sha256 != digest_of(stored.body):
         key = erasure_report_key(decision.erasure_id, report.report.number)
-        if report.report.decision_sha256 != digest_of(stored.body):
-            raise InvalidRecord(key, "the report is about another decision")
-        parts.append((key, report, _REPORT + encode_record(report.report)))
-    for key, one, body in parts:
-        public = trusted.get(one.key_id)
-        if public is None or not has_signed(public, one.signature, body):
-            raise InvalidRecord(
-                key, "it was altered, or its signer is not trusted: use the key of the runs"
-            )
+        raise InvalidRecord(key, "the report is about another decision")
+    key = erasure_key(decision.erasure_id)
+    _check_signature(key, stored.signed, _DECISION + encode_record(decision), trusted)
+    if report is not None:
+        check_report(report, trusted)
+
+
+def check_report(signed: SignedErasureReport, trusted: TrustedKeys) -> None:
+    """Raise `InvalidRecord` unless a trusted key signed a report, which contains its decision."""
+    report = signed.report
+    key = erasure_report_key(report.erasure_id, report.number)
+    _check_signature(key, signed, _REPORT + encode_record(report), trusted)
+
+
+def _check_signature(
+    key: ObjectKey, one: SignedErasure | SignedErasureReport, body: bytes, trusted: TrustedKeys
+) -> None:
+    public = trusted.get(one.key_id)
+    if public is None or not has_signed(public, one.signature, body):
+        raise InvalidRecord(
+            key, "it was altered, or its signer is not trusted: use the key of the runs"
+        )
+
+
+class _Hashes:
+    """A set of sha256 that is larger than memory: parts by the first byte, in temporary files.
+
+    Look-ups in the order of hashes, as keys of blobs are listed, read each part once.
+    """
+
+    def __init__(self) -> None:
+        self._parts = [bytearray() for _ in range(256)]
+        self._bytes = 0
+        self._folder: TemporaryDirectory[str] | None = None
+        self._loaded: tuple[int, npt.NDArray[np.bytes_]] | None = None
+
+    def add(self, digest: Digest) -> None:
+        sha256 = bytes.fromhex(digest)
+        self._parts[sha256[0]] += sha256
+        self._bytes += len(sha256)
+        if self._bytes >= HASHES_BYTES_MAX:
+            self._folder = self._folder or TemporaryDirectory(prefix="sluice-erasure-")
+            for number, part in enumerate(self._parts):
+                with (Path(self._folder.name) / f"{number}").open("ab") as file:
+                    file.write(part)
+                part.clear()
+            self._bytes = 0
+
+    def __contains__(self, digest: Digest) -> bool:
+        sha256 = bytes.fromhex(digest)
+        if self._loaded is None or self._loaded[0] != sha256[0]:
+            self._loaded = sha256[0], self._load(sha256[0])
+        known = self._loaded[1]
+        at = int(np.searchsorted(known, np.bytes_(sha256)))
+        return at < len(known) and bytes(known[at].ljust(32, b"\0")) == sha256
+
+    def _load(self, number: int) -> npt.NDArray[np.bytes_]:
+        stored = b""
+        if self._folder is not None:
+            stored = (Path(self._folder.name) / f"{number}").read_bytes()
+        return np.sort(np.frombuffer(stored + self._parts[number], "S32"))
+
+    def close(self) -> None:
+        """Delete the temporary files."""
+        if self._folder is not None:
+            self._folder.cleanup()
 
 
 class ErasureSearch:
@@ -205,21 +298,33 @@ class ErasureSearch:
     async def blobs(self, decision: ErasureDecision) -> BlobSearch:
         """Decode every blob that may contain matching records, also those without a manifest."""
         search = BlobSearch()
-        named: set[str] = set()
-        kinds = {one.kind for one in decision.deletes}
         together: list[SearchedBlob] = []
-        async for one in self._accepted(named):
-            search.total += one.manifest.record_count
-            if one.manifest.kind in kinds and _may_match(one.manifest, decision.deletes):
-                together.append(one)
-            if len(together) == SEARCHED_TOGETHER:
-                await self._search_some(decision, together, search)
-                together = []
-        async for one in self._unnamed(decision, named, search):
-            if one.manifest.kind in kinds and _may_match(one.manifest, decision.deletes):
-                together.append(one)
+        with closing(_Hashes()) as named:
+            # Other blobs are listed later, so that one whose manifest was created meanwhile is
+            # among them.
+            for blobs in (self._accepted(named, search), self._unnamed(decision, named, search)):
+                async for one in blobs:
+                    if _may_match(one.manifest, decision.deletes):
+                        together.append(one)
+                    if len(together) == SEARCHED_TOGETHER:
+                        await self._search_some(decision, together, search)
+                        together = []
         await self._search_some(decision, together, search)
         return search
+
+    async def left(self, search: BlobSearch) -> BlobSearch:
+        """Return what is left of the blobs that a search found, or of their copies in the trash."""
+        unreadable = [key for key in search.unreadable if await self._exists(key)]
+        left = replace(search, found=[], unreadable=unreadable)
+        for one in search.found:
+            if one.place != "trash" and await self._exists(blob_key(one.manifest.digest)):
+                left.found.append(one)
+            if await self._exists(trash_key(one.manifest.digest)):
+                left.found.append(replace(one, place="trash"))
+        return left
+
+    async def _exists(self, key: ObjectKey) -> bool:
+        return not isinstance(await self._store.head(key), NotFound)
 
     async def _search_some(
         self, decision: ErasureDecision, blobs: Sequence[SearchedBlob], search: BlobSearch
@@ -232,19 +337,20 @@ class ErasureSearch:
         for place, one in enumerate(blobs):
             matches = counts.get(place)
             if matches:
-                search.found.append(replace(one, matches=matches))
+                search.add(replace(one, matches=matches))
             elif matches is None:
                 key = ObjectKey(one.manifest.raw_blob_key)
-                if not isinstance(await self._store.head(key), NotFound):
-                    search.unreadable.append(key)
+                if await self._exists(key):
+                    search.add_unreadable(key)
 
-    async def _accepted(self, named: set[str]) -> AsyncIterator[SearchedBlob]:
-        """Yield the accepted batches, and add their hashes to `named`."""
+    async def _accepted(self, named: _Hashes, search: BlobSearch) -> AsyncIterator[SearchedBlob]:
+        """Yield the accepted batches, count their records, and add their hashes to `named`."""
         async for page in self._store.list(ACCEPTED):
             bodies = await read_bodies(self._store, [one.key for one in page.objects])
             for listed, body in zip(page.objects, bodies, strict=True):
                 manifest = decode_accepted(listed.key, body or b"")
                 named.add(manifest.digest)
+                search.total += manifest.record_count
                 yield SearchedBlob(
                     manifest=manifest,
                     appeared_at_ns=listed.last_modified_ns,
@@ -253,38 +359,44 @@ class ErasureSearch:
                 )
 
     async def _unnamed(
-        self, decision: ErasureDecision, named: set[str], search: BlobSearch
+        self, decision: ErasureDecision, named: _Hashes, search: BlobSearch
     ) -> AsyncIterator[SearchedBlob]:
-        """Yield the blobs that no accepted manifest names, and the copies in the trash.
+        """Yield the blobs that no accepted manifest names, and the copies in the trash."""
+        with closing(_Hashes()) as refused:
+            async for page in self._store.list(QUARANTINE_CONFLICTS):
+                for one in page.objects:
+                    refused.add(parse_quarantine_key(one.key)[1])
+            for prefix, parse in ((RAW_BLOBS, parse_blob_key), (GC_TRASH, parse_trash_key)):
+                async for page in self._store.list(prefix):
+                    for one in page.objects:
+                        digest, is_copy = parse(one.key), prefix == GC_TRASH
+                        if digest in named and not is_copy:
+                            continue
+                        place = "quarantine" if digest in refused else "orphans"
+                        found = await self._search_head(
+                            decision, one, digest, "trash" if is_copy else place
+                        )
+                        if found is None:
+                            search.add_unreadable(one.key)
+                        else:
+                            yield found
+
+    async def _search_head(
+        self, decision: ErasureDecision, listed: ListedObject, digest: Digest, place: str
+    ) -> SearchedBlob | None:
+        """Return a blob that no accepted manifest names, or a copy in the trash.
 
         A copy counts as accepted before the decision; the blob that it was made of is older.
         """
-        refused = {
-            parse_quarantine_key(one.key)[1]
-            async for page in self._store.list(QUARANTINE_CONFLICTS)
-            for one in page.objects
-        }
-        for prefix, parse in ((RAW_BLOBS, parse_blob_key), (GC_TRASH, parse_trash_key)):
-            async for page in self._store.list(prefix):
-                for one in page.objects:
-                    digest = parse(one.key)
-                    is_copy = prefix == GC_TRASH
-                    if digest in named and not is_copy:
-                        continue
-                    at_ns = one.last_modified_ns
-                    if is_copy:
-                        at_ns = UnixNs(min(at_ns, decision.decided_at_unix_ns))
-                    manifest = await self._manifest_of(one.key, digest, at_ns)
-                    if manifest is None:
-                        search.unreadable.append(one.key)
-                        continue
-                    place = "quarantine" if digest in refused else "orphans"
-                    yield SearchedBlob(
-                        manifest=manifest,
-                        appeared_at_ns=one.last_modified_ns,
-                        place="trash" if is_copy else place,
-                        matches=0,
-                    )
+        at_ns = listed.last_modified_ns
+        if place == "trash":
+            at_ns = UnixNs(min(at_ns, decision.decided_at_unix_ns))
+        manifest = await self._manifest_of(listed.key, digest, at_ns)
+        if manifest is None:
+            return None
+        return SearchedBlob(
+            manifest=manifest, appeared_at_ns=listed.last_modified_ns, place=place, matches=0
+        )
 
     async def _manifest_of(
         self, key: ObjectKey, digest: Digest, at_ns: UnixNs
@@ -317,21 +429,6 @@ class ErasureSearch:
         )
 
 
-_NO_REPORT: Final = ErasureReport(
-    erasure_id="",
-    number=0,
-    authority_id="",
-    decision_sha256=Digest(""),
-    made_at_unix_ns=0,
-    batches=0,
-    records=0,
-    searched={},
-    verified=False,
-    copies=(),
-)
-"""What a run without an earlier report continues from."""
-
-
 class ErasureRun:
     """The runs of one store. The calls of `lake` are made outside of any event loop."""
 
@@ -359,7 +456,7 @@ class ErasureRun:
                 the filter matches every record. Nothing was written.
         """
         planned = await self._search.plan(decision)
-        matches = sum(one.matches for one in planned.blobs.of("accepted"))
+        matches = planned.blobs.records
         if matches and matches >= planned.blobs.total:
             raise BadUsage(
                 f"the filter matches all {planned.blobs.total} records of the store: name a"
@@ -390,11 +487,11 @@ class ErasureRun:
         names = [*(one.kind for one in decision.deletes), ROLLUPS_NAME]
         await asyncio.to_thread(self._lake.remove_replaced, names, settings.readers_hours)
         tables = await asyncio.to_thread(self._lake.search, decision.deletes)
-        left = await self._search.blobs(decision) if blobs.found else blobs
+        left = await self._search.left(blobs)
         clean = _clean_versions(before, tables)
         readers_ns = settings.readers_hours * _HOUR_NS
         now_ns = await read_store_time(self._store)
-        if not left.found and _is_clean(tables):
+        if not left.found and not left.more and _is_clean(tables):
             before_ns = now_ns - readers_ns if readers_ns else None
             await asyncio.to_thread(self._lake.remove_old_entries, clean, before_ns)
         entries = await asyncio.to_thread(self._lake.count_old_entries, clean)
@@ -411,26 +508,26 @@ class ErasureRun:
             tables=tables,
             entries=entries,
         )
-        old = before or _NO_REPORT
         report = ErasureReport(
             erasure_id=erasure_id,
-            number=old.number + 1,
+            number=1 if before is None else before.number + 1,
             authority_id=authority.authority_id,
+            decision=decision,
             decision_sha256=digest_of(stored.body),
             made_at_unix_ns=outcome.now_ns,
-            batches=max(len(blobs.of("accepted")), old.batches),
-            records=max(sum(one.matches for one in blobs.of("accepted")), old.records),
+            batches=max(blobs.batches, 0 if before is None else before.batches),
+            records=max(blobs.records, 0 if before is None else before.records),
             searched={
                 "blobs": left.searched,
                 "data_files": sum(one.files for one in tables.values()),
                 "noncurrent_versions_removed": versions,
             },
-            verified=not left.found and not left.unreadable and _is_clean(tables),
+            verified=not (left.found or left.more or left.unreadable) and _is_clean(tables),
             copies=outcome.copies(),
             clean_versions=clean,
-            tombstones=facts.tombstones + old.tombstones,
-            audit_id=facts.audit_id or old.audit_id,
-            plan_id=facts.plan_id or old.plan_id,
+            tombstones=facts.tombstones + (0 if before is None else before.tombstones),
+            audit_id=facts.audit_id or ("" if before is None else before.audit_id),
+            plan_id=facts.plan_id or ("" if before is None else before.plan_id),
         )
         await self._write_report(report)
         return report
@@ -586,6 +683,7 @@ class _Outcome:
             self._unnamed("orphans"),
             self._unnamed("trash"),
             self._copy("quarantine", refused, detail="refused bytes of a conflict: decide it"),
+            self._copy("further_blobs", self.blobs.more, wait_ns=0),
             self._copy("unreadable_blobs", len(unreadable), detail=", ".join(unreadable[:3])),
             self._copy("noncurrent_versions", 0),
             *(_not_applicable(name, detail) for name, detail in _NONE),

@@ -2,14 +2,15 @@
 
 The newest certificate names the manifests that are older than the rule and whose blob exists. A run
 reads each of them itself, compares its blob with the tables in a Spark job, and creates one
-tombstone for the batches of an hour of acceptance. A tombstone deletes nothing; a plan made after
-the next audit does. A run may be killed at any request: a batch is either named by a tombstone, or
-the next run proves it again.
+tombstone for up to 10,000 batches that were accepted within a week. A tombstone deletes nothing; a
+plan made after the next audit does. A run may be killed at any request: a batch is either named by
+a tombstone, or the next run proves it again.
 """
 
 import asyncio
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,19 +32,22 @@ from sluice_protocol.expiry import (
     ERASURE_CLAUSES,
     EXPIRY_CLAUSES,
     TOMBSTONE_BATCHES_MAX,
+    TOMBSTONE_HOURS_MAX,
     BatchCheck,
     BatchEvidence,
-    ExpiredBatch,
     Holds,
     RawRetention,
+    RowTally,
     TableVersion,
     Tombstone,
     decide_expiry,
     encode_tombstone,
+    group_by_boot,
     keep_s_least,
 )
+from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import QUARANTINE_CONFLICTS, accepted_key, hour_path, parse_quarantine_key
+from sluice_protocol.keys import QUARANTINE_CONFLICTS, hour_of, parse_quarantine_key
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
@@ -60,6 +64,8 @@ _DAY_S: Final = 86_400
 
 Compare = Callable[[Sequence[AcceptedManifest]], BatchComparison]
 """`compare_batches` of one session and store."""
+Proved = tuple[AcceptedManifest, ComparedBatch]
+"""A batch of which every clause is true, with what was compared."""
 
 
 class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +135,7 @@ class ExpiryRun:
         self._keys = keys
         self._clock = clock
         self._run_id = ids.ulid()
-        self._parts: Counter[str] = Counter()
+        self._parts = 0
         self._kept: Counter[str] = Counter()
 
     async def run(self, settings: ExpireSettings) -> ExpireReport:
@@ -235,7 +241,7 @@ class ExpiryRun:
 
     async def _prove(
         self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[ExpiryCandidate]
-    ) -> tuple[list[tuple[AcceptedManifest, ComparedBatch]], BatchComparison]:
+    ) -> tuple[list[Proved], BatchComparison]:
         """Return the batches of which every clause is true, with what was compared."""
         certificate = basis.link.certificate
         authority_id = basis.authority.authority_id
@@ -265,51 +271,45 @@ class ExpiryRun:
     async def _record(
         self,
         basis: _Basis,
-        proved: Iterable[tuple[AcceptedManifest, ComparedBatch]],
+        proved: Sequence[Proved],
         comparison: BatchComparison,
     ) -> int:
         """Create the tombstones of proved batches; return their number."""
         states = await self._read_states(comparison.versions)
-        by_hour: dict[str, list[ExpiredBatch]] = defaultdict(list)
-        for manifest, compared in proved:
-            if compared.table_rows is None:
-                raise InvariantViolated("a batch expires only if its rows were compared")
-            one = ExpiredBatch(
-                accepted_key(manifest.identity),
-                manifest.digest,
-                manifest.frame_bytes,
-                manifest.kind,
-                compared.table_rows.rows,
-                compared.table_rows.content,
-            )
-            by_hour[hour_path(manifest.accepted_at_unix_ns)].append(one)
         count = 0
         backoff = Backoff.seeded_by(self._clock)
-        for hour, batches in by_hour.items():
-            for at in range(0, len(batches), TOMBSTONE_BATCHES_MAX):
-                tombstone = Tombstone(
-                    run_id=self._run_id,
-                    part=self._parts[hour],
-                    hour=hour,
-                    authority_id=basis.authority.authority_id,
-                    rule=basis.cause.rule,
-                    keep_s=basis.cause.keep_s,
-                    erasure=basis.cause.erasure,
-                    audit_id=basis.link.certificate.audit_id,
-                    certificate_sha256=basis.link.sha256,
-                    tables=states,
-                    deletes=comparison.deletes,
-                    made_at_unix_ns=await read_store_time(self._store),
-                    batches=tuple(batches[at : at + TOMBSTONE_BATCHES_MAX]),
+        for batches in _split_tombstones(proved):
+            compared: dict[Kind, RowTally] = {}
+            for manifest, one in batches:
+                if one.table_rows is None:
+                    raise InvariantViolated("a batch expires only if its rows were compared")
+                sum_ = compared.get(manifest.kind)
+                compared[manifest.kind] = one.table_rows.plus(sum_) if sum_ else one.table_rows
+            tombstone = Tombstone(
+                run_id=self._run_id,
+                part=self._parts,
+                first_hour=hour_of(batches[0][0].accepted_at_unix_ns),
+                last_hour=hour_of(batches[-1][0].accepted_at_unix_ns),
+                authority_id=basis.authority.authority_id,
+                rule=basis.cause.rule,
+                keep_s=basis.cause.keep_s,
+                erasure=basis.cause.erasure,
+                audit_id=basis.link.certificate.audit_id,
+                certificate_sha256=basis.link.sha256,
+                tables=states,
+                deletes=comparison.deletes,
+                made_at_unix_ns=await read_store_time(self._store),
+                compared=compared,
+                boots=group_by_boot((one.identity, one.digest) for one, _ in batches),
+            )
+            body = encode_tombstone(sign_tombstone(tombstone, self._keys.private))
+            outcome = await create_once(self._store, tombstone.key, body, backoff)
+            if isinstance(outcome, OtherBytes):
+                raise InvariantViolated(
+                    f"another tombstone exists under a new id, key=`{tombstone.key}`"
                 )
-                body = encode_tombstone(sign_tombstone(tombstone, self._keys.private))
-                outcome = await create_once(self._store, tombstone.key, body, backoff)
-                if isinstance(outcome, OtherBytes):
-                    raise InvariantViolated(
-                        f"another tombstone exists under a new id, key=`{tombstone.key}`"
-                    )
-                self._parts[hour] += 1
-                count += 1
+            self._parts += 1
+            count += 1
         return count
 
     async def _read_states(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
@@ -357,6 +357,18 @@ def _evidence(
         held=holds.covers(manifest),
         matches=one.matches,
     )
+
+
+def _split_tombstones(proved: Sequence[Proved]) -> Iterator[Sequence[Proved]]:
+    """Yield the batches of each tombstone, in the order of their acceptance."""
+    ordered = sorted(proved, key=lambda one: one[0].accepted_at_unix_ns)
+    hours = [hour_of(one.accepted_at_unix_ns) for one, _ in ordered]
+    at = 0
+    while at < len(ordered):
+        end = bisect_left(hours, hours[at] + TOMBSTONE_HOURS_MAX, lo=at)
+        end = min(end, at + TOMBSTONE_BATCHES_MAX)
+        yield ordered[at:end]
+        at = end
 
 
 def _chunks(rows: pa.Table) -> Iterator[pa.Table]:

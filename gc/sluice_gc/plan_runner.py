@@ -49,9 +49,9 @@ from sluice_gc.plan import (
     stopped_key,
 )
 from sluice_gc.settings import RunSettings
-from sluice_gc.signing_keys import TrustedKeys, public_texts
+from sluice_gc.signing_keys import TrustedKeys, public_texts, trusted_of
 from sluice_gc.task_engine import TaskEngine
-from sluice_gc.tombstones import read_expired_now
+from sluice_gc.tombstones import TrustedTombstones, read_expired_now
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import AuditResult, Candidate, Clause, MayDelete, MustKeep
 from sluice_protocol.clock import Clock
@@ -126,6 +126,7 @@ class SweepState:
     clock: Clock
     clauses: ClauseSets
     names: frozenset[bytes]
+    tombstones: TrustedTombstones
     highest_ns: int
     backoff: Backoff
     facts: SweepFacts = field(default_factory=SweepFacts)
@@ -144,6 +145,7 @@ async def sweep_shard(
         clock=clock,
         clauses=clauses,
         names=await read_names(store, task.names),
+        tombstones=TrustedTombstones(store, trusted_of(task.trusted), task.authority.authority_id),
         highest_ns=task.highest_ns,
         backoff=Backoff.seeded_by(clock),
     )
@@ -255,7 +257,7 @@ def _candidate_case(sweep: SweepState, row: dict[str, object], versioning: bool)
 
 async def _prove_all(sweep: SweepState, cases: list[CandidateCase]) -> list[DeletionProof]:
     proofs: dict[int, DeletionProof] = {}
-    expired = await read_expired_now(sweep.store, sweep.task.trusted, sweep.task.authority)
+    expired = await read_expired_now(sweep.store, sweep.tombstones)
 
     async def one(at: int) -> None:
         proofs[at] = await prove_deletion(sweep.store, cases[at], sweep.clauses, expired=expired)

@@ -6,7 +6,8 @@ with the holds and with the log entry of each table that the tombstone names. Wh
 read or verified leaves the batch unexpired, which keeps its blob.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice_gc.evidence_files import DIGEST, digest_bytes
 from sluice_gc.key_ranges import DigestShard
-from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes, trusted_of
-from sluice_protocol.authority import Authority
+from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
 from sluice_protocol.blob_deletion import ExpiryLookup
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.expiry import (
@@ -77,15 +77,19 @@ async def read_tombstone(
     return signed.tombstone if is_trusted(signed, trusted, authority_id) else None
 
 
-def tombstones_table(tombstones: Iterable[Tombstone], shard: DigestShard) -> pa.Table:
-    """Return the batches of a shard as rows of `TOMBSTONES`."""
-    rows = [
-        {"sha256": digest_bytes(one.sha256), "key": one.key, "made_at_ns": made.made_at_unix_ns}
-        for made in tombstones
-        for one in made.batches
-        if one.sha256 in shard
-    ]
-    return pa.Table.from_pylist(rows, schema=TOMBSTONES)
+def tombstones_tables(
+    tombstones: Iterable[Tombstone], shards: Sequence[DigestShard]
+) -> dict[str, pa.Table]:
+    """Return the batches of each shard as rows of `TOMBSTONES`, by the name of the shard."""
+    rows: dict[str, list[dict[str, bytes | str | int]]] = defaultdict(list)
+    name_of = {first: one.name for one in shards for first in range(one.first, one.end)}
+    for made in tombstones:
+        for key, digest in made.named():
+            sha256 = digest_bytes(digest)
+            rows[name_of[sha256[0]]].append(
+                {"sha256": sha256, "key": key, "made_at_ns": made.made_at_unix_ns}
+            )
+    return {name: pa.Table.from_pylist(mine, schema=TOMBSTONES) for name, mine in rows.items()}
 
 
 class TrustedTombstones:
@@ -98,11 +102,7 @@ class TrustedTombstones:
         self._verified: dict[str, bool] = {}
 
     async def find(self, manifest: AcceptedManifest) -> Tombstone | None:
-        """Return the newest tombstone that names a manifest; None without one, or if it is refused.
-
-        Raises:
-            InvalidRecord: A tombstone of the hour of the manifest is damaged.
-        """
+        """Return the newest tombstone that names a manifest; None if it is not trusted."""
         signed = await self._reader.find(manifest)
         if signed is None:
             return None
@@ -115,23 +115,18 @@ class TrustedTombstones:
 class ExpiredBatches:
     """What a deletion knows about expired batches at one moment: make a new one for each batch.
 
-    `holds` were just read.
+    `holds` were just read. Tombstones are permanent, so those that were read before are used.
     """
 
-    def __init__(
-        self, store: ObjectStore, trusted: TrustedKeys, authority_id: str, holds: Holds
-    ) -> None:
+    def __init__(self, store: ObjectStore, tombstones: TrustedTombstones, holds: Holds) -> None:
         self._store = store
         self._holds = holds
-        self._tombstones = TrustedTombstones(store, trusted, authority_id)
+        self._tombstones = tombstones
         self._tables: dict[tuple[str, int], str | None] = {}
 
     async def look_up(self, manifest: AcceptedManifest) -> ExpiryLookup | None:
         """Return what is known about the expiry of a batch; None if it has not expired."""
-        try:
-            found = await self._tombstones.find(manifest)
-        except InvalidRecord:
-            return None
+        found = await self._tombstones.find(manifest)
         if found is None:
             return None
         tables = found.tables
@@ -152,9 +147,6 @@ async def read_commit(store: ObjectStore, table: str, version: int) -> str | Non
     return digest_of(read.body) if isinstance(read, Found) else None
 
 
-async def read_expired_now(
-    store: ObjectStore, trusted: Iterable[str], authority: Authority
-) -> ExpiredBatches:
+async def read_expired_now(store: ObjectStore, tombstones: TrustedTombstones) -> ExpiredBatches:
     """Return what deletions may know about expired batches, with holds that were just read."""
-    holds = await read_holds(store)
-    return ExpiredBatches(store, trusted_of(trusted), authority.authority_id, holds)
+    return ExpiredBatches(store, tombstones, await read_holds(store))

@@ -24,8 +24,8 @@ from sluice_gc.deletion_proof import (
 )
 from sluice_gc.evidence_files import digest_bytes, encode_proofs, read_names
 from sluice_gc.key_ranges import parse_shard
-from sluice_gc.signing_keys import TrustedKeys, public_texts
-from sluice_gc.tombstones import read_expired_now
+from sluice_gc.signing_keys import TrustedKeys
+from sluice_gc.tombstones import TrustedTombstones, read_expired_now
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import MayDelete
 from sluice_protocol.clock import Clock
@@ -115,7 +115,8 @@ class _Purge:
         named = await read_names(self.store, names)
         enabled = await self.store.read_versioning() is Versioning.ENABLED
         proofs: list[DeletionProof] = []
-        expired = await read_expired_now(self.store, public_texts(self.trusted), self.authority)
+        tombstones = TrustedTombstones(self.store, self.trusted, self.authority.authority_id)
+        expired = await read_expired_now(self.store, tombstones)
 
         async def one(listed: ListedIncarnation) -> None:
             case = self._case(listed, named, enabled=enabled)

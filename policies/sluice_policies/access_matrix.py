@@ -113,8 +113,11 @@ MATRIX: Final = {
             ),
             # Journals are deleted when a full pass and the retry horizon are over (ADR 22).
             Verb.DELETE: (keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER, keys.GATEWAYS),
-            # A rebuild deletes by-time entries without a manifest or blob, version by version.
-            Verb.DELETE_VERSION: (keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME),
+            # A rebuild deletes by-time entries without a manifest or blob, version by version. All
+            # entries of an expired batch end when its blob is deleted (ADR 48).
+            Verb.DELETE_VERSION: (
+                *(keys.ACCEPTED_BY_TIME, keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_BLOB),
+            ),
         },
     ),
     RoleName.SPARK: Rights(
@@ -233,11 +236,13 @@ earlier decision.
 CREATE_ONLY: Final = (*RECORDED_DECISIONS, keys.GATEWAYS)
 """Every prefix whose objects are written once. Acceptance journals are deleted later."""
 
-EVIDENCE: Final = (
-    *(*RECORDED_DECISIONS, keys.ACCEPTED_BY_BLOB, keys.QUARANTINE_BY_BLOB),
-    keys.AUDIT,
-)
-"""Objects that no role deletes: decisions, and the evidence with which GC proves a blob unused."""
+NEVER_DELETED: Final = (*RECORDED_DECISIONS, keys.QUARANTINE_BY_BLOB, keys.AUDIT)
+"""Objects that no role deletes: decisions, and evidence of what was refused and audited."""
+
+EVIDENCE: Final = (*NEVER_DELETED, keys.ACCEPTED_BY_BLOB)
+"""Decisions, and the evidence with which GC proves a blob unused: none of it is hidden or changed.
+References of expired batches are deleted, by a role that deletes no blob.
+"""
 
 DELETION_FILES: Final = (keys.GC_PLANS, keys.GC_PROOFS, keys.GC_TRASH, keys.GC_EVIDENCE)
 """The files of audits, plans and runs."""

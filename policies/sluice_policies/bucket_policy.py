@@ -13,6 +13,7 @@ from sluice_policies.access_matrix import (
     EVIDENCE,
     GUARDED_WRITES,
     LOCKS,
+    NEVER_DELETED,
     RECORDED_DECISIONS,
     REENCRYPTING,
     REWRITING,
@@ -179,9 +180,17 @@ def _deletion(settings: Settings) -> Iterator[PolicyStatement]:
     yield _deny(
         "NeverDeleted",
         "decisions and evidence are permanent: deleting a manifest makes its identity available "
-        "again, and deleting a reference lets GC delete a blob that is in use",
+        "again",
         ("s3:DeleteObjectVersion",),
-        evidence,
+        objects_arns(settings, NEVER_DELETED),
+    )
+    yield _deny(
+        "ReferencesByReconcilerAlone",
+        "the reference of an expired batch ends after its blob; the role that deletes blobs cannot "
+        "remove a reference that keeps one",
+        ("s3:DeleteObjectVersion",),
+        objects_arns(settings, (keys.ACCEPTED_BY_BLOB,)),
+        _others_than(settings, RoleName.RECONCILER),
     )
     yield _deny(
         "BlobVersionsByGcAlone",

@@ -80,8 +80,8 @@ REQUIREMENTS: Final = (
         "re-encrypted or exposed by ACL",
         statements=("NeverDeleted", "NeverHiddenOrReplaced", "NeverReencrypted"),
         properties=("accepted-never-deleted", "nothing-rewritten-in-place"),
-        risk="an identity becomes available again and is accepted twice, or GC deletes a blob "
-        "whose reference was removed",
+        risk="an identity becomes available again and is accepted twice, or refused bytes and "
+        "certificates are lost",
     ),
     Requirement(
         name="no-copy",
@@ -103,7 +103,7 @@ REQUIREMENTS: Final = (
     Requirement(
         name="gc-alone",
         description="Only the gc role deletes versions under `raw-blobs/`, and no principal puts a "
-        "delete marker over a blob",
+        "delete marker over a blob or a reference to one",
         statements=("BlobVersionsByGcAlone", "NeverHiddenOrReplaced"),
         properties=("blob-versions-deleted-by-gc-alone", "blobs-never-hidden"),
         parts=(ConfigurationPart.VERSIONING,),
@@ -112,10 +112,10 @@ REQUIREMENTS: Final = (
     Requirement(
         name="separation",
         description="The gc role, which deletes blobs, writes nothing on which a deletion rests: "
-        "no manifest, reference, certificate, evidence or approval; the certifier role writes "
-        "certificates and deletes no blob",
-        statements=("WritersOf*", "BlobVersionsByGcAlone"),
-        properties=("deleter-certifies-nothing",),
+        "no manifest, reference, certificate, evidence or approval, and deletes no reference; the "
+        "certifier role writes certificates and deletes no blob",
+        statements=("WritersOf*", "BlobVersionsByGcAlone", "ReferencesByReconcilerAlone"),
+        properties=("deleter-certifies-nothing", "references-deleted-by-reconciler-alone"),
         risk="one stolen credential forges the certificate by which it deletes acknowledged bytes",
     ),
     Requirement(

@@ -156,6 +156,11 @@ def _separating() -> Iterator[PolicyProbe]:
     yield _denied("gc-put-approval", gc, put, keys.GC_APPROVALS, "separation", **_CREATE)
     yield _denied("certifier-put-approval", certifier, put, keys.GC_APPROVALS, "writers", **_CREATE)
     yield _denied("gc-put-reference", gc, put, keys.ACCEPTED_BY_BLOB, "separation")
+    yield _denied("gc-delete-reference", gc, version, keys.ACCEPTED_BY_BLOB, "separation")
+    reconciler = RoleName.RECONCILER
+    yield _allowed("reconciler-delete-reference", reconciler, version, keys.ACCEPTED_BY_BLOB)
+    hide = Trial.DELETE
+    yield _denied("reconciler-hide-reference", reconciler, hide, keys.ACCEPTED_BY_BLOB, "gc-alone")
     yield _denied("certifier-delete-blob", certifier, version, keys.RAW_BLOBS, "separation")
     yield _denied("certifier-put-proof", certifier, put, keys.GC_PROOFS, "writers")
     yield _denied("maintainer-delete-blob", maintainer, version, keys.RAW_BLOBS, "separation")
@@ -164,7 +169,7 @@ def _separating() -> Iterator[PolicyProbe]:
     yield _allowed("gc-put-proof", gc, put, keys.GC_PROOFS)
     yield _allowed("maintainer-put-lake", maintainer, put, keys.LAKE)
     yield _allowed("maintainer-put-delete", maintainer, put, keys.DELETES, **_CREATE)
-    for role in (maintainer, RoleName.OPERATOR, RoleName.RECONCILER):
+    for role in (maintainer, RoleName.OPERATOR, reconciler):
         yield _allowed(f"{role.value}-put-task", role, put, keys.MAINTAIN)
 
 

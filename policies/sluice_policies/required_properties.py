@@ -17,6 +17,7 @@ from sluice_policies.access_matrix import (
     LISTING,
     LOCKS,
     MATRIX,
+    NEVER_DELETED,
     RECORDED_DECISIONS,
     REENCRYPTING,
     REWRITING,
@@ -206,13 +207,14 @@ def _creation(settings: Settings) -> Iterator[Property]:
 def _deletion(policies: PolicySet) -> Iterator[Property]:
     settings = policies.settings
     blobs = objects_arns(settings, (keys.RAW_BLOBS,))
+    references = objects_arns(settings, (keys.ACCEPTED_BY_BLOB,))
     evidence = objects_arns(settings, EVIDENCE)
     yield never(
         "accepted-never-deleted",
         "no principal deletes an object or version under accepted/ (or another decision or "
-        "reference), not by replication either",
+        "certificate), not by replication either",
         DELETING,
-        evidence,
+        objects_arns(settings, NEVER_DELETED),
     )
     rewriting = tuple(a for a in (*REWRITING, *REENCRYPTING) if a not in DELETING)
     yield never(
@@ -229,11 +231,19 @@ def _deletion(policies: PolicySet) -> Iterator[Property]:
         blobs,
         equals(CALLER, policies.principal_of(RoleName.GC)),
     )
+    yield only_if(
+        "references-deleted-by-reconciler-alone",
+        "only the reconciler role deletes a version under accepted-by-blob/",
+        ("s3:DeleteObjectVersion",),
+        references,
+        equals(CALLER, policies.principal_of(RoleName.RECONCILER)),
+    )
     yield never(
         "blobs-never-hidden",
-        "no principal, including the gc role, puts a delete marker over a blob",
+        "no principal, including the gc role, puts a delete marker over a blob or a reference to "
+        "one",
         ("s3:DeleteObject", "s3:ReplicateDelete"),
-        blobs,
+        (*blobs, *references),
     )
     yield only_if(
         "journals-deleted-by-reconciler-alone",

@@ -409,12 +409,9 @@ class EntryComparison:
             await self.compare_entry(batch, raw, any_body=True),
         ]
         different = [one for one in found if one is not None]
-        if any(one.wrong is DifferenceKind.MISSING for one in different):
-            try:
-                if await self._tombstones.find(batch.manifest) is not None:
-                    return [one for one in different if one.wrong is not DifferenceKind.MISSING]
-            except InvalidRecord:
-                pass  # the audit reports the tombstone; it names nothing
+        present = [one for one in different if one.wrong is not DifferenceKind.MISSING]
+        if len(present) < len(different) and await self._tombstones.find(batch.manifest):
+            return present
         return different
 
     async def compare_quarantine(self, key: ObjectKey) -> Sequence[DerivedDifference]:

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import slice_columns
 from sluice_protocol.errors import (
     BadUsage,
     ErrorCode,
@@ -89,10 +89,11 @@ async def entry_chunks(
         batches=len(entry.batches),
     )
     yield _line({"entry": head})
+    tombstones = TombstoneReader(store)
     for manifest in entry.batches:
         found = await store.get(ObjectKey(manifest.raw_blob_key))
         body = found.body if isinstance(found, Found) else None
-        if body is None and await TombstoneReader(store).find(manifest) is not None:
+        if body is None and await tombstones.find(manifest) is not None:
             yield _line({"batch": manifest, "expired": True})
             count.batches += 1
             continue

@@ -242,18 +242,11 @@ async def _check_blobs(
 async def _judge_blob(
     tombstones: TombstoneReader, one: VerifiedBatch, info: HeadOutcome | StoreError
 ) -> CheckedBatch:
-    """Return the result for a batch by the metadata of its blob; None if its bytes must be read.
-
-    A tombstone that cannot be read names nothing.
-    """
+    """Return the result for a batch by the metadata of its blob; None if its bytes must be read."""
     if isinstance(info, StoreError):
         return info
-    if isinstance(info, NotFound):
-        try:
-            if await tombstones.find(one.manifest) is not None:
-                return dataclasses.replace(one, expired=True)
-        except InvalidRecord:
-            pass  # the audit reports the tombstone, and the missing blob is a defect
+    if isinstance(info, NotFound) and await tombstones.find(one.manifest) is not None:
+        return dataclasses.replace(one, expired=True)
     defect = _blob_defect(info, one.manifest)
     if defect is not None:
         return _hold_record(one.key, *defect, one.date_ns)

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from sluice_protocol.columns import Columns
-from sluice_protocol.expiry import ExpiredBatch, TableVersion, Tombstone
+from sluice_protocol.expiry import RowTally, TableVersion, Tombstone, group_by_boot
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import FRAME_VERSION, decode_head, encode_frame
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import accepted_key, blob_key, digest_of, hour_path
+from sluice_protocol.keys import accepted_key, blob_key, digest_of, hour_of
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor
+from sluice_queue.register import Descriptor
 
 ACCEPTED_AT_NS = 1_700_000_000_000_000_000
 
@@ -164,18 +164,12 @@ def tombstone_of(
     at_ns: int = 1,
 ) -> Tombstone:
     """Return a tombstone that names one batch; its table and the ledger are in one state."""
-    one = ExpiredBatch(
-        accepted_key(manifest.identity),
-        manifest.digest,
-        manifest.frame_bytes,
-        manifest.kind,
-        manifest.record_count,
-        "content",
-    )
+    hour = hour_of(manifest.accepted_at_unix_ns)
     return Tombstone(
         run_id=run_id,
         part=0,
-        hour=hour_path(manifest.accepted_at_unix_ns),
+        first_hour=hour,
+        last_hour=hour,
         authority_id=authority_id,
         rule=1,
         keep_s=30 * 86_400,
@@ -184,5 +178,6 @@ def tombstone_of(
         tables={manifest.kind: state, "batches": state},
         deletes=0,
         made_at_unix_ns=at_ns,
-        batches=(one,),
+        compared={manifest.kind: RowTally(rows=manifest.record_count, content="c-c")},
+        boots=group_by_boot([(manifest.identity, manifest.digest)]),
     )

@@ -1,7 +1,8 @@
-"""Removal of the by-time entries of batches that have expired, so that they follow the retention.
+"""Removal of the index entries of batches that have expired, so that they follow the retention.
 
 An object of the two indexes by time is removed when tombstones of its hour name every batch in it,
 and none of their blobs exists. So an entry stays while a hold or a failed proof keeps its blob.
+The reverse references of its batches are removed with it: they keep a blob that no longer exists.
 Readers of the indexes find the tombstone of a batch without entries, so that is no damage. A run
 reads only what is left of the hours that have tombstones, oldest first, and may be killed at any
 request. In a store without versioning nothing is removed.
@@ -14,20 +15,25 @@ from typing import Final
 import structlog
 
 from sluice_protocol.errors import InvalidRecord, StoreError
+from sluice_protocol.expiry import NamedBatch
 from sluice_protocol.keys import (
     ACCEPTED_BY_TIME,
     EXPIRED,
     RAW_BLOBS_BY_TIME,
     accepted_key,
+    accepted_reference_key,
     blob_key,
+    parse_accepted_key,
     parse_by_blob_key,
+    path_of_hour,
+    tombstone_hours,
 )
 from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.indexes import decode_by_time, reference_in, unpack
 from sluice_store.retry import CurrentDeletion, delete_current_version
-from sluice_store.stored_expiry import NamedBatch, TombstoneReader
+from sluice_store.stored_expiry import TombstoneReader
 
 log = structlog.get_logger()
 
@@ -37,7 +43,7 @@ _DELETED_TOGETHER: Final = 100
 
 
 class ExpiredEntries:
-    """Removes the by-time entries of batches that have expired and whose blobs are deleted."""
+    """Removes the index entries of batches that have expired and whose blobs are deleted."""
 
     def __init__(self, context: ReconcilerContext) -> None:
         self._context = context
@@ -45,40 +51,48 @@ class ExpiredEntries:
 
     async def run(self) -> int:
         """Remove what may be removed; return the number of deleted objects."""
-        expired = [
-            _hour_of(one.key) async for page in self._store.list(EXPIRED) for one in page.objects
-        ]
+        expired: set[int] = set()
+        async for page in self._store.list(EXPIRED):
+            expired.update(hour for one in page.objects for hour in tombstone_hours(one.key))
         if not expired:
             return 0
-        hours, tombstones, removed = set(expired), TombstoneReader(self._store), 0
+        hours = {path_of_hour(hour): hour for hour in sorted(expired)}
+        tombstones, removed = TombstoneReader(self._store), 0
         indexed: dict[str, None] = {}
         async for page in self._store.list(
             ACCEPTED_BY_TIME, end_at=f"{ACCEPTED_BY_TIME}{max(hours)}/~"
         ):
-            indexed |= dict.fromkeys(_hour_of(one.key) for one in page.objects)
-        for hour in indexed:
-            if hour in hours:
+            indexed |= dict.fromkeys("/".join(one.key.split("/")[2:4]) for one in page.objects)
+        for path in indexed:
+            if path in hours:
                 # A run finds an hour by its entries of manifests, so these are deleted last.
                 for root in (RAW_BLOBS_BY_TIME, ACCEPTED_BY_TIME):
-                    removed += await self._remove(f"{root}{hour}/", f"{EXPIRED}{hour}/", tombstones)
+                    removed += await self._remove(f"{root}{path}/", hours[path], tombstones)
         if removed:
             log.info("expired_entries_removed", objects=removed)
         return removed
 
-    async def _remove(self, folder: str, expired: str, tombstones: TombstoneReader) -> int:
-        """Remove objects of one folder; a tombstone that cannot be read keeps all of them."""
-        try:
-            named = (await tombstones.of_hour(expired)).keys()
-        except InvalidRecord:
-            return 0
+    async def _remove(self, folder: str, hour: int, tombstones: TombstoneReader) -> int:
+        """Remove objects of the folder of one hour."""
+
+        async def has_expired(batch: NamedBatch) -> bool:
+            who = parse_accepted_key(batch[0])
+            return await tombstones.look_up(hour, who, batch[1]) is not None
+
         removed = 0
         async for found in self._context.requests.read(self._store, folder):
             objects = [(key, _batches_in(key, body)) for key, body in found]
-            wanted = {one for _, batches in objects if batches <= named for one in batches}
+            named = {one for _, batches in objects for one in batches}
+            expired = {one for one in named if await has_expired(one)}
+            wanted = {one for _, batches in objects if batches <= expired for one in batches}
             gone = await self._without_blob(sorted(wanted))
-            removed += await self._delete(
-                [key for key, batches in objects if batches and batches <= gone]
-            )
+            ending = {key: batches for key, batches in objects if batches and batches <= gone}
+            if folder.startswith(ACCEPTED_BY_TIME):
+                ended = dict.fromkeys(one for batches in ending.values() for one in batches)
+                removed += await self._delete(
+                    [accepted_reference_key(digest, manifest) for manifest, digest in ended]
+                )
+            removed += await self._delete(list(ending))
         return removed
 
     async def _without_blob(self, batches: Sequence[NamedBatch]) -> set[NamedBatch]:
@@ -100,11 +114,6 @@ class ExpiredEntries:
             if CurrentDeletion.UNVERSIONED in outcomes:
                 break
         return deleted
-
-
-def _hour_of(key: str) -> str:
-    """Return `date=YYYY-MM-DD/hour=HH` of a key with two folders below its prefix."""
-    return "/".join(key.split("/")[2:4])
 
 
 def _batches_in(key: ObjectKey, body: bytes) -> frozenset[NamedBatch]:

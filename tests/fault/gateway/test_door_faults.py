@@ -22,7 +22,7 @@ from support.gateway import Running, TestKey, running
 from support.reconciler_seed import queued_bodies
 
 from sluice_doors.table import DoorName
-from sluice_gateway.process.serving import serving_forward_port
+from sluice_gateway.process.worker import serving_forward_port
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store

@@ -7,9 +7,10 @@ from support.builders import descriptors
 from support.repetitions import examples
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
+    Descriptor,
+    Draft,
     Register,
     Writer,
     append,

@@ -3,6 +3,7 @@
 Gateways, reconciler, audits, expiry and deletion work on one versioned store. Only the comparison
 with the tables is replaced: here they contain every batch. What is stored outside the tables stays
 within 1.5 times the bytes of 30 days and 0.6 KB a batch, and `docs/operations.md` lists what grows.
+Of an expired batch, only its manifest and its part of a tombstone stay.
 """
 
 import random
@@ -24,7 +25,16 @@ from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.version_expiry import expire_versions
 from sluice_protocol.authority import Authority
 from sluice_protocol.expiry import RowTally
-from sluice_protocol.keys import ALL_PREFIXES, LAKE, accepted_key, blob_key, digest_of
+from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
+    ALL_PREFIXES,
+    EXPIRED,
+    LAKE,
+    RAW_BLOBS,
+    accepted_key,
+    blob_key,
+    digest_of,
+)
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
@@ -41,6 +51,8 @@ DAY_S = 86_400
 KEEP_DAYS = 30
 PERMANENT_BYTES = 600
 """The bytes that a batch may leave permanently: its manifest."""
+TOMBSTONE_BYTES, HEAD_BYTES = 40, 480
+"""The bytes of a batch in a tombstone, and those that all batches of a tombstone share."""
 CYCLE = CycleSettings(shards=4)
 
 
@@ -158,6 +170,15 @@ async def check(year: Year, days: int) -> None:
         print(f"{prefix:24} {size:>12} {size / batches:>8.0f} a batch")
     print(f"{sum(sizes.values())} bytes, 30 days of blobs are {month}, {batches} batches")
     assert sum(sizes.values()) <= 1.5 * month + PERMANENT_BYTES * batches
+    counts = Counter(
+        one for key in year.store.versions for one in ALL_PREFIXES if key.startswith(one)
+    )
+    expired = batches - KEEP_DAYS * year.batches_a_day
+    most = TOMBSTONE_BYTES * expired + HEAD_BYTES * counts[EXPIRED]
+    print(f"{counts[EXPIRED]} tombstones, {sizes[EXPIRED] / expired:.0f} bytes an expired batch")
+    assert sizes[EXPIRED] <= most
+    assert counts[EXPIRED] <= days / year.every_days
+    assert counts[ACCEPTED_BY_BLOB] <= counts[RAW_BLOBS] + 2 * year.every_days * year.batches_a_day
     young_ns = year.clock.now_ns() - KEEP_DAYS * DAY_S * NS_PER_S
     left = 0
     for one in year.accepted:
@@ -175,6 +196,6 @@ async def test_months_of_few_large_batches() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3 * 3600)
+@pytest.mark.timeout(3600)
 async def test_a_year() -> None:
     await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=365)

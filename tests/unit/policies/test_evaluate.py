@@ -21,6 +21,7 @@ POLICIES = policy_set(settings(), Target.AWS)
 CREATE = {"If-None-Match": "*"}
 KEY = "accepted/v1/agent=61/boot=62/0-9.json"
 DELETE = "deletes/v1/01K5N7W3M0000000000000000C.json"
+REFERENCE = "accepted-by-blob/v1/sha256/ab/cd/abcd/agent=61/boot=62/0-9.json"
 BLOB = "raw-blobs/v1/sha256/ab/cd/abcd.lmbatch"
 ADMIN = "arn:aws:iam::111122223333:role/admin"
 FOREIGNER = "arn:aws:iam::444455556666:role/partner"
@@ -55,6 +56,10 @@ DECISIONS = [
     ("gc", "DeleteObjectVersion", BLOB, {}, True, "DeleteVersions"),
     ("gc", "DeleteObject", BLOB, {}, False, "NeverHidden"),
     ("gc", "DeleteObjectVersion", KEY, {}, False, "NeverDeleted"),
+    ("gc", "DeleteObjectVersion", REFERENCE, {}, False, "ReferencesByReconcilerAlone"),
+    (ADMIN, "DeleteObjectVersion", REFERENCE, {}, False, "ReferencesByReconcilerAlone"),
+    ("reconciler", "DeleteObjectVersion", REFERENCE, {}, True, "DeleteVersions"),
+    ("reconciler", "DeleteObject", REFERENCE, {}, False, "NeverHidden"),
     ("spark", "DeleteObjectVersion", BLOB, {}, False, "BlobVersionsByGcAlone"),
     ("spark", "DeleteObject", "lake/v1/logs/x", {}, True, "Delete"),
     (ADMIN, "DeleteObjectVersion", BLOB, {}, False, "BlobVersionsByGcAlone"),

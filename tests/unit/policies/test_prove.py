@@ -89,9 +89,13 @@ def without(policies: PolicySet, sid: str) -> PolicySet:
 BREAKS = {
     "CreateOnly": ("accepted-created-once", "s3:PutObject on arn:aws:s3:::example-sluice/prod/"),
     "NeverDeleted": ("accepted-never-deleted", "s3:DeleteObjectVersion"),
-    "NeverHiddenOrReplaced": ("blobs-never-hidden", "raw-blobs/v1/"),
+    "NeverHiddenOrReplaced": ("blobs-never-hidden", "-blob"),
     "NoCopyInto": ("no-copy-into-accepted-or-blobs", "s3:x-amz-copy-source="),
     "NoMultipartInto": ("no-multipart-into-accepted-or-blobs", "objectcreationoperation='false'"),
+    "ReferencesByReconcilerAlone": (
+        "references-deleted-by-reconciler-alone",
+        "accepted-by-blob/v1/",
+    ),
     "BlobVersionsByGcAlone": ("blob-versions-deleted-by-gc-alone", "raw-blobs/v1/"),
     "CreateOnlyJournals": ("journals-created-once", "gateways/v1/"),
     "JournalsDeletedByReconcilerAlone": ("journals-deleted-by-reconciler-alone", "gateways/v1/"),

@@ -1,18 +1,22 @@
 """The clauses of expiry, and the records of rules, holds and tombstones."""
 
+import random
 from dataclasses import fields, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace as changed
-from support.builders import manifest
+from support.builders import make_identity, manifest
 
 from sluice_protocol import expiry as e
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import Clause, MustKeep
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_protocol.keys import digest_of
+from sluice_protocol.identity import Identity
+from sluice_protocol.keys import accepted_key, digest_of, tombstone_hours
 from sluice_protocol.manifests import encode_record
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 
 DAY_NS = 86_400 * NS_PER_S
 NAMED, OTHER = digest_of(b"blob"), digest_of(b"other")
@@ -54,8 +58,8 @@ KEPT = [
     (Clause.LEDGER, {"ledger": OTHER}),
     (Clause.ROWS, {"blob_rows": None}),
     (Clause.ROWS, {"table_rows": None}),
-    (Clause.ROWS, {"table_rows": replace(ROWS, rows=2)}),
-    (Clause.ROWS, {"table_rows": replace(ROWS, content="d")}),
+    (Clause.ROWS, {"table_rows": changed(ROWS, rows=2)}),
+    (Clause.ROWS, {"table_rows": changed(ROWS, content="d")}),
     (Clause.CONSUMERS, {"enqueued": False}),
     (Clause.CONSUMERS, {"unacknowledged": True}),
     (Clause.DEAD_LETTER, {"dead_letter": True}),
@@ -137,10 +141,13 @@ def test_a_hold_states_who_and_why(change: dict[str, object], message: str) -> N
         e.check_hold(changed(HOLD, **change))
 
 
+HOUR = 490_899
+"""2026-01-01, 03:00."""
 TOMBSTONE = e.Tombstone(
     run_id="01ARZ3NDEKTSV4RRFFQ69G5FAV",
     part=0,
-    hour="date=2026-01-02/hour=03",
+    first_hour=HOUR,
+    last_hour=HOUR + 25,
     authority_id="A",
     rule=1,
     keep_s=30 * 86_400,
@@ -149,7 +156,8 @@ TOMBSTONE = e.Tombstone(
     tables={"logs": e.TableVersion(version=4, commit_sha256=OTHER)},
     deletes=2,
     made_at_unix_ns=5,
-    batches=(e.ExpiredBatch(ObjectKey("accepted/v1/x"), NAMED, 4, "logs", 3, "c"),),
+    compared={"logs": ROWS},
+    boots=e.group_by_boot([(make_identity(3), NAMED), (make_identity(9, count=4), OTHER)]),
 )
 SIGNED = e.SignedTombstone(tombstone=TOMBSTONE, key_id="k", signature="s")
 
@@ -166,8 +174,72 @@ def test_a_tombstone_is_read_as_it_was_written() -> None:
         e.encode_tombstone(SIGNED) + b"x",
         encode_record(SIGNED),
         e.encode_tombstone(changed(SIGNED, tombstone=changed(TOMBSTONE, part=1))),
+        *(
+            e.encode_tombstone(
+                changed(SIGNED, tombstone=changed(TOMBSTONE, boots=(e.ExpiredBoot(*boot),)))
+            )
+            for boot in (
+                ("host-1", "b1", (0, 1), ""),
+                ("host-1", "b1", (0, 1), "A" * 86 + "=="),
+                ("host-1", "b1", (0, 1), "*" * 44),
+                ("host-1", "b1", (0, 1, 2), "A" * 43 + "="),
+                ("host-1", "b1", (0, 0), "A" * 43 + "="),
+                ("host-1", "b1", (-1, 1), "A" * 43 + "="),
+                ("", "b1", (0, 1), "A" * 43 + "="),
+            )
+        ),
     ],
 )
 def test_a_damaged_tombstone_is_refused(body: bytes) -> None:
     with pytest.raises(InvalidRecord):
         e.decode_tombstone(TOMBSTONE.key, body)
+
+
+def test_the_key_of_a_tombstone_names_its_hours() -> None:
+    assert TOMBSTONE.key == (
+        "expired/v1/date=2026-01-02/hour=04/2026-01-01T03-01ARZ3NDEKTSV4RRFFQ69G5FAV-000000.json.z"
+    )
+    assert tombstone_hours(TOMBSTONE.key) == range(HOUR, HOUR + 26)
+    assert not tombstone_hours(TOMBSTONE.key.replace("2026-01-01T", "2026-13-01T"))
+    assert not tombstone_hours("expired/v1/x")
+
+
+IDENTITIES = st.builds(
+    lambda agent, boot, start, count: make_identity(start, count=count, agent=agent, boot=boot),
+    st.sampled_from(["host-1", "host-2", "ä"]),
+    st.sampled_from(["b1", "b2"]),
+    st.integers(0, 100) | st.integers(0, 2**62),
+    st.integers(1, 10) | st.integers(1, 2**62),
+)
+
+
+@given(st.dictionaries(IDENTITIES, st.binary(min_size=32, max_size=32)), IDENTITIES)
+def test_a_tombstone_names_exactly_its_batches(hashes: dict[Identity, bytes], no: Identity) -> None:
+    """Batches of a boot may overlap, and have gaps between them."""
+    batches = {who: Digest(sha256.hex()) for who, sha256 in hashes.items()}
+    signed = changed(SIGNED, tombstone=changed(TOMBSTONE, boots=e.group_by_boot(batches.items())))
+    read = e.decode_tombstone(TOMBSTONE.key, e.encode_tombstone(signed)).tombstone
+    assert dict(read.named()) == {accepted_key(who): one for who, one in batches.items()}
+    boots = {(one.agent_id, one.boot_id): one for one in read.boots}
+    for who, digest in batches.items():
+        boot = boots[who.agent_id, who.boot_id]
+        assert boot.names(who, digest)
+        assert not boot.names(who, OTHER)
+        assert not boot.names(no, digest) or no == who
+
+
+def test_the_hash_of_contents_is_a_sum() -> None:
+    one, two = e.RowTally(rows=1, content="f-1"), e.RowTally(rows=2, content="1-ff")
+    assert one.plus(two) == e.RowTally(rows=3, content="10-100")
+
+
+def test_a_batch_costs_36_bytes_of_a_tombstone() -> None:
+    rng = random.Random(1)
+    batches = [
+        (make_identity(100 * n, count=rng.randrange(1, 100), agent=f"host-{agent}"), sha256)
+        for agent in range(10)
+        for n in range(1_000)
+        for sha256 in [Digest(rng.randbytes(32).hex())]
+    ]
+    whole = changed(SIGNED, tombstone=changed(TOMBSTONE, boots=e.group_by_boot(batches)))
+    assert len(e.encode_tombstone(whole)) < 36 * len(batches)

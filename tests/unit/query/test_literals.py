@@ -11,7 +11,7 @@ from support.query_lake import make_query
 from support.repetitions import examples
 
 from sluice_protocol.index_chunk import folded
-from sluice_query.literals import ALTERNATIVES_MAX, condition_of
+from sluice_query.request import ALTERNATIVES_MAX, condition_of
 from sluice_query.text_index import wanted_terms
 
 

@@ -17,6 +17,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.expiry import SignedTombstone, TableVersion, encode_tombstone
 from sluice_protocol.journals import HOLD_RECORDS
 from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
     ACCEPTED_BY_TIME,
     LEDGER_LOG,
     RAW_BLOBS_BY_TIME,
@@ -90,9 +91,9 @@ async def name(store: SimStore, batch: AcceptedManifest) -> None:
     await store.create(tombstone.key, encode_tombstone(signed))
 
 
-def by_time(store: SimStore) -> Counter[str]:
-    """Return the number of objects of each index by time."""
-    roots = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME)
+def entries(store: SimStore) -> Counter[str]:
+    """Return the number of objects of each index."""
+    roots = (ACCEPTED_BY_TIME, RAW_BLOBS_BY_TIME, ACCEPTED_BY_BLOB)
     return Counter(root for key in store.held for root in roots if key.startswith(root))
 
 
@@ -112,29 +113,29 @@ async def test_entries_end_when_the_batch_has_expired_and_its_blob_is_deleted(
     store: SimStore,
 ) -> None:
     (first, _), reconciler = await indexed(store, 1, HOUR_NS)
-    before = by_time(store)
+    before = entries(store)
     assert set(before.values()) == {2}
     assert await reconciler.remove_expired_entries() == 0
     await name(store, first)
     assert await reconciler.remove_expired_entries() == 0, "the blob still exists"
     del store.held[blob_key(first.digest)]
-    assert await reconciler.remove_expired_entries() == 2
-    assert set(by_time(store).values()) == {1}
+    assert await reconciler.remove_expired_entries() == 3
+    assert set(entries(store).values()) == {1}
     assert await reconciler.remove_expired_entries() == 0
     assert [one async for one in reconciler.rebuild().differences()] == []
     [path] = await read_batch_paths(store, first.identity)
-    ended = [one.proof for one in path.objects if "by_time" in one.role]
-    assert ended == ["It ended with the batch, which has expired."] * 2
+    ended = [one.proof for one in path.objects if "by_" in one.role]
+    assert ended == ["It ended with the batch, which has expired."] * 3
 
 
 async def test_a_packed_object_stays_while_one_of_its_batches_is_kept(store: SimStore) -> None:
     (first, second), reconciler = await indexed(store, 1, 2, pack=True)
-    assert set(by_time(store).values()) == {1}
+    assert set(entries(store).values()) == {1}
     await expire(store, first)
     assert await reconciler.remove_expired_entries() == 0
     await expire(store, second)
     assert await reconciler.remove_expired_entries() == 2
-    assert not by_time(store)
+    assert not entries(store)
     assert [one async for one in reconciler.rebuild().differences()] == []
 
 
@@ -154,7 +155,7 @@ async def test_a_removal_that_is_killed_is_continued(store: SimStore, after: boo
         if not dying.died:
             break
     assert deaths
-    assert set(by_time(store).values()) == {1}
+    assert set(entries(store).values()) == {1}
 
 
 async def test_a_missing_entry_of_another_batch_is_still_damage(store: SimStore) -> None:

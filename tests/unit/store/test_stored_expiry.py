@@ -4,19 +4,34 @@ import random
 
 import pytest
 from msgspec.structs import replace
+from support.builders import manifest, tombstone_of
 from support.memory_bucket import MemoryBucket, open_memory_store
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.expiry import LegalHold, hold_lifted_key, legal_hold_key
+from sluice_protocol.expiry import (
+    TOMBSTONE_HOURS_MAX,
+    LegalHold,
+    SignedTombstone,
+    TableVersion,
+    Tombstone,
+    encode_tombstone,
+    group_by_boot,
+    hold_lifted_key,
+    legal_hold_key,
+)
+from sluice_protocol.keys import digest_of, hour_of
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRequest
 from sluice_protocol.system_clock import SystemClock, SystemIds
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_spark.compaction.file_selection import read_maintenance_input
 from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import submit_delete
 from sluice_store.stored_expiry import (
+    TombstoneReader,
     add_hold,
     lift_hold,
     read_holds,
@@ -77,6 +92,20 @@ async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
     assert await read_raw_retention(store) == rule
 
 
+async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
+    store = await deployment()
+    wanted = [(30, 90), ("unchanged", 60), (14, "unchanged"), (None, "unchanged")]
+    found = []
+    for raw, tables in wanted:
+        raw_s, tables_s = (one * DAY_S if isinstance(one, int) else one for one in (raw, tables))
+        rule = await set_raw_retention(
+            store, raw_s, tables_keep_s=tables_s, by="ann", note="", backoff=backoff()
+        )
+        found.append(tuple(one and one // DAY_S for one in (rule.keep_s, rule.tables_keep_s)))
+    assert found == [(30, 90), (30, 60), (14, 60), (None, 60)]
+    assert (await decide(store, 14), (await read_raw_retention(store)).number) == (5, 5)
+
+
 async def test_the_last_hold_that_is_lifted_frees() -> None:
     store = await deployment()
     first, second = await hold(store), await hold(store, case="C-2", agent_id="host-1")
@@ -128,3 +157,53 @@ async def test_the_end_of_a_hold_is_recorded_once_with_a_reason() -> None:
     await lift(store, one, reason="again")
     ((_, end),) = (await read_holds(store)).lifted
     assert (end.reason, end.lifted_by) == ("settled", "bob")
+
+
+HOUR_NS = 3_600 * NS_PER_S
+STATE = TableVersion(version=4, commit_sha256=digest_of(b"4"))
+
+
+async def put_tombstone(store: ObjectStore, run: int, *batches: AcceptedManifest) -> Tombstone:
+    hours = [hour_of(one.accepted_at_unix_ns) for one in batches]
+    one = replace(
+        tombstone_of(batches[0], STATE, run_id=f"{run:026d}"),
+        first_hour=min(hours),
+        last_hour=max(hours),
+        boots=group_by_boot([(one.identity, one.digest) for one in batches]),
+    )
+    signed = SignedTombstone(tombstone=one, key_id="k", signature="s")
+    await store.create(one.key, encode_tombstone(signed))
+    return one
+
+
+async def test_a_tombstone_is_found_from_each_hour_of_its_week() -> None:
+    """Its folder is that of its youngest batch; those of other weeks are not read."""
+    store = await deployment()
+    hours = (0, 1, TOMBSTONE_HOURS_MAX - 1)
+    batches = [manifest(10 * n, at_ns=HOUR_NS * hour) for n, hour in enumerate(hours)]
+    other = manifest(90, at_ns=HOUR_NS * TOMBSTONE_HOURS_MAX)
+    week = await put_tombstone(store, 1, *batches)
+    await put_tombstone(store, 2, other)
+    reader = TombstoneReader(store)
+    for one in (*batches, other):
+        found = await TombstoneReader(store).find(one)
+        assert found is not None
+        assert (found.tombstone == week) == (one is not other)
+        assert await reader.find(one) == found
+    assert await reader.find(manifest(10, at_ns=0)) is not None
+    assert await reader.find(manifest(11, at_ns=0)) is None
+    assert await reader.find(replace(batches[0], frame_sha256=digest_of(b"other"))) is None
+
+
+async def test_the_newest_tombstone_of_a_batch_counts_and_a_damaged_one_names_nothing() -> None:
+    store = await deployment()
+    batch, later = manifest(0, at_ns=0), manifest(10, at_ns=HOUR_NS)
+    await put_tombstone(store, 3, batch)
+    newest = await put_tombstone(store, 7, batch, later)
+    await put_tombstone(store, 5, batch)
+    damaged = await put_tombstone(store, 9, batch)
+    await store.overwrite(damaged.key, b"damaged")
+    await store.create(ObjectKey(f"{damaged.key}.copy"), b"foreign")
+    found = await TombstoneReader(store).find(batch)
+    assert found is not None
+    assert found.tombstone == newest

@@ -320,7 +320,8 @@ resource "aws_iam_role_policy" "deployer" {
 # NoCopyInto: a copy stores bytes that no gateway validated, and not every server honours the conditional header of a copy
 # NoMultipartInto: blobs and records are single puts with a checksum of all their bytes; copied parts would bypass the rule on copies
 # NeverHiddenOrReplaced: a delete marker makes an identity available again, a replicated tag or owner changes the object, an ACL exposes it
-# NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again, and deleting a reference lets GC delete a blob that is in use
+# NeverDeleted: decisions and evidence are permanent: deleting a manifest makes its identity available again
+# ReferencesByReconcilerAlone: the reference of an expired batch ends after its blob; the role that deletes blobs cannot remove a reference that keeps one
 # BlobVersionsByGcAlone: only the gc role proves that no manifest names a blob before it deletes that version
 # JournalsDeletedByReconcilerAlone: without its registration or journal, a gateway process no longer holds back the time through which answers are complete
 # NoLocksByHand: a bypass would make the lock ineffective, and a legal hold or a long retention would block GC permanently; the bucket's own retention needs none of these rights
@@ -336,8 +337,8 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperatorAndConsole: only operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
-# WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndCertifier: only gateway, reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
+# WritersOfReconcilerAndCertifier: only reconciler, certifier may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndGc: only gateway, gc may write here, whatever else an administrator of the account is allowed to do
 # WritersOfCertifierAndGcAndOperatorAndConsole: only certifier, gc, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGc: only gc may write here, whatever else an administrator of the account is allowed to do
