@@ -568,8 +568,8 @@ class DyingStore:
 @pytest.mark.parametrize(
     ("kind", "every", "after"),
     [
-        ("memory", 7, False),
-        ("memory", 7, True),
+        ("memory", 25, False),
+        ("memory", 25, True),
         pytest.param("memory", 1, False, marks=pytest.mark.long),
         pytest.param("memory", 1, True, marks=pytest.mark.long),
         pytest.param("directory", 5, False, marks=pytest.mark.long),
