@@ -196,7 +196,7 @@ def check_arrow_and_protobuf_lead_to_the_same_spans(request: Message) -> None:
     ],
 )
 def test_spans_of_every_form_are_the_same_on_both_roads(field: str, values: list[object]) -> None:
-    """Also a status that is not set, an end before the start, and a kind that nobody defined."""
+    """Also a status that is not set, an end before the start, and an undefined kind."""
     request = ExportTraceServiceRequest()
     spans = request.resource_spans.add().scope_spans.add().spans
     for value in values:
