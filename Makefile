@@ -8,7 +8,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 # Tests and demo start hundreds of processes: without compiled modules each needs half a second more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-grafana test-browser test-console test-package test-deploy verify compare-faults site release clean
+.PHONY: help setup demo docs test test-long nightly check format bench bench-peers test-s3 test-clients test-grafana test-browser test-console test-package test-deploy verify compare-faults scale site release clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -e 's/:.*##/\t/'
@@ -82,6 +82,10 @@ verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its h
 	@$(BIN)/python -m deploy.java
 	@deploy/versitygw.sh
 	PYTHONPATH=tests:. $(BIN)/python -m verify --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(WRITE),--write)
+
+scale: setup  ## measure bytes a second and processor seconds a GiB by the number of lanes, gateways and agents; WRITE=1 records the run in docs/sizing.md
+	@$(BIN)/python -m deploy.java
+	$(BIN)/python -m benchmarks.scale $(if $(BATCHES),--batches $(BATCHES)) $(if $(WRITE),--write)
 
 compare-faults: setup  ## ship the same lines through sluice, the Collector and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
 	@deploy/versitygw.sh

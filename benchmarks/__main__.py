@@ -13,6 +13,7 @@ HELPERS = {
     *("peer_agents", "peer_figures", "peer_requests", "peer_servers"),
     "peers",  # `make bench-peers` runs it, because it builds and runs other servers
     *("pipeline_batches", "reconcile_steady", "reconcile_world"),
+    "scale",  # `make scale` runs it, because it takes as long as the others together
 }
 
 

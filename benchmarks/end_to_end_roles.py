@@ -33,7 +33,7 @@ from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_queue.consumer import Consumer
-from sluice_queue.entries import Descriptor
+from sluice_queue.register import Descriptor
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store

@@ -32,12 +32,10 @@ from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.appender import GROUP_MAX, Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
-from sluice_queue.entries import Draft
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, RegisterClient, Runtime
-from sluice_queue.metrics import QueueMetrics
+from sluice_queue.lane import Lane, QueueMetrics, RegisterClient, Runtime
 from sluice_queue.producer import Producer
-from sluice_queue.register import encode_register
+from sluice_queue.register import Draft, encode_register
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetrySettings

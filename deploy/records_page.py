@@ -41,6 +41,7 @@ _KEYS: Final = {
     "sluice.applied_deletes": "lake/v1/applied-deletes/<table>.json",
     "sluice.audit_certificate": "audit/v1/<audit>/certificate.json",
     "sluice.authority": "authority/v1/settings.json",
+    "sluice.restore": "authority/v1/restores/<number>.json",
     "sluice.authority_switch": "authority/v1/switches/<number>.json",
     "sluice.decision": "decisions/v1/<decision_id>.json",
     "sluice.delete": "deletes/v1/<ulid>.json",

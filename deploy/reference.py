@@ -37,7 +37,7 @@ from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_protocol.store_backends import URL_FORMS
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
-from sluice_queue.metrics import QueueMetrics
+from sluice_queue.lane import QueueMetrics
 from sluice_queue.register import HEADER
 from sluice_reconciler.metrics import ReconcilerMetrics
 

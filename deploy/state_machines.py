@@ -45,14 +45,14 @@ from sluice_protocol.errors import BadUsage, ErrorCode, InvariantViolated, statu
 from sluice_protocol.identity import Identity
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo, Unknown, UnknownReason
 from sluice_protocol.units import Digest, ETag, ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor
-from sluice_queue.register import WRITERS_MAX, Register, Writer
-from sluice_queue.write_proofs import (
+from sluice_queue.register import (
+    WRITERS_MAX,
     Acked,
     AckVerdict,
     AppendAttempt,
     AppendVerdict,
     Committed,
+    Descriptor,
     EpochClaim,
     Evicted,
     InFlight,
@@ -60,9 +60,11 @@ from sluice_queue.write_proofs import (
     OpenVerdict,
     Overtaken,
     ProducerFenced,
+    Register,
     RegisterRead,
     RetryAck,
     RetryOpen,
+    Writer,
     decide_ack,
     decide_append,
     decide_open,

@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import re
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 import structlog
 import uvloop
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from support.repetitions import times
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
     from support.store_versitygw import Server
 
 # A slow machine fails no test: speed is measured in benchmarks.
-# `make test-long` runs five times as many examples of each property that sets no `max_examples`.
-settings.register_profile("sluice", deadline=None, max_examples=40)
-settings.register_profile("long", deadline=None, max_examples=times(200))
+# `make test-long` runs ten times as many examples of each property that sets no `max_examples`,
+# and four times as many of the others: `support.repetitions.examples`.
+_ALLOWED = [HealthCheck.too_slow]
+settings.register_profile("sluice", deadline=None, max_examples=20, suppress_health_check=_ALLOWED)
+settings.register_profile(
+    "long", deadline=None, max_examples=times(200), suppress_health_check=_ALLOWED
+)
 settings.load_profile("sluice")
 
 # The processes of tests start faster with compiled modules.
@@ -81,9 +86,28 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 _FILE_MARKS = re.compile(r"^pytestmark = (?:\[.*?\]|[^\[\n]*)$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slowest files first: parallel workers then end at about the same time."""
+    _mark_long_cases(items)
     items.sort(key=_order)
+
+
+def _mark_long_cases(items: list[pytest.Item]) -> None:
+    """Mark the cases of a test `long` that its mark `daily` leaves to `make test-long`.
+
+    The daily ones are spread evenly, because neighbours in a matrix are alike.
+    """
+    functions = defaultdict(list)
+    for item in items:
+        daily = item.get_closest_marker("daily")
+        if daily and not item.get_closest_marker("long"):
+            functions[item.nodeid.partition("[")[0], daily.args[0]].append(item)
+    for (_, count), cases in functions.items():
+        kept = {len(cases) * at // count for at in range(count)}
+        for at, case in enumerate(cases):
+            if at not in kept:
+                case.add_marker("long")
 
 
 def _order(item: pytest.Item) -> int:

@@ -1,5 +1,6 @@
 """`sluice config show`: each setting and its source."""
 
+import asyncio
 import dataclasses
 import os
 from collections.abc import Iterator
@@ -15,11 +16,16 @@ from sluice_cli.shell.options import Json
 from sluice_cli.shell.output import emit, print_columns
 from sluice_cli.shell.settings import refuse_unknown_command
 from sluice_cli.shell.usage_errors import usage_error
+from sluice_protocol.errors import NoStore, SluiceError
+from sluice_protocol.expiry import describe_keep
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 HIDDEN_VALUE: Final = "(secret)"
+STORE_S: Final = 5.0
+"""Time to read the decisions in the store, seconds: the settings are shown without it too."""
+_DECIDES: Final = "retention set"
 
 app = App(name="config", help="Show each setting and its source.")
 
@@ -40,13 +46,15 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 def show(command: str | None = None, *, json: Json = False) -> None:
     """Print every setting of every command, or of one command.
 
+    Retention is a decision that the store records, so its values are read from there.
+
     Args:
         command: Only this command, for example `gateway`.
         json: Print JSON for programs.
     """
     if command is not None:
         refuse_unknown_command(command)
-    settings = list_settings(command)
+    settings = _with_decision(list_settings(command))
     emit(settings, as_json=json, human=lambda console: _draw(console, settings))
 
 
@@ -59,6 +67,42 @@ def list_settings(command: str | None = None) -> list[Setting]:
         return [setting for name in names for setting in _settings_of(root, (name,))]
     except CycloptsError as error:
         raise usage_error(error) from error
+
+
+def _with_decision(settings: list[Setting]) -> list[Setting]:
+    """Return the settings with the recorded decision as the values of `retention set`."""
+    shown = {(one.command, one.option): one.value for one in settings}
+    url = shown.get((_DECIDES, "--store"))
+    if url is None:
+        return settings
+    from sluice_cli.retention import (  # noqa: PLC0415 - quick help
+        describe_expiring,
+        describe_rule,
+        read_decision,
+    )
+
+    try:
+        state, audit = asyncio.run(asyncio.wait_for(read_decision(url), STORE_S))
+    except NoStore:
+        return settings
+    except (TimeoutError, SluiceError) as error:
+        values = {"--raw": "", "--tables": ""}
+        origin = f"not read: {str(error) or 'the store is unreachable'}"
+    else:
+        rule = state.rule
+        if rule is None:
+            return settings
+        values = {
+            "--raw": describe_keep(rule.keep_s),
+            "--tables": describe_keep(rule.tables_keep_s),
+        }
+        origin = "; ".join((describe_rule(rule), *describe_expiring(rule, audit)))
+    return [
+        msgspec.structs.replace(one, value=values[one.option], origin=origin)
+        if one.command == _DECIDES and one.option in values
+        else one
+        for one in settings
+    ]
 
 
 def _settings_of(root: App, path: tuple[str, ...]) -> Iterator[Setting]:

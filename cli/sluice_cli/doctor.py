@@ -66,8 +66,8 @@ def doctor(
         json: Print JSON for programs.
 
     Returns:
-        0 if all guarantees for acceptance and deletion, and all denials, are kept, and the tables
-        of the lake contain what the queue has handed over; otherwise 1. The tables are not
+        0 if all guarantees for acceptance, deletion and locks, and all denials, are kept, and the
+        tables of the lake contain what the queue has handed over; otherwise 1. The tables are not
         checked, and a line on stderr states so, if the credentials may not read them.
     """
     agreed = None if policies is None else _of_this_bucket(store, read_settings(policies))
@@ -94,7 +94,7 @@ def doctor(
 
 
 def _exit_code(result: DoctorResult) -> int:
-    bad = result.broken(Need.ACCEPTANCE) or result.broken(Need.DELETION)
+    bad = any(result.broken(need) for need in (Need.ACCEPTANCE, Need.DELETION, Need.LOCK))
     return ExitCode.FOUND_WRONG.value if bad else ExitCode.DONE.value
 
 
@@ -155,6 +155,7 @@ def _draw(console: "Console", url: str, result: DoctorResult) -> None:
 def _draw_finding(console: "Console", finding: DoctorFinding) -> None:
     mark = "kept  " if finding.kept else "BROKEN"
     console.print(f"{mark}  {finding.probe} ({finding.need}): {finding.promise}", markup=False)
-    if not finding.kept:
+    if finding.seen:
         console.print(f"        seen: {finding.seen}", markup=False)
+    if not finding.kept:
         console.print(f"        cost: {finding.cost}", markup=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 
 import msgspec
@@ -12,9 +13,15 @@ from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl, Verification
 from sluice_cli.shell.output import emit, format_size, print_columns
 from sluice_cli.spark import spark_session
 from sluice_gc.settings import EraseSettings
-from sluice_protocol.erasure import ErasureDecision, ErasureReport, decide_erasure
+from sluice_protocol.erasure import (
+    ErasureDecision,
+    ErasureReport,
+    SignedErasureReport,
+    decide_erasure,
+)
 from sluice_protocol.errors import BadUsage, ExitCode
 from sluice_protocol.fields import KINDS, Kind
+from sluice_protocol.manifests import decode_record
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_store import StoreMode, open_deployment
@@ -206,16 +213,30 @@ def report(
     check_signatures(stored, load_trusted(key_file))
     if stored.report is None:
         raise BadUsage(f"no run of this erasure has ended: run `sluice erase run {erasure_id}`")
-    found = stored.report.report
-    decision = stored.signed.decision
+    found = stored.report
+    emit(found, as_json=json, human=lambda console: _draw_signed(console, found))
+    return ExitCode.DONE.value
 
-    def human(console: "Console") -> None:
-        at = format_rfc3339(decision.decided_at_unix_ns)
-        console.print(f"decided by {decision.decided_by} at {at}: {decision.reason}", markup=False)
-        console.print(f"records where {decision.where}", markup=False)
-        _draw_report(console, found)
 
-    emit(stored.report, as_json=json, human=human)
+@app.command
+def verify(
+    file: Path,
+    /,
+    *,
+    key_file: VerificationKeys = _ERASE.key_file,
+    json: Json = False,
+) -> int:
+    """Show a report in a file, as `sluice erase report --json` prints it, and verify it offline."""
+    from sluice_gc.erasure_run import check_report  # noqa: PLC0415 - the import takes a second
+    from sluice_gc.signing_keys import load_trusted  # noqa: PLC0415
+
+    try:
+        body = file.read_bytes()
+    except OSError as error:
+        raise BadUsage(f"cannot read the report: {error.strerror}, path=`{file}`") from error
+    found = decode_record(str(file), body, SignedErasureReport)
+    check_report(found, load_trusted(key_file))
+    emit(found, as_json=json, human=lambda console: _draw_signed(console, found))
     return ExitCode.DONE.value
 
 
@@ -308,6 +329,14 @@ def _draw_plan(console: "Console", shown: ErasurePreview) -> None:
     if shown.unreadable_blobs:
         console.print(f"{shown.unreadable_blobs} blobs cannot be read")
     console.print("nothing was written")
+
+
+def _draw_signed(console: "Console", signed: SignedErasureReport) -> None:
+    decision = signed.report.decision
+    at = format_rfc3339(decision.decided_at_unix_ns)
+    console.print(f"decided by {decision.decided_by} at {at}: {decision.reason}", markup=False)
+    console.print(f"records where {decision.where}", markup=False)
+    _draw_report(console, signed.report)
 
 
 def _draw_report(console: "Console", found: ErasureReport) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
+from sluice_cli.shell.operator import user_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import emit
 from sluice_protocol.authority import (
@@ -15,8 +16,12 @@ from sluice_protocol.authority import (
     Authority,
     check_authority,
 )
-from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.errors import BadUsage
+from sluice_protocol.expiry import RawRetention, check_keep_s, describe_keep, parse_keep
+from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, create_authority, open_store
+from sluice_store.retry import Backoff
+from sluice_store.stored_expiry import Unchanged, read_raw_retention, set_raw_retention
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +37,7 @@ def init(
     lanes: int = LANES_DEFAULT,
     acceptance: AcceptanceMode = "s3_manifest",
     spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
+    keep: str | None = None,
     json: Json = False,
 ) -> None:
     """Create the settings of a deployment; identical existing settings are kept.
@@ -43,6 +49,9 @@ def init(
         lanes: Number of queue lanes, 1 to 1000; it cannot be changed later.
         acceptance: Where acceptance happens.
         spool_writer: In `local_spool` mode, the collector id of the one gateway.
+        keep: How long records are kept, in days such as `90d`: the tables delete them, and raw
+            batches may expire. At least the retry horizon plus 7 days; by default `never`. It is
+            recorded, and `sluice retention set` changes it.
         json: Print JSON for programs.
     """
     wanted = Authority(
@@ -54,20 +63,46 @@ def init(
         spool_writer=spool_writer,
     )
     check_authority(wanted)  # before its directory is created
-    settings = asyncio.run(_write(store, wanted))
-    emit(settings, as_json=json, human=lambda console: _draw(console, store, settings))
+    keep_s: int | Unchanged | None = "unchanged" if keep is None else parse_keep("keep", keep)
+    if keep_s != "unchanged":
+        check_keep_s(wanted, keep_s)
+    settings, rule = asyncio.run(_write(store, wanted, keep_s))
+    emit(settings, as_json=json, human=lambda console: _draw(console, store, settings, rule))
 
 
-async def _write(url: str, wanted: Authority) -> Authority:
+async def _write(
+    url: str, wanted: Authority, keep_s: int | Unchanged | None
+) -> tuple[Authority, RawRetention | None]:
     async with open_store(url, StoreMode.CREATE) as store:
-        return await create_authority(store, wanted)
+        settings = await create_authority(store, wanted)
+        rule = await read_raw_retention(store)
+        if keep_s == "unchanged" or (rule is None and keep_s is None):
+            return settings, rule
+        if rule is not None and (rule.keep_s, rule.tables_keep_s) != (keep_s, keep_s):
+            raise BadUsage(
+                "the store has another decision about retention: see `sluice retention show`, and"
+                f" change it with `sluice retention set`, keep=`{describe_keep(keep_s)}`"
+            )
+        return settings, await set_raw_retention(
+            store,
+            keep_s,
+            tables_keep_s=keep_s,
+            by=f"operator:{user_name()}",
+            note="sluice init",
+            backoff=Backoff.seeded_by(SystemClock()),
+        )
 
 
-def _draw(console: "Console", url: str, settings: Authority) -> None:
+def _draw(console: "Console", url: str, settings: Authority, rule: RawRetention | None) -> None:
     console.print(f"authority {settings.authority_id} in {url}")
     for name, value in msgspec.structs.asdict(settings).items():
         if name.endswith("_s"):
             console.print(f"  {name} = {value} s")
         elif name in {"lanes", "acceptance", "spool_writer"} and value is not None:
             console.print(f"  {name} = {value}")
+    kept = "permanently: `sluice retention set` changes it"
+    if rule is not None:
+        tables, raw = describe_keep(rule.tables_keep_s), describe_keep(rule.keep_s)
+        kept = f"tables end after {tables}, raw batches after {raw}"
+    console.print(f"  kept {kept}", markup=False)
     console.print(f"next: sluice doctor --store {url}")

@@ -1,6 +1,5 @@
 """`sluice query`: find records, and serve queries over HTTP."""
 
-import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -308,6 +307,8 @@ def _print_series(
     *,
     is_over_time: bool,
 ) -> None:
+    from shutil import get_terminal_size  # noqa: PLC0415 - not for records
+
     from sluice_query.plot import (  # noqa: PLC0415 - not for programs
         draw_labelled,
         table_of_series,
@@ -316,7 +317,7 @@ def _print_series(
 
     series, last = decode_lines(lines)
     if is_over_time:
-        width = shutil.get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
+        width = get_terminal_size().columns if options.plot or sys.stdout.isatty() else None
         summary = msgspec.convert(last["summary"], QuerySummary)
         sys.stdout.write(draw_labelled(logql, series, width, summary, span.shown_zone))
     else:
@@ -425,11 +426,13 @@ def _plot(ask: Ask, wanted: Given, options: QueryOptions) -> None:
     if options.output == "json":
         sys.stdout.write(lines[-1].decode())
         return
+    from shutil import get_terminal_size  # noqa: PLC0415 - not for records
+
     from sluice_query.plot import draw_histogram  # noqa: PLC0415 - not for programs
     from sluice_query.views import HistogramResult  # noqa: PLC0415 - the same
 
     found = msgspec.json.decode(lines[-1], type=HistogramResult)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    width = get_terminal_size().columns if sys.stdout.isatty() else None
     sys.stdout.write(draw_histogram(found, width))
     sys.stdout.flush()
     summary = msgspec.to_builtins(found.summary)

@@ -87,18 +87,11 @@ def _lines(facts: "DeploymentFacts") -> tuple[tuple[str, str], ...]:
 
 
 def _retention_text(facts: "DeploymentFacts") -> str:
+    from sluice_cli.retention import describe_expiring, describe_rule  # noqa: PLC0415 - quick help
+
     state = facts.overview.retention
     rule = None if state is None else state.rule
-    if rule is None or rule.keep_s is None:
-        parts = ["raw batches never expire"]
-    else:
-        counts: dict[str, int] = getattr(facts.overview.audit, "counts", {})
-        old, soon = counts.get("expiring", 0), counts.get("expiring_soon", 0)
-        parts = [
-            f"raw batches may expire after {rule.keep_s / 86_400:g} days ({rule.decided_by})",
-            f"{old} of the newest audit are older ({format_size(counts.get('expiring_bytes', 0))})",
-            f"{soon} will be within a week ({format_size(counts.get('expiring_soon_bytes', 0))})",
-        ]
+    parts = [describe_rule(rule), *describe_expiring(rule, facts.overview.audit)]
     cases = ", ".join(dict.fromkeys(one.case for one in state.holds)) if state else ""
     return "; ".join([*parts, f"holds: {cases}"] if cases else parts)
 

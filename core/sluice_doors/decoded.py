@@ -15,7 +15,6 @@ import cbor2
 import numpy as np
 
 from sluice_protocol.column_codings import encode_columns
-from sluice_protocol.column_slices import take_pairs
 from sluice_protocol.columns import (
     I32,
     I64,
@@ -26,6 +25,7 @@ from sluice_protocol.columns import (
     SignalColumns,
     TextColumn,
     kind_of,
+    take_pairs,
 )
 from sluice_protocol.errors import ErrorCode, SluiceError
 from sluice_protocol.fields import Field

@@ -30,6 +30,9 @@ Half the smallest margin is larger: an object that was named in time for a gatew
 before any audit on which a deletion of its blob may rely begins (ADR 8).
 """
 LANES_MAX: Final = 1000
+COPY_AFTER_NS: Final = 3600 * NS_PER_S
+"""Time between the creation of the settings and their date in the store, at most: both are by the
+store's clock, and a create is repeated for minutes at most."""
 SWITCHES_MAX: Final = 1000
 """Most mode switches of one authority; a reader requests them one at a time."""
 
@@ -122,6 +125,41 @@ class ModeSwitch(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: AcceptanceMode
     spool_writer: str | None = None
     switched_at_unix_ns: int = 0
+
+
+class Restore(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that newer decisions were applied to a restored copy of a store.
+
+    Attributes:
+        number: 1 for the first restore of the authority, without gaps.
+        restored_at_unix_ns: By the store's clock, after the decisions were applied.
+        applied: The objects that were missing in the copy, by prefix.
+        note: Why nothing newer exists, if the operator stated so.
+    """
+
+    schema: Literal["sluice.restore.v1"] = "sluice.restore.v1"
+    number: int
+    authority_id: str
+    restored_by: str
+    restored_at_unix_ns: int
+    applied: dict[str, int]
+    note: str = ""
+
+
+def restore_key(number: int) -> ObjectKey:
+    """Return the key of the record of a restore."""
+    return ObjectKey(f"{AUTHORITY}restores/{number:06d}.json")
+
+
+def is_copy(settings: Authority, last_modified_ns: int, restored_at_ns: int) -> bool:
+    """Return True if a store is a copy to which newer decisions may be missing.
+
+    The settings are written once, and the store dates them itself. So a date that is later than
+    their creation, and than the last restore, is that of a copy.
+    """
+    created_ns = settings.created_at_unix_ns
+    known_ns = max(created_ns, restored_at_ns)
+    return created_ns > 0 and last_modified_ns > known_ns + COPY_AFTER_NS
 
 
 def mode_switch_key(number: int) -> ObjectKey:

@@ -89,10 +89,11 @@ class ErasedCopy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one run of an erasure.
+    """The result of one run of an erasure. An auditor needs nothing else, and the public key.
 
     Attributes:
         number: 1 for the first run, without gaps.
+        decision: What is erased, why, and who decided it.
         decision_sha256: That of the stored bytes of the decision.
         batches: The accepted batches in which the run found matching records, or an earlier run.
         records: The matching records that the run found in blobs, or an earlier run.
@@ -107,6 +108,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     erasure_id: str
     number: int
     authority_id: str
+    decision: ErasureDecision
     decision_sha256: Digest
     made_at_unix_ns: int
     batches: int

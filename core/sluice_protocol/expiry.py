@@ -15,6 +15,7 @@ the deletion. A hold that cannot be decoded covers everything. Source: ADR 48.
 """
 
 import base64
+import re
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -49,20 +50,24 @@ TOMBSTONE_BYTES_MAX: Final = 64 << 20
 """The size of a decompressed tombstone, at most."""
 TEXT_CHARS_MAX: Final = 1_000
 """The length of a case, a reason and a name, at most."""
+_DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
 
 
 class RawRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of an operator how long raw batches are kept; the last one is in effect.
+    """The decision of an operator how long batches and records are kept; the last is in effect.
 
     Attributes:
         number: 1 for the first decision, without gaps.
         keep_s: The age at which a batch may expire, seconds; None: never.
+        tables_keep_s: The age at which `sluice maintain` deletes records of every kind from the
+            tables, seconds; None: never. Its setting `retention_days` has priority.
         decided_at_unix_ns: By the store's clock.
     """
 
     schema: Literal["sluice.raw_retention.v1"] = "sluice.raw_retention.v1"
     number: int
     keep_s: int | None
+    tables_keep_s: int | None = None
     decided_by: str
     decided_at_unix_ns: int
     note: str = ""
@@ -87,13 +92,28 @@ def keep_s_least(authority: Authority) -> int:
     return authority.retry_horizon_s + WAIT_AFTER_HORIZON_S
 
 
+def parse_keep(option: str, text: str) -> int | None:
+    """Return a number of days, as `30d`, in seconds; None for `never`."""
+    if text == "never":
+        return None
+    found = _DAYS.fullmatch(text)
+    if found is None:
+        raise BadUsage(f"retention is a number of days, as `30d`, or never: {option}=`{text[:40]}`")
+    return int(found[1]) * 86_400
+
+
+def describe_keep(keep_s: int | None) -> str:
+    """Return a retention as `parse_keep` reads it."""
+    return "never" if keep_s is None else f"{keep_s / 86_400:g}d"
+
+
 def check_keep_s(authority: Authority, keep_s: int | None) -> None:
     """Refuse a raw retention that is shorter than the retry horizon plus seven days."""
     least = keep_s_least(authority)
     if keep_s is not None and keep_s < least:
         raise BadUsage(
             "raw batches are kept for the retry horizon plus 7 days at least:"
-            f" use {-(-least // 86_400)}d or more, raw=`{keep_s / 86_400:g}d`"
+            f" use {-(-least // 86_400)}d or more, raw=`{describe_keep(keep_s)}`"
         )
 
 

@@ -31,26 +31,24 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.entries import Draft
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
 from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     SEGMENTS_MAX,
-    Register,
-    Writer,
-    append,
-    encode_register,
-)
-from sluice_queue.write_proofs import (
     AppendAttempt,
     Committed,
+    Draft,
     Evicted,
     InFlight,
     NotCommitted,
     ProducerFenced,
+    Register,
     RegisterRead,
+    Writer,
+    append,
     decide_append,
+    encode_register,
     may_append,
 )
 from sluice_store.port import ObjectStore

@@ -20,24 +20,26 @@ from sluice_protocol.errors import Fenced, StoreUnavailable
 from sluice_protocol.manifests import WorkList
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
-from sluice_queue.entries import Descriptor
 from sluice_queue.errors import AckRefused, ResumeRefused
 from sluice_queue.inspection import read_entries
 from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
-from sluice_queue.register import Register, dequeue, open_epoch
-from sluice_queue.worklists import read_work_list
-from sluice_queue.write_proofs import (
+from sluice_queue.register import (
     Acked,
+    Descriptor,
     EpochClaim,
     InFlight,
     Overtaken,
+    Register,
     RegisterRead,
     RetryAck,
     RetryOpen,
     decide_ack,
     decide_open,
+    dequeue,
+    open_epoch,
     owns_epoch,
 )
+from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

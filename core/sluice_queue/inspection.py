@@ -10,10 +10,15 @@ from sluice_protocol.keys import QUEUE, segment_key
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.lane import Lane, decode_segment
-from sluice_queue.register import Register, SegmentRef, body_descriptors, decode_register
+from sluice_queue.register import (
+    Descriptor,
+    Register,
+    SegmentRef,
+    body_descriptors,
+    decode_register,
+)
 from sluice_store.concurrent_requests import run_concurrently
 from sluice_store.port import ListPage, ObjectStore
 

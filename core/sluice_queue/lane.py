@@ -10,7 +10,7 @@ import random  # noqa: TID251 - the type, and the default source of jitter
 import re
 import struct
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ulid import ULID
 
@@ -21,19 +21,61 @@ from sluice_protocol.keys import register_key, segment_key
 from sluice_protocol.outcomes import Applied, Exists, Found, NotFound, ReplaceOutcome, Unknown
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor, decode_entries, skip_entries
 from sluice_queue.errors import LaneDamaged, RegisterLost
-from sluice_queue.metrics import QueueMetrics
 from sluice_queue.register import (
+    Descriptor,
     Register,
+    RegisterRead,
     SegmentRef,
     check_object_head,
+    decode_entries,
     decode_register,
     encode_register,
+    is_other_register,
+    skip_entries,
 )
-from sluice_queue.write_proofs import RegisterRead, is_other_register
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, RetryBudget, RetrySettings
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+
+class QueueMetrics:
+    """The counters of the queue, in one registry; without an argument in a private one."""
+
+    def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
+        # Readers of a queue count nothing, and a command should start fast.
+        from prometheus_client import CollectorRegistry, Counter  # noqa: PLC0415
+
+        on = registry if registry is not None else CollectorRegistry()
+        by_role = ["queue", "role"]
+        self.swaps = Counter("sluice_queue_swaps", "register writes tried", by_role, registry=on)
+        self.conflicts = Counter(
+            "sluice_queue_conflicts", "swaps that found another state", by_role, registry=on
+        )
+        self.unknown = Counter(
+            "sluice_queue_unknown", "swaps without a known outcome", by_role, registry=on
+        )
+        self.entries = Counter("sluice_queue_entries", "entries appended", ["queue"], registry=on)
+        self.register_bytes = Counter(
+            "sluice_queue_register_bytes",
+            "bytes of registers sent by producers",
+            ["queue"],
+            registry=on,
+        )
+        self.maybe_doubled = Counter(
+            "sluice_queue_maybe_doubled",
+            "appends repeated after an eviction",
+            ["queue"],
+            registry=on,
+        )
+        self.segments = Counter("sluice_queue_segments", "segments written", ["queue"], registry=on)
+        self.fenced = Counter("sluice_queue_fenced", "consumers overtaken", ["queue"], registry=on)
+        self.collected = Counter(
+            "sluice_queue_collected", "objects deleted", ["queue", "kind"], registry=on
+        )
+
 
 SWAP_RETRY: Final = RetrySettings()
 """Bounds of one swap of a register, for which several writers may compete."""

@@ -4,16 +4,157 @@
 body are the newest `count`; older entries after `acked_through` are in the segments. Append and
 dequeue copy entries as bytes and never decode them. Pure: no I/O, clock or randomness.
 
-Source: ADR 23.
+An entry is the key of a work list and a summary of its batches.
+
+A read of the register proves what happened to a write whose response was lost or was "mismatch".
+All these decisions follow from one rule. A swap names the ETag that it replaces, and no ETag ever
+recurs, because no two bodies are ever equal (revision and nonce). If a read returns another ETag
+than a write replaces, the write was applied already or never will be.
+
+Producers. The `writers` of the register distinguish a write from a rival's by id and write counter.
+The list contains the 64 latest producers and survives dequeues. A producer is evicted from it only
+by at least 64 later writes. If there were fewer, its write was never applied.
+
+Consumers. An epoch belongs to a consumer only together with its owner id.
+
+Source: `docs/queue.md`, Unknown outcomes; ADR 23.
 """
 
 import struct
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from sluice_protocol.errors import InvariantViolated, UnsupportedVersion
-from sluice_queue.entries import Descriptor, Draft, decode_entries, encode_queue_entry, skip_entries
+from sluice_protocol.errors import BadUsage, InvariantViolated, UnsupportedVersion
+from sluice_protocol.units import ETag, ObjectKey, UnixNs
 from sluice_queue.errors import LaneDamaged
+
+METADATA_BYTES_MAX: Final = 512
+LOCATION_BYTES_MAX: Final = 512
+LENGTH: Final = struct.Struct("<I")
+_FIXED: Final = struct.Struct("<QQIQQQQHH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An entry before a swap assigns its sequence.
+
+    `ingested_at_ns` is the store's clock shortly before the append. `metadata` has at most 512
+    bytes.
+    """
+
+    location: ObjectKey
+    size_bytes: int
+    batches: int
+    frame_bytes: int
+    first_accepted_at_ns: UnixNs
+    last_accepted_at_ns: UnixNs
+    ingested_at_ns: UnixNs
+    metadata: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.metadata) > METADATA_BYTES_MAX:
+            raise BadUsage(
+                f"metadata is at most {METADATA_BYTES_MAX} bytes, found=`{len(self.metadata)}`"
+            )
+        if not 0 < len(self.location.encode()) <= LOCATION_BYTES_MAX:
+            raise BadUsage(
+                f"location is 1 to {LOCATION_BYTES_MAX} bytes, location=`{self.location}`"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """One entry of a lane, as a consumer reads it; the other fields are those of `Draft`.
+
+    `sequence` is its number in the lane: 1, 2, 3 … without gaps.
+    """
+
+    sequence: int
+    location: ObjectKey
+    size_bytes: int
+    batches: int
+    frame_bytes: int
+    first_accepted_at_ns: UnixNs
+    last_accepted_at_ns: UnixNs
+    ingested_at_ns: UnixNs
+    metadata: bytes = b""
+
+
+def encode_queue_entry(sequence: int, draft: Draft) -> bytes:
+    """Encode an entry, with its length first."""
+    location = draft.location.encode()
+    fixed = _FIXED.pack(
+        sequence,
+        draft.size_bytes,
+        draft.batches,
+        draft.frame_bytes,
+        draft.first_accepted_at_ns,
+        draft.last_accepted_at_ns,
+        draft.ingested_at_ns,
+        len(location),
+        len(draft.metadata),
+    )
+    tail = location + draft.metadata
+    return LENGTH.pack(len(fixed) + len(tail)) + fixed + tail
+
+
+def decode_queue_entry(key: str, record: bytes) -> Descriptor:
+    """Decode one entry without its length."""
+    if len(record) < _FIXED.size:
+        raise LaneDamaged(key, "queue entry is shorter than its fixed part")
+    sequence, size, batches, frames, first, last, at, place_bytes, meta_bytes = _FIXED.unpack_from(
+        record
+    )
+    tail = record[_FIXED.size :]
+    if len(tail) != place_bytes + meta_bytes:
+        raise LaneDamaged(key, f"queue entry {sequence} does not end where its lengths state")
+    return Descriptor(
+        sequence=sequence,
+        location=_location(key, tail[:place_bytes]),
+        size_bytes=size,
+        batches=batches,
+        frame_bytes=frames,
+        first_accepted_at_ns=UnixNs(first),
+        last_accepted_at_ns=UnixNs(last),
+        ingested_at_ns=UnixNs(at),
+        metadata=tail[place_bytes:],
+    )
+
+
+def _location(key: str, raw: bytes) -> ObjectKey:
+    try:
+        return ObjectKey(raw.decode())
+    except UnicodeDecodeError as error:
+        raise LaneDamaged(key, "the location of a queue entry is not UTF-8") from error
+
+
+def skip_entries(key: str, body: bytes | memoryview, start: int, count: int) -> int:
+    """Return the offset after `count` entries from `start`, reading only their lengths."""
+    at = start
+    for _ in range(count):
+        if at + LENGTH.size > len(body):
+            raise LaneDamaged(key, "queue entries end too early")
+        at += LENGTH.size + LENGTH.unpack_from(body, at)[0]
+    if at > len(body):
+        raise LaneDamaged(key, "queue entries end too early")
+    return at
+
+
+def decode_entries(
+    key: str, body: bytes | memoryview, first_sequence: int
+) -> tuple[Descriptor, ...]:
+    """Decode entries that fill `body` completely and count up from `first_sequence`."""
+    found: list[Descriptor] = []
+    at = 0
+    while at < len(body):
+        end = skip_entries(key, body, at, 1)
+        entry = decode_queue_entry(key, bytes(body[at + LENGTH.size : end]))
+        if entry.sequence != first_sequence + len(found):
+            raise LaneDamaged(key, f"queue entry {entry.sequence} is out of sequence")
+        found.append(entry)
+        at = end
+    return tuple(found)
+
 
 MAGIC: Final = b"LMQ1"
 VERSION: Final = 1
@@ -280,3 +421,159 @@ def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
     )
+
+
+TERM_SHIFT: Final = 32
+"""A counter has the producer's term above this bit, and its applied writes of all terms below."""
+_WRITES_MASK: Final = (1 << TERM_SHIFT) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterRead:
+    """A register as read: its state and its ETag."""
+
+    state: Register
+    etag: ETag
+
+
+def writes_of(counter: int) -> int:
+    """Return how many writes have been applied in all terms."""
+    return counter & _WRITES_MASK
+
+
+def is_other_register(state: Register | None, producer_id: bytes, counter: int) -> bool:
+    """Return True if a producer's writes were applied to another register.
+
+    Such a register is missing, new or an old copy. A new one has room in its list of writers, which
+    never shrinks, and does not list the producer. An old copy has fewer writes. A producer that
+    continued to append would lose the pending entries of the old register.
+    """
+    if writes_of(counter) == 0:
+        return False
+    if state is None:
+        return True
+    me = state.writer(producer_id)
+    if me is None:
+        return len(state.writers) < WRITERS_MAX
+    return writes_of(me.counter) < writes_of(counter)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppendAttempt:
+    """One producer's write in flight: it replaces the ETag `on` and writes `revision`."""
+
+    producer_id: bytes
+    counter: int
+    on: ETag
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """The write is in the register."""
+
+    first_sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The replaced state is still current: send the same bytes again; one write is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotCommitted:
+    """The write was not applied and never will be: build it again from this state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """Too many later writes to decide. A repeated append may add the entries twice: count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerFenced:
+    """Another process writes under this producer's id: stop."""
+
+    counter: int
+
+
+AppendVerdict = Committed | InFlight | NotCommitted | Evicted | ProducerFenced
+
+
+def decide_append(tried: AppendAttempt, seen: RegisterRead) -> AppendVerdict:
+    """Decide the outcome of a write from a read made after it."""
+    if seen.etag == tried.on:
+        return InFlight()
+    mine = seen.state.writer(tried.producer_id)
+    if mine is None:
+        writes_since = seen.state.revision - tried.revision
+        full = len(seen.state.writers) >= WRITERS_MAX
+        return Evicted() if full and writes_since >= WRITERS_MAX else NotCommitted()
+    if mine.counter == tried.counter:
+        return Committed(first_sequence=mine.first_sequence)
+    if mine.counter > tried.counter:
+        return ProducerFenced(counter=mine.counter)
+    return NotCommitted()
+
+
+def may_append(seen: RegisterRead, producer_id: bytes, counter: int) -> ProducerFenced | None:
+    """Return `ProducerFenced` if this state has a later write of the producer than `counter`."""
+    mine = seen.state.writer(producer_id)
+    if mine is not None and mine.counter > counter:
+        return ProducerFenced(counter=mine.counter)
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochClaim:
+    """A consumer's claim: the epoch that it opened, under its own id."""
+
+    epoch: int
+    owner: bytes
+
+
+def owns_epoch(state: Register, holder: EpochClaim) -> bool:
+    """Return True if the register has the epoch and the owner of the claim."""
+    return (state.epoch, state.owner) == (holder.epoch, holder.owner)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOpen:
+    """Another state is current: claim the epoch after the one in it."""
+
+
+OpenVerdict = EpochClaim | InFlight | RetryOpen
+
+
+def decide_open(claim: EpochClaim, on: ETag, seen: RegisterRead) -> OpenVerdict:
+    """Decide from a later read whether a consumer's claim was applied."""
+    if seen.etag == on:
+        return InFlight()
+    return claim if owns_epoch(seen.state, claim) else RetryOpen()
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """The register contains the acknowledgement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overtaken:
+    """Another consumer opened the lane: no further change is allowed."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAck:
+    """The acknowledgement is not in the register: build it from this state."""
+
+
+AckVerdict = Acked | Overtaken | RetryAck
+
+
+def decide_ack(holder: EpochClaim, through: int, seen: RegisterRead) -> AckVerdict:
+    """Decide from a read whether an acknowledgement is applied, may be tried, or is forbidden."""
+    if not owns_epoch(seen.state, holder):
+        return Overtaken(epoch=seen.state.epoch)
+    return Acked() if seen.state.acked_through >= through else RetryAck()

@@ -17,14 +17,16 @@ from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
 from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
-from sluice_queue.register import WRITERS_MAX, Register, Writer
-from sluice_queue.write_proofs import (
+from sluice_queue.register import (
     TERM_SHIFT,
+    WRITERS_MAX,
     AppendAttempt,
     Committed,
     Evicted,
     InFlight,
+    Register,
     RegisterRead,
+    Writer,
     decide_append,
     writes_of,
 )

@@ -10,16 +10,19 @@ from sluice_protocol.authority import (
     SWITCHES_MAX,
     Authority,
     ModeSwitch,
+    Restore,
     apply_mode_switch,
     check_authority,
     decode_authority,
     decode_mode_switch,
+    is_copy,
     mode_switch_key,
+    restore_key,
 )
 from sluice_protocol.clock import Clock, IdSource
-from sluice_protocol.errors import BadUsage, InvalidRecord, NoStore
+from sluice_protocol.errors import BadUsage, InvalidRecord, NoStore, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
@@ -81,12 +84,13 @@ class AuthorityHistory:
     """The settings as created, and every mode switch since, in order, each with its bytes."""
 
     created: bytes
+    settings: Authority
     switches: tuple[tuple[ModeSwitch, bytes], ...]
 
     @property
     def current(self) -> Authority:
         """The settings after every mode switch."""
-        settings = decode_authority(self.created)
+        settings = self.settings
         for switch, _ in self.switches:
             settings = apply_mode_switch(settings, switch)
         return settings
@@ -107,21 +111,54 @@ class AuthorityHistory:
         return len(self.switches) + 1
 
 
-async def read_history(store: ObjectStore) -> AuthorityHistory:
-    """Read the settings and every mode switch; `NoStore` if `sluice init` was not run."""
+async def read_history(store: ObjectStore, *, is_spool: bool = False) -> AuthorityHistory:
+    """Read the settings and every mode switch.
+
+    The settings in the spool of a gateway are always a copy.
+
+    Raises:
+        NoStore: `sluice init` was not run.
+        StoreMisconfigured: The store is a copy that may lack newer deletes and erasures.
+    """
     read = await store.get(AUTHORITY_SETTINGS)
     if not isinstance(read, Found):
         raise NoStore(
             AUTHORITY_SETTINGS,
             "no authority in this store: correct its URL, or run `sluice init --store URL` first",
         )
+    settings, date_ns = decode_authority(read.body), read.info.last_modified_ns
+    if (
+        not is_spool
+        and is_copy(settings, date_ns, 0)
+        and is_copy(settings, date_ns, await read_restored_at(store))
+    ):
+        raise StoreMisconfigured(
+            "open",
+            AUTHORITY_SETTINGS,
+            "this store is a copy, in which newer deletes, erasures and holds may be missing: run"
+            " `sluice restore`",
+        )
     switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
         found = await store.get(mode_switch_key(number))
         if not isinstance(found, Found):
-            return AuthorityHistory(created=read.body, switches=tuple(switches))
+            return AuthorityHistory(created=read.body, settings=settings, switches=tuple(switches))
         switches.append((decode_mode_switch(number, found.body), found.body))
     raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "too many mode switches")
+
+
+async def read_restored_at(store: ObjectStore) -> int:
+    """Return when a copy was restored last; 0 for never."""
+    restores = await read_restores(store)
+    return restores[-1].restored_at_unix_ns if restores else 0
+
+
+async def read_restores(store: ObjectStore) -> list[Restore]:
+    """Return the records of all restores."""
+    found: list[Restore] = []
+    while isinstance(read := await store.get(key := restore_key(len(found) + 1)), Found):
+        found.append(decode_record(key, read.body, Restore))
+    return found
 
 
 async def read_authority(store: ObjectStore) -> Authority:

@@ -25,7 +25,7 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.keys import DOCTOR
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Deleted, Found
+from sluice_protocol.outcomes import Applied, Deleted, Found, ObjectInfo
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store import conformance
 from sluice_store.authority import read_store_time
@@ -48,6 +48,8 @@ class Need(StrEnum):
     """Without it no gateway starts."""
     DELETION = "deletion"
     """Without it garbage collection only plans."""
+    LOCK = "lock"
+    """Without it Object Lock protects nothing. Everything else works."""
     COMFORT = "comfort"
     """Without it everything works, at the cost in the finding."""
 
@@ -56,6 +58,7 @@ class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One promise and whether the store keeps it.
 
     `seen` is what the store did instead, and `cost` the consequence; both are empty if it kept it.
+    If Object Lock keeps the objects of a probe, `seen` is that the promise was not tested.
     """
 
     probe: str
@@ -225,6 +228,31 @@ async def _marker_then_create(stores: Sequence[ObjectStore], place: str) -> None
     expect_type("a create over a delete marker applies", await store.create(key, b"new"), Applied)
 
 
+async def _is_locked(store: ObjectStore) -> bool:
+    """Return True if the bucket locks each new version; a directory has no locks."""
+    read = getattr(store, "locks_by_default", None)
+    return read is not None and bool(await read())
+
+
+async def _keeps_locked_versions(stores: Sequence[ObjectStore], place: str) -> None:
+    """Try to delete a version that the default retention of the bucket has locked."""
+    store, key = stores[0], ObjectKey(f"{place}locked")
+    if not await _is_locked(store):
+        return
+    expect_type("a create applies", await store.create(key, b"locked"), Applied)
+    made = expect_type("it is readable", await store.head(key), ObjectInfo)
+    if made.incarnation is None:
+        raise Nonconforming("a bucket with Object Lock has versions", "no version id")
+    try:
+        await store.delete(key, made.incarnation)
+    except StoreUnavailable:
+        raise
+    except StoreError:
+        return
+    left = await store.head_incarnation(key, made.incarnation)
+    expect("a locked version is kept", holds=isinstance(left, ObjectInfo), seen="it was deleted")
+
+
 async def _not_replicated(stores: Sequence[ObjectStore], place: str) -> None:
     del place  # the objects of the deployment are checked, not those of the probe
     for store in stores:
@@ -310,6 +338,16 @@ PROBES: Final = (
         run=_first(conformance.check_delete_then_create),
     ),
     DoctorProbe(
+        name="object-lock",
+        promise="a version that Object Lock keeps cannot be deleted, if the bucket has a lock",
+        need=Need.LOCK,
+        cost=(
+            "the store accepts the lock and ignores it: do not rely on it for holds, remove"
+            " [object_lock] from the settings of the policies, or use another store"
+        ),
+        run=_keeps_locked_versions,
+    ),
+    DoctorProbe(
         name="head-checksum",
         promise="a HEAD reports the sha256 that was verified at upload",
         need=Need.COMFORT,
@@ -339,8 +377,11 @@ async def examine(
     result_id = ids.ulid()
     place = f"{DOCTOR}probes/{result_id}/"
     started = await read_store_time(stores[0])
+    locked = await _is_locked(stores[0])
     try:
-        findings = [await _find(probe, stores, f"{place}{probe.name}/") for probe in PROBES]
+        findings = [
+            await _find(probe, stores, f"{place}{probe.name}/", locked=locked) for probe in PROBES
+        ]
     finally:
         await _clean(stores[0], place)
     return DoctorResult(
@@ -354,15 +395,27 @@ async def examine(
     )
 
 
-async def _find(probe: DoctorProbe, stores: Sequence[ObjectStore], place: str) -> DoctorFinding:
+async def _find(
+    probe: DoctorProbe, stores: Sequence[ObjectStore], place: str, *, locked: bool
+) -> DoctorFinding:
     seen = ""
     try:
         await probe.run(stores, place)
     except Nonconforming as failure:
         seen = str(failure)
-    except (StoreUnavailable, StoreDenied):
+    except StoreUnavailable:
         raise
     except StoreError as error:
+        if locked and error.operation == "delete":
+            return DoctorFinding(
+                probe=probe.name,
+                promise=probe.promise,
+                need=probe.need,
+                kept=True,
+                seen="not tested: Object Lock keeps the objects of the probe",
+            )
+        if isinstance(error, StoreDenied):
+            raise
         seen = str(error)
     return DoctorFinding(
         probe=probe.name,

@@ -27,7 +27,7 @@ SAMPLE: Final = 5
 _SAMPLED: Final = (ACCEPTED, QUARANTINE, RAW_BLOBS)
 REASON: Final = (
     "this bucket is a replica of another one: use the original, or, if it is lost, turn off"
-    " replication and copy the authority's settings onto themselves"
+    " replication, copy the authority's settings onto themselves, and run `sluice restore`"
 )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.erasure import (
+    DUE_AFTER_NS,
     ErasureDecision,
     ErasureReport,
     SignedErasure,
@@ -21,7 +22,7 @@ from sluice_protocol.keys import ERASURES, LEDGER_LOG
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_store.authority import read_store_time
+from sluice_store.authority import read_restored_at, read_store_time
 from sluice_store.port import ObjectStore
 from sluice_store.stored_expiry import read_holds
 
@@ -32,12 +33,14 @@ _ABSENT: Final = "listed but no longer present, although it is permanent"
 class StoredErasure:
     """A decision, its stored bytes, and the newest report; signatures are not checked.
 
-    `report` is None before the first run has ended.
+    `report` is None before the first run has ended. `restored_at_ns` is the date of the last
+    restore: a copy of a store may contain what an erasure had removed.
     """
 
     signed: SignedErasure
     body: bytes
     report: SignedErasureReport | None
+    restored_at_ns: int = 0
 
     @property
     def last(self) -> ErasureReport | None:
@@ -46,12 +49,14 @@ class StoredErasure:
 
     @property
     def ended(self) -> bool:
-        """Whether the newest report shows that nothing is left."""
-        return self.last is not None and self.last.ended
+        """Whether the newest report is about this copy of the store, and nothing is left."""
+        last = self.last
+        return last is not None and last.ended and last.made_at_unix_ns > self.restored_at_ns
 
     def is_late(self, now_ns: int) -> bool:
         """Return True if the erasure has not ended in the time that it may take."""
-        return not self.ended and now_ns > self.signed.decision.due_at_unix_ns
+        due_ns = max(self.signed.decision.due_at_unix_ns, self.restored_at_ns + DUE_AFTER_NS)
+        return not self.ended and now_ns > due_ns
 
 
 async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
@@ -63,18 +68,23 @@ async def read_erasure(store: ObjectStore, erasure_id: str) -> StoredErasure:
     stored = await _list_keys(store, f"{ERASURES}{erasure_id}/") if erasure_id.isalnum() else {}
     if erasure_key(erasure_id) not in stored.get(erasure_id, ()):
         raise BadUsage(f"no such erasure: see `sluice erase list`, erasure=`{erasure_id[:80]}`")
-    return await _read(store, erasure_id, stored[erasure_id])
+    return await _read(store, erasure_id, stored[erasure_id], await read_restored_at(store))
 
 
 async def read_erasures(store: ObjectStore) -> list[StoredErasure]:
     """Return all erasures, the oldest first."""
     stored = await _list_keys(store, ERASURES)
+    restored_at_ns = await read_restored_at(store) if stored else 0
     return [
-        await _read(store, one, keys) for one, keys in stored.items() if erasure_key(one) in keys
+        await _read(store, one, keys, restored_at_ns)
+        for one, keys in stored.items()
+        if erasure_key(one) in keys
     ]
 
 
-async def _read(store: ObjectStore, erasure_id: str, keys: Sequence[ObjectKey]) -> StoredErasure:
+async def _read(
+    store: ObjectStore, erasure_id: str, keys: Sequence[ObjectKey], restored_at_ns: int
+) -> StoredErasure:
     """Read the decision and the newest report; keys of reports follow that of the decision."""
     key = erasure_key(erasure_id)
     read = await store.get(key)
@@ -90,7 +100,12 @@ async def _read(store: ObjectStore, erasure_id: str, keys: Sequence[ObjectKey]) 
         of = report.report
         if erasure_report_key(of.erasure_id, of.number) != reports[-1]:
             raise InvalidRecord(reports[-1], "report belongs under another key")
-    return StoredErasure(signed=decode_erasure(key, read.body), body=read.body, report=report)
+    return StoredErasure(
+        signed=decode_erasure(key, read.body),
+        body=read.body,
+        report=report,
+        restored_at_ns=restored_at_ns,
+    )
 
 
 async def check_erasable(store: ObjectStore, decision: ErasureDecision) -> None:

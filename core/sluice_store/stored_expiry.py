@@ -6,7 +6,7 @@ that. Tombstones grow with batches, and a reader lists only those of a week of a
 
 import asyncio
 from collections import OrderedDict
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -50,6 +50,8 @@ HOURS_KEPT: Final = 1_000
 TOMBSTONES_KEPT: Final = 200
 """Tombstones that a reader remembers, with up to 10,000 batches of about 120 bytes each."""
 _LIFTED: Final = "-lifted.json"
+Unchanged = Literal["unchanged"]
+"""A retention that stays as it was decided before."""
 
 
 async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
@@ -70,20 +72,31 @@ async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
 
 
 async def set_raw_retention(
-    store: ObjectStore, keep_s: int | None, *, by: str, note: str, backoff: Backoff
+    store: ObjectStore,
+    keep_s: int | Unchanged | None,
+    *,
+    tables_keep_s: int | Unchanged | None = "unchanged",
+    by: str,
+    note: str,
+    backoff: Backoff,
 ) -> RawRetention:
     """Record a decision, unless it is in effect already; return the one in effect.
 
     Raises:
         BadUsage: It is too short, or another operator decided at the same moment.
     """
-    check_keep_s(await read_authority(store), keep_s)
     before = await read_raw_retention(store)
-    if before is not None and before.keep_s == keep_s:
+    if keep_s == "unchanged":
+        keep_s = None if before is None else before.keep_s
+    if tables_keep_s == "unchanged":
+        tables_keep_s = None if before is None else before.tables_keep_s
+    check_keep_s(await read_authority(store), keep_s)
+    if before is not None and (before.keep_s, before.tables_keep_s) == (keep_s, tables_keep_s):
         return before
     wanted = RawRetention(
         number=1 if before is None else before.number + 1,
         keep_s=keep_s,
+        tables_keep_s=tables_keep_s,
         decided_by=by,
         decided_at_unix_ns=await read_store_time(store),
         note=note,

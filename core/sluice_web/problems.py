@@ -30,7 +30,7 @@ from sluice_protocol.errors import (
     status_of,
 )
 from sluice_protocol.system_clock import SystemClock
-from sluice_web.rare_warnings import EventBudget
+from sluice_web.rare_warnings import EventBudget, RareWarnings
 
 DISCARD_BYTES_MAX: Final = 256 * 1024
 DISCARD_S_MAX: Final = 2.0
@@ -105,6 +105,8 @@ _FRAMEWORK_DETAILS: Final = {
 }
 _UNKNOWN_PATHS: Final = frozenset((404, 405))
 _UNKNOWN_LOGGED: Final = EventBudget(SystemClock(), events_max=20)
+_UNAVAILABLE: Final = 503
+_UNAVAILABLE_LOGGED: Final = RareWarnings(SystemClock())
 _ENCODER: Final = msgspec.json.Encoder(order="sorted")
 
 log = structlog.get_logger()
@@ -299,7 +301,10 @@ def _log_error(error: SluiceError, problem: Problem, path: str, peer: str | None
     if error.code in _REASONS_LOGGED:
         _log_refusal(error, path, peer)
     elif not isinstance(error, HttpRefusal) and problem.status >= 500:  # noqa: PLR2004
-        log.error("request_error", code=error.code.value, path=path, reason=str(error))
+        code = error.code.value
+        left_out = _UNAVAILABLE_LOGGED.left_out(code) if problem.status == _UNAVAILABLE else 0
+        if left_out is not None:
+            log.error("request_error", code=code, path=path, reason=str(error), left_out=left_out)
 
 
 def _log_refusal(error: SluiceError, path: str, peer: str | None) -> None:

@@ -13,15 +13,21 @@ class RareWarnings:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._warned: dict[str, float] = {}
+        self._warned: dict[str, tuple[float, int]] = {}
 
     def may_warn(self, subject: str) -> bool:
         """Return True at most every `WARN_EVERY_S` for each subject."""
+        return self.left_out(subject) is not None
+
+    def left_out(self, subject: str) -> int | None:
+        """Return how many warnings were left out since the last one; None: leave this one out."""
         now_s = self._clock.monotonic_ns() / NS_PER_S
-        if now_s - self._warned.get(subject, -WARN_EVERY_S) < WARN_EVERY_S:
-            return False
-        self._warned[subject] = now_s
-        return True
+        warned_s, count = self._warned.get(subject, (-WARN_EVERY_S, 0))
+        if now_s - warned_s < WARN_EVERY_S:
+            self._warned[subject] = warned_s, count + 1
+            return None
+        self._warned[subject] = now_s, 0
+        return count
 
 
 class EventBudget:

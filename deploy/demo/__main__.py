@@ -39,6 +39,9 @@ EACH_LINE: Final = ("--format", "text", "--multiline-start", "^")
 """The check compares lines, so each is a record."""
 AGENT: Final = "demo-host"
 TOOL: Final = "demo-tool"
+VISITOR: Final = "v-17"
+CANARY: Final = "4929-1111-2222-3333"
+"""What the record of the visitor contains: no object may contain it after the erasure."""
 PAST: Final = "2020-01-01T00:00:00Z"
 FUTURE: Final = "2100-01-01T00:00:00Z"
 
@@ -55,6 +58,8 @@ class Demo:
     report: list[str] = field(default_factory=list)
     old: str = ""
     """The sha256 of a batch that was accepted 40 days ago."""
+    visits: str = ""
+    """The sha256 of a batch with a record that is erased."""
 
     @property
     def gateways(self) -> str:
@@ -108,6 +113,30 @@ class Demo:
         path = self.folder / f"{value.decode()}.lmbatch"
         path.write_bytes(frame)
         return str(path)
+
+    def visits_frame(self) -> str:
+        """Encode a frame of two log records, one of them of a visitor; return its path."""
+        lines = [
+            {"ts": 1, "body": f"card {CANARY}", "attributes": {"visitor": VISITOR}},
+            {"ts": 2, "body": "another visit", "attributes": {"visitor": "v-18"}},
+        ]
+        frame = self.processes.run(
+            *("frame", "encode", "--agent", TOOL, "--boot", "visits", "--seq-start", "0"),
+            *("--kind", "logs", "--plain"),
+            stdin="\n".join(map(json.dumps, lines)).encode(),
+        )
+        path = self.folder / "visits.lmbatch"
+        path.write_bytes(frame)
+        return str(path)
+
+    def files_with(self, text: str) -> list[str]:
+        """Return the files of the store that contain a text."""
+        store = self.folder / "store"
+        return [
+            str(path.relative_to(store))
+            for path in sorted(store.rglob("*"))
+            if path.is_file() and text.encode() in path.read_bytes()
+        ]
 
     def upload(self, frame: str, *more: str, accepted: bool = True) -> dict[str, Any]:
         """Send one frame and return the gateway's response."""
@@ -209,7 +238,13 @@ def send_duplicates(demo: Demo) -> None:
         past = demo.entries_frame(b"past", boot="past")
         demo.upload(past, *send)
         demo.old = digest_of(Path(past).read_bytes())
-        date_back(demo, demo.old)
+        date_back(demo, demo.old, days=40)
+    with step("send a batch with a record of a visitor, and date it back by 10 days"):
+        visits = demo.visits_frame()
+        demo.upload(visits, *send)
+        demo.visits = digest_of(Path(visits).read_bytes())
+        date_back(demo, demo.visits, days=10)
+        Path(visits).unlink()
     expect("response to a new batch", first.get("duplicate"), wanted=False)
     expect("response to the same bytes", second.get("duplicate"), wanted=True)
     expect("response to other bytes", conflict.get("code"), "identity_conflict")
@@ -263,14 +298,14 @@ def search(demo: Demo) -> None:
     )
 
 
-def date_back(demo: Demo, digest: str) -> None:
-    """Let the store contain what a gateway would have written 40 days ago.
+def date_back(demo: Demo, digest: str, *, days: int) -> None:
+    """Let the store contain what a gateway would have written some days ago.
 
     The local store uses the modification time of a file as the date of the object.
     """
     accepted = (demo.folder / "store" / "accepted").rglob("*.json")
     (path,) = (one for one in accepted if json.loads(one.read_bytes())["frame_sha256"] == digest)
-    at_s = time.time() - 40 * 24 * 3600  # noqa: TID251 - sets the age of the files
+    at_s = time.time() - days * 24 * 3600  # noqa: TID251 - sets the age of the files
     manifest = msgspec.json.decode(path.read_bytes(), type=AcceptedManifest)
     old = msgspec.structs.replace(manifest, accepted_at_unix_ns=int(at_s * 1e9))
     path.unlink()
@@ -321,6 +356,35 @@ def clean_up(demo: Demo) -> None:
     )
 
 
+def erase(demo: Demo) -> None:
+    """Erase the record of the visitor from every copy, and check it."""
+    expect("copies of the record", bool(demo.files_with(CANARY)), wanted=True)
+    where = ("--where", f"attributes['visitor'] = '{VISITOR}'")
+    with step("erase the record of the visitor, wherever it is"):
+        report = demo.sluice(
+            *("erase", "run", *where, "--reason", "the visitor requested it"),
+            *("--grace-s", "0", "--readers-hours", "0"),
+        )
+    left = {one["name"]: one["detail"] for one in report["copies"] if one["state"] == "open"}
+    expect("copies that are left", left, {})
+    expect("verified by a search", report["verified"], wanted=True)
+    expect("batches and records", (report["batches"], report["records"]), (1, 1))
+    with step("search every object, and verify the signed report"):
+        expect("files with the record", demo.files_with(CANARY), [])
+        expect("blob of the batch", demo.blob(demo.visits).exists(), wanted=False)
+        signed = demo.sluice("erase", "report", report["erasure_id"])
+        expect("signed report", signed["report"], report)
+        found = demo.processes.run(
+            *("query", "--store", demo.store, "--from", "1970-01-01T00:00:00Z", "--to", FUTURE),
+            *("-q", "another visit", "--json"),
+        )
+        expect("other record of the batch", found.count(b"another visit") > 0, wanted=True)
+    demo.add_note(
+        "1 record of a visitor erased from the table, its log and its blob; the other record of"
+        f" the batch stays: sluice erase report {report['erasure_id']}"
+    )
+
+
 def plant_orphan(demo: Demo, frame: bytes) -> Path:
     """Write a blob that no manifest names into the store, dated 30 days back.
 
@@ -346,7 +410,7 @@ def print_report(demo: Demo) -> None:
     for line in demo.report:
         print(f"  - {line}")  # noqa: T201
     store = f"--store {demo.store}"
-    explained = demo.batches()[0]["frame_sha256"]
+    explained = demo.old
     print("\ntry these commands on the store:")  # noqa: T201
     for command in (
         f"sluice batches {store}",
@@ -377,7 +441,7 @@ def main() -> int:
     demo = None
     try:
         demo = prepare([path.resolve() for path in named])
-        for act in (start, ship, send_duplicates, ingest, search, expire, clean_up):
+        for act in (start, ship, send_duplicates, ingest, search, expire, clean_up, erase):
             act(demo)
         demo.processes.stop("gateway-b")
     except (DemoFailed, BadUsage) as error:

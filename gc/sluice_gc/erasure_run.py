@@ -208,22 +208,31 @@ def sign_erasure(decision: ErasureDecision, keys: AuditorKeys) -> bytes:
 
 def check_signatures(stored: StoredErasure, trusted: TrustedKeys) -> None:
     """Raise `InvalidRecord` unless trusted keys signed a decision and its newest report."""
-    signed, report = stored.signed, stored.report
-    decision = signed.decision
-    parts: list[tuple[ObjectKey, SignedErasure | SignedErasureReport, bytes]] = [
-        (erasure_key(decision.erasure_id), signed, _DECISION + encode_record(decision))
-    ]
-    if report is not None:
+    decision, report = stored.signed.decision, stored.report
+    if report is not None and report.report.decision_sha256 != digest_of(stored.body):
         key = erasure_report_key(decision.erasure_id, report.report.number)
-        if report.report.decision_sha256 != digest_of(stored.body):
-            raise InvalidRecord(key, "the report is about another decision")
-        parts.append((key, report, _REPORT + encode_record(report.report)))
-    for key, one, body in parts:
-        public = trusted.get(one.key_id)
-        if public is None or not has_signed(public, one.signature, body):
-            raise InvalidRecord(
-                key, "it was altered, or its signer is not trusted: use the key of the runs"
-            )
+        raise InvalidRecord(key, "the report is about another decision")
+    key = erasure_key(decision.erasure_id)
+    _check_signature(key, stored.signed, _DECISION + encode_record(decision), trusted)
+    if report is not None:
+        check_report(report, trusted)
+
+
+def check_report(signed: SignedErasureReport, trusted: TrustedKeys) -> None:
+    """Raise `InvalidRecord` unless a trusted key signed a report, which contains its decision."""
+    report = signed.report
+    key = erasure_report_key(report.erasure_id, report.number)
+    _check_signature(key, signed, _REPORT + encode_record(report), trusted)
+
+
+def _check_signature(
+    key: ObjectKey, one: SignedErasure | SignedErasureReport, body: bytes, trusted: TrustedKeys
+) -> None:
+    public = trusted.get(one.key_id)
+    if public is None or not has_signed(public, one.signature, body):
+        raise InvalidRecord(
+            key, "it was altered, or its signer is not trusted: use the key of the runs"
+        )
 
 
 class _Hashes:
@@ -420,21 +429,6 @@ class ErasureSearch:
         )
 
 
-_NO_REPORT: Final = ErasureReport(
-    erasure_id="",
-    number=0,
-    authority_id="",
-    decision_sha256=Digest(""),
-    made_at_unix_ns=0,
-    batches=0,
-    records=0,
-    searched={},
-    verified=False,
-    copies=(),
-)
-"""What a run without an earlier report continues from."""
-
-
 class ErasureRun:
     """The runs of one store. The calls of `lake` are made outside of any event loop."""
 
@@ -514,15 +508,15 @@ class ErasureRun:
             tables=tables,
             entries=entries,
         )
-        old = before or _NO_REPORT
         report = ErasureReport(
             erasure_id=erasure_id,
-            number=old.number + 1,
+            number=1 if before is None else before.number + 1,
             authority_id=authority.authority_id,
+            decision=decision,
             decision_sha256=digest_of(stored.body),
             made_at_unix_ns=outcome.now_ns,
-            batches=max(blobs.batches, old.batches),
-            records=max(blobs.records, old.records),
+            batches=max(blobs.batches, 0 if before is None else before.batches),
+            records=max(blobs.records, 0 if before is None else before.records),
             searched={
                 "blobs": left.searched,
                 "data_files": sum(one.files for one in tables.values()),
@@ -531,9 +525,9 @@ class ErasureRun:
             verified=not (left.found or left.more or left.unreadable) and _is_clean(tables),
             copies=outcome.copies(),
             clean_versions=clean,
-            tombstones=facts.tombstones + old.tombstones,
-            audit_id=facts.audit_id or old.audit_id,
-            plan_id=facts.plan_id or old.plan_id,
+            tombstones=facts.tombstones + (0 if before is None else before.tombstones),
+            audit_id=facts.audit_id or ("" if before is None else before.audit_id),
+            plan_id=facts.plan_id or ("" if before is None else before.plan_id),
         )
         await self._write_report(report)
         return report

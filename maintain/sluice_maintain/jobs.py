@@ -155,6 +155,14 @@ async def _expire_batches(store_url: str, options: GcOptions, compare: Compare) 
             return None
 
 
+async def read_retention_days(store: ObjectStore, settings: MaintainSettings) -> dict[str, int]:
+    """Return the days for which records are kept, by kind: the setting, else the decision."""
+    rule = await read_raw_retention(store)
+    keep_s = None if rule is None else rule.tables_keep_s
+    decided = {} if keep_s is None else dict.fromkeys(KINDS, keep_s * NS_PER_S // _DAY_NS)
+    return decided | settings.retention_days
+
+
 def plan_retention(days_of: Mapping[str, int], now_ns: int, holds: Holds) -> Iterator[DeleteRecord]:
     """Yield the deletes that are due today, by the store's clock: one a kind and day.
 
@@ -212,7 +220,7 @@ class StoreJobs:
         """Run one task. It may be cancelled at any request, as if its process were killed."""
         match task:
             case TaskName.RETENTION:
-                figures = await self._retain(settings.retention_days)
+                figures = await self._retain(await read_retention_days(self._store, settings))
             case TaskName.QUEUE:
                 figures = await self._collect()
             case TaskName.NONCURRENT:

@@ -33,7 +33,7 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | 
     if not any(acknowledged.values()):
         return ()
     try:
-        from sluice_lake.table_check import check_lake  # noqa: PLC0415 - an extra
+        from sluice_lake.delta import check_lake  # noqa: PLC0415 - an extra
     except ImportError:
         return None
 

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from sluice_maintain.settings import MaintainSettings, TaskPolicy
+from sluice_maintain.settings import MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
 from sluice_protocol.keys import DELETES, EXPIRED
 from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
+from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
+from sluice_store.stored_expiry import read_raw_retention
 from sluice_store.url import open_store, with_profile
 
 _NO_ETAG: Final = ETag('"00000000000000000000000000000000"')
@@ -135,7 +137,9 @@ async def check_rights(url: str, settings: MaintainSettings) -> dict[str, tuple[
         return {}
     groups: dict[str, dict[str, tuple[NeededRight, ...]]] = {"": {"leases": needed_by(LEASES)}}
     for task, policy in settings.policies().items():
-        if _is_used(task, policy, settings):
+        if policy.enabled and (
+            task is not TaskName.RETENTION or await _deletes_by_age(url, policy.profile, settings)
+        ):
             found = groups.setdefault(policy.profile, {})
             found[task.value] = needed_by(rights_of_task(task, settings))
     missing: dict[str, tuple[str, ...]] = {}
@@ -144,9 +148,16 @@ async def check_rights(url: str, settings: MaintainSettings) -> dict[str, tuple[
     return missing
 
 
-def _is_used(task: TaskName, policy: TaskPolicy, settings: MaintainSettings) -> bool:
-    idle = task is TaskName.RETENTION and not settings.retention_days
-    return policy.enabled and not idle
+async def _deletes_by_age(url: str, profile: str, settings: MaintainSettings) -> bool:
+    """Return False if neither the settings nor a readable decision ends records."""
+    if settings.retention_days:
+        return True
+    try:
+        async with open_store(with_profile(url, profile), StoreMode.READ) as store:
+            rule = await read_raw_retention(store)
+    except StoreDenied:
+        return False
+    return rule is not None and rule.tables_keep_s is not None
 
 
 async def _check_profile(

@@ -207,8 +207,9 @@ class MaintainSettings:
         stop_grace_s: Seconds that a stopped task has to reach a safe point.
         ingest: Continuous ingestion.
         compact: Compaction of the tables.
-        retention_days: Days for which records are kept, by kind; others are kept permanently, and
-            so are rollups and the bytes of accepted batches. Compaction removes the rows.
+        retention_days: Days for which records are kept, by kind. The days of other kinds are those
+            of `sluice retention set --tables`; by default they are kept permanently, and so are
+            rollups and the bytes of accepted batches. Compaction removes the rows.
         noncurrent: Deletion of noncurrent versions.
         gc: Audits and cycles of garbage collection.
     """

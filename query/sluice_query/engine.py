@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import duckdb
 
 from sluice_lake.data_files import DataFile, RowGroup
+from sluice_lake.delta import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_lake.errors import TableRefused
 from sluice_lake.locations import TableLocation, open_filesystem
-from sluice_lake.table_check import FILE_REMEDY, describe_file, find_wrong_files
 from sluice_lake.tables import ColumnType, Table
 from sluice_protocol.errors import BadUsage, ErrorCode, SluiceError
 from sluice_query.settings import QuerySettings

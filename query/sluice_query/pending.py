@@ -31,9 +31,9 @@ from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.lane import Lane
+from sluice_queue.register import Descriptor
 from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_store.port import ObjectStore, read_bodies
 

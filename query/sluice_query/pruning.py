@@ -22,8 +22,7 @@ from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Column, Table
 from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN
-from sluice_query.literals import TextCondition
-from sluice_query.request import Query, RecordField
+from sluice_query.request import Query, RecordField, TextCondition
 from sluice_store.port import ObjectStore
 
 

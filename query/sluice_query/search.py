@@ -12,10 +12,10 @@ import pyarrow as pa
 from msgspec.structs import replace as copy_with
 
 from sluice_lake.data_files import DataFile, total_bytes
-from sluice_lake.delta import find_table
-from sluice_lake.table_check import (
+from sluice_lake.delta import (
     describe_file,
     describe_older,
+    find_table,
     find_wrong_files,
     read_positions,
 )

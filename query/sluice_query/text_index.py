@@ -35,9 +35,8 @@ from sluice_protocol.index_chunk import (
 from sluice_protocol.keys import index_prefix
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_query.literals import TextCondition
 from sluice_query.pruning import SelectedFiles
-from sluice_query.request import FilterOperator, Query
+from sluice_query.request import FilterOperator, Query, TextCondition
 from sluice_store.port import ObjectStore
 
 READS_CONCURRENT: Final = 32

@@ -61,7 +61,7 @@ from sluice_query.pending import PendingSnapshot, choose_newest, may_match
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import ledger_sql
-from sluice_store import read_authority
+from sluice_store.authority import read_history
 from sluice_store.port import ListedObject, ObjectStore
 
 HELD_MAX: Final = 1_000
@@ -305,7 +305,7 @@ async def attach_spool(store: ObjectStore, authority: Authority) -> SearchedSpoo
         BadUsage: No gateway has used the store as a spool, or it belongs to another authority.
     """
     try:
-        agreed = await read_authority(store)
+        agreed = (await read_history(store, is_spool=True)).current
     except StoreMisconfigured as error:
         raise BadUsage("no gateway has spooled there: give the gateway's --spool") from error
     if agreed.authority_id != authority.authority_id:

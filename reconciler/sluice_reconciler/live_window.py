@@ -21,7 +21,7 @@ import msgspec
 import structlog
 from msgspec.structs import replace as copy_with
 
-from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import slice_columns
 from sluice_protocol.errors import (
     BadUsage,
     InvalidFrame,

@@ -11,7 +11,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import slice_columns
 from sluice_protocol.errors import (
     BadUsage,
     ErrorCode,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
-from sluice_queue.entries import Descriptor
 from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
+from sluice_queue.register import Descriptor
 from sluice_spark.errors import CheckpointAhead
 from sluice_store import read_authority
 from sluice_store.port import ObjectStore

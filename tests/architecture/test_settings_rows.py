@@ -13,7 +13,7 @@ LIMITS = {
     "reconciler": 17,
     "console": 27,
 }
-ALL_MAX = 395
+ALL_MAX = 400
 
 
 def test_commands_have_few_options() -> None:

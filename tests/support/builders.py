@@ -13,7 +13,7 @@ from sluice_protocol.keys import accepted_key, blob_key, digest_of, hour_of
 from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import Digest, ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor
+from sluice_queue.register import Descriptor
 
 ACCEPTED_AT_NS = 1_700_000_000_000_000_000
 

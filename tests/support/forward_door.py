@@ -19,7 +19,7 @@ import uvloop
 from support.door_client import TestSender, accepted_frames
 from support.gateway import Running, TestKey, running
 
-from sluice_gateway.process.serving import serving_forward_port
+from sluice_gateway.process.worker import serving_forward_port
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.frame import Frame
 

@@ -32,7 +32,7 @@ from yarl import URL
 
 from sluice_agent.sending.signing_key import SigningKey
 from sluice_gateway.process.app import Gateway, build_gateway
-from sluice_gateway.process.serving import serving
+from sluice_gateway.process.worker import serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_protocol.authority import Authority
 from sluice_protocol.columns import LogColumns, TextColumn

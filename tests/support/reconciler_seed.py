@@ -15,7 +15,7 @@ from support.builders import (
     manifest_of,
 )
 
-from sluice_protocol.column_slices import slice_columns
+from sluice_protocol.columns import slice_columns
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (

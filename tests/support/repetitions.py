@@ -5,10 +5,8 @@ eight times as much, for example before a release, or for a night on a machine o
 """
 
 import os
-from collections.abc import Iterable
-from typing import Any
 
-import pytest
+from hypothesis import settings
 
 
 def times(count: int) -> int:
@@ -16,13 +14,6 @@ def times(count: int) -> int:
     return max(1, round(count * float(os.environ.get("SLUICE_LONG_TIMES", "1"))))
 
 
-def daily_third(cases: Iterable[Any]) -> list[Any]:
-    """Return the same cases as parameters of a test, of which `make test` runs every third.
-
-    For planted bugs, which show that a simulation finds what it is for. The others are marked
-    `long`, so each is still planted by `make test-long`.
-    """
-    return [
-        pytest.param(*one, marks=[pytest.mark.long] if at % 3 else [])
-        for at, one in enumerate((case,) if isinstance(case, str) else case for case in cases)
-    ]
+def examples(count: int) -> int:
+    """Return `count` for `make test-long`, whose profile is `long`, and otherwise a quarter."""
+    return count if settings.get_current_profile_name() == "long" else max(5, count // 4)

@@ -40,8 +40,7 @@ from sluice_doors.requests import (
 )
 from sluice_doors.table import DoorName
 from sluice_protocol.clock import Clock
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import SignalColumns
+from sluice_protocol.columns import SignalColumns, slice_columns
 from sluice_protocol.errors import ErrorCode, TooLarge, Unauthenticated
 from sluice_protocol.identity import IdentitySource
 from sluice_protocol.units import UnixNs

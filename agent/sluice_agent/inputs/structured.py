@@ -24,8 +24,7 @@ from sluice_doors.json.records import RecordFields, columns_of, flat_fields, nam
 from sluice_doors.json.values import read_json
 from sluice_doors.otlp.logs import logs_from_rows
 from sluice_doors.syslog import SyslogPiece, SyslogReading, syslog_records
-from sluice_protocol.column_slices import join_columns, take_pairs
-from sluice_protocol.columns import AttributeColumns, LogColumns
+from sluice_protocol.columns import AttributeColumns, LogColumns, join_columns, take_pairs
 from sluice_protocol.errors import UNREADABLE_JSON
 from sluice_protocol.meaning import BESIDE, BODY_KEYS, TIME_KEYS
 from sluice_protocol.records import attribute_columns, readable_bodies

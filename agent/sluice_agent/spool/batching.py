@@ -23,8 +23,7 @@ from sluice_agent.spool.format import FileCheckpoint
 from sluice_agent.spool.retries import until_done
 from sluice_agent.spool.spool import SealedBatch, Spool, SpooledBatch
 from sluice_protocol.clock import Clock
-from sluice_protocol.column_slices import join_columns, text_bytes
-from sluice_protocol.columns import Columns, SignalColumns, kind_of
+from sluice_protocol.columns import Columns, SignalColumns, join_columns, kind_of, text_bytes
 from sluice_protocol.fields import Kind
 from sluice_protocol.units import NS_PER_S, UnixNs
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 SUMMARY: Final = (
-    "Active-active, content-addressed acceptance of logs and metrics into a Delta lake."
+    "Active-active, content-addressed acceptance of logs, metrics and traces into a Delta lake."
 )
 
 COMMANDS: Final = {
@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "hold": ("sluice_cli.hold:app", "Keep batches and records of a case."),
     "columns": ("sluice_cli.columns:app", "Promote attributes to columns of the lake."),
     "rebuild": ("sluice_cli.rebuild:rebuild", "Rebuild indexes, work lists and queues."),
+    "restore": ("sluice_cli.restore:restore", "Apply newer decisions to a restored copy."),
     "audit": ("sluice_cli.audit:app", "Audit the store and sign a certificate."),
     "gc": ("sluice_cli.gc:app", "Delete orphan blobs, each with a proof."),
     "maintain": ("sluice_cli.maintain:app", "Run all maintenance of a store by policies."),

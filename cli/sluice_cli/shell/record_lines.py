@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import Any, Final, Literal
 
+from sluice_cli.shell.asking import format_moment
 from sluice_cli.shell.output import csv_line, value_text
-from sluice_cli.shell.times import format_moment
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.identity import DOOR_AGENT_PREFIX
 from sluice_protocol.timestamps import parse_rfc3339

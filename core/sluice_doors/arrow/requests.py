@@ -36,8 +36,7 @@ from sluice_doors.attributes import (
 )
 from sluice_doors.decoded import DecodedRecords, Tally
 from sluice_doors.otlp.protobuf import read_resource, read_resource_of_group, read_scope
-from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import I64, SignalColumns
+from sluice_protocol.columns import I64, SignalColumns, join_columns
 from sluice_protocol.frame import Resource
 
 _FEW: Final = 16

@@ -56,12 +56,21 @@ from sluice_doors.otlp.metrics import (
     STALE,
     UNNAMED,
     metric_points,
+    repeated_around_points,
     stated_pairs,
 )
 from sluice_doors.otlp.protobuf import METRICS_REQUEST, message_type, metrics_at
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_slices import join_columns, take_pairs
-from sluice_protocol.columns import F64, I64, U8, U32, MetricColumns, NameColumn
+from sluice_protocol.columns import (
+    F64,
+    I64,
+    U8,
+    U32,
+    MetricColumns,
+    NameColumn,
+    join_columns,
+    take_pairs,
+)
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
 from sluice_protocol.units import NS_PER_S
@@ -388,9 +397,13 @@ def _by_rows(
 ) -> _Part:
     """Map some metrics point by point."""
     rows, counts, places = metric_pieces(tally), [], np.flatnonzero(wanted)
+    found = {
+        one: repeated_around_points(_sources(outer, one)) for one in set(scope[places].tolist())
+    }
     for metric, place in zip(metrics_at(body, wanted.tolist()), places.tolist(), strict=True):
         before = len(rows)
-        rows.extend(metric_points(metric, _sources(outer, int(scope[place])), received_ns, tally))
+        around, repeated = found[int(scope[place])]
+        rows.extend(metric_points(metric, around, received_ns, tally), repeated)
         counts.append(len(rows) - before)
     return _Part(rows.columns(), np.repeat(places, counts))
 

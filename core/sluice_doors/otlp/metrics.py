@@ -48,7 +48,7 @@ from sluice_doors.otlp.messages import (
     PartlyReadPoint,
     Points,
 )
-from sluice_doors.rows import metric_pieces
+from sluice_doors.rows import Repeated, metric_pieces, repeated_part
 from sluice_protocol.records import RAW_ATTRIBUTE, MetricPoint
 from sluice_protocol.units import NS_PER_S
 
@@ -265,6 +265,8 @@ def _count(value: int | str) -> int:
 
 
 UNNAMED: Final = "sluice.unnamed"
+POINT: Final = "point."
+"""The prefix of renamed attributes of a point."""
 NO_RECORDED_VALUE: Final = 1
 """The flag of a point without a value: its series ended."""
 _TEMPORALITIES: Final = {
@@ -291,8 +293,9 @@ def metrics_from_groups(
     )
     points = metric_pieces(tally)
     for group, sources in zip(filled, outer, strict=True):
+        around, repeated = repeated_around_points(sources)
         for metric in group.records:
-            points.extend(metric_points(metric, sources, received_ns, tally))
+            points.extend(metric_points(metric, around, received_ns, tally), repeated)
     return tally.decoded(points.columns(), shared) if points else None
 
 
@@ -359,6 +362,24 @@ def _metric_records_min(metric: Metric) -> int:
         for points in (kind.points.data_points for kind in _kinds(metric))
         if points
     )
+
+
+_OWN_NAMES: Final = frozenset(
+    {"le", "quantile", "start_time_unix_nano", ERROR_ATTRIBUTE, RAW_ATTRIBUTE}
+)
+_OWN_PREFIXES: Final = (POINT, FIELD)
+
+
+def repeated_around_points(sources: Sources) -> tuple[Sources, Repeated | None]:
+    """Return what to merge into each point of a scope, and what becomes columns; one is empty.
+
+    Points have labels and errors that are named after the pairs of scope and resource, so these
+    are merged first if they have such a name.
+    """
+    for key, _ in outer_pairs(sources):
+        if key in _OWN_NAMES or key.startswith(_OWN_PREFIXES):
+            return sources, None
+    return repeated_part(sources)
 
 
 def metric_points(
@@ -498,7 +519,7 @@ class _Series:
             [
                 (OWN, pairs_of(exemplar.filtered_attributes)),
                 (FIELD, [pair for pair in stated if pair[1]]),
-                ("point.", pairs_of(point.attributes)),
+                (POINT, pairs_of(point.attributes)),
                 *self.outer,
             ]
         )
@@ -554,4 +575,4 @@ def _labelled(attributes: dict[str, str], label: tuple[str, str]) -> dict[str, s
     key, value = label
     if key not in attributes:
         return {**attributes, key: value}
-    return merged([(OWN, [label]), ("point.", list(attributes.items()))])
+    return merged([(OWN, [label]), (POINT, list(attributes.items()))])

@@ -31,8 +31,7 @@ from sluice_doors.prometheus.write import (
     write_request_type,
 )
 from sluice_doors.rows import metric_pieces
-from sluice_protocol.column_slices import join_columns
-from sluice_protocol.columns import I64, U32, MetricColumns, NameColumn
+from sluice_protocol.columns import I64, U32, MetricColumns, NameColumn, join_columns
 from sluice_protocol.times import TS_END
 
 _NAME: Final = pa.scalar(NAME_LABEL.encode(), pa.binary())

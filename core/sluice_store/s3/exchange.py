@@ -115,6 +115,10 @@ class BucketReader(Protocol):
         """Return the replication rules of a bucket, or None if they cannot be read."""
         ...
 
+    async def locks_by_default(self) -> bool | None:
+        """Return True if Object Lock keeps each new version; None if that cannot be read."""
+        ...
+
 
 @lru_cache(maxsize=256)
 def parse_http_date_ns(text: str) -> UnixNs:

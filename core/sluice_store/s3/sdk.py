@@ -42,10 +42,9 @@ from sluice_store.s3.exchange import (
     parse_http_date_ns,
     refusal_error,
 )
-from sluice_store.s3.listing import names_bucket, parse_versioning, read_pages
 from sluice_store.s3.settings import S3Settings, choose_addressing
 from sluice_store.s3.signing import BucketAddress
-from sluice_store.s3.store import S3Store
+from sluice_store.s3.store import S3Store, names_bucket, parse_versioning, read_pages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +224,9 @@ _NOT_READABLE: Final = frozenset({400, 403, 404, 405, 501})
 """Statuses for no right, another region or account, no bucket, or a server without replication."""
 
 
+_NO_LOCK: Final = "ObjectLockConfigurationNotFoundError"
+
+
 class SdkBucket:
     """Listings and settings of one bucket, with the deployment's prefix removed from keys."""
 
@@ -272,6 +274,23 @@ class SdkBucket:
             detail = "the response is no replication configuration"
             raise refusal_error(RefusalReason.FOREIGN, "read_replication", bucket, detail)
         return tuple(map(_rule, response["ReplicationConfiguration"].get("Rules", [])))
+
+    async def locks_by_default(self) -> bool | None:
+        """Return True if Object Lock keeps each new version; None if that cannot be read."""
+        from botocore.exceptions import ClientError  # noqa: PLC0415 - the SDK is an extra
+
+        with sdk_errors("locks_by_default", self.name):
+            try:
+                found = await self._sdk.call("get_object_lock_configuration", Bucket=self.name)
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") == _NO_LOCK:
+                    return False
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                if status in _NOT_READABLE:
+                    return None
+                raise
+        rule = found.get("ObjectLockConfiguration", {}).get("Rule", {})
+        return bool(rule.get("DefaultRetention"))
 
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None

@@ -11,8 +11,7 @@ from sluice_doors.attributes import with_resource_in_records
 from sluice_doors.decoded import DecodedRecords
 from sluice_doors.json.timed_lines import TimedLines, columns_of_lines
 from sluice_protocol.column_codings import COLUMNS, U8, ZSTD, StoredColumn
-from sluice_protocol.column_slices import columns_bytes, join_columns
-from sluice_protocol.columns import check_columns, kind_of
+from sluice_protocol.columns import check_columns, columns_bytes, join_columns, kind_of
 from sluice_protocol.fields import Kind
 from sluice_protocol.frame import Envelope, Resource, encode_envelope, encode_frame
 from sluice_protocol.identity import DOOR_AGENT_PREFIX, Identity, IdentitySource, RequestIdentity

@@ -71,7 +71,7 @@ async def mirror_authority(
         await refuse_replica(remote)
     except StoreUnavailable as error:
         log.warning("authority_unreachable", reason=str(error), settings="copy in the spool")
-        return await read_history(local)
+        return await read_history(local, is_spool=True)
     backoff = Backoff.seeded_by(clock)
     await _mirror(local, AUTHORITY_SETTINGS, history.created, backoff)
     for switch, body in history.switches:

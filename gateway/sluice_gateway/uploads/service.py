@@ -47,10 +47,12 @@ from sluice_protocol.identity import Identity, format_identity, is_door_agent
 from sluice_protocol.keys import high_water_key
 from sluice_protocol.manifests import HighWaterMark, decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
+from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, Digest, UnixNs
 from sluice_store.conflicts import DecisionsReader
 from sluice_store.port import ObjectStore
 from sluice_web.problems import HttpRefusal, Problem
+from sluice_web.rare_warnings import RareWarnings
 from sluice_web.refused_clients import RefusedClients
 
 FLUSH_INTERVAL_S: Final = 5.0
@@ -59,6 +61,8 @@ BOOTS_MAX: Final = 10_000
 """Boots with a mark that is not written yet; above this the oldest is dropped."""
 WRITES_MAX: Final = 64
 """Marks written in one flush; the next flush writes further ones."""
+
+_OUTAGES_LOGGED: Final = RareWarnings(SystemClock())
 
 log = structlog.get_logger()
 
@@ -348,7 +352,9 @@ def unfinished_refusal(run: AcceptanceRun) -> HttpRefusal:
             ErrorCode.OUTCOME_UNKNOWN,
             "the outcome of a write is unknown: send the same bytes again",
         )
-    log.warning("store_unavailable", reason=str(run.failure))
+    left_out = _OUTAGES_LOGGED.left_out("store_unavailable")
+    if left_out is not None:
+        log.warning("store_unavailable", reason=str(run.failure), left_out=left_out)
     return HttpRefusal(
         ErrorCode.STORE_UNAVAILABLE, "the store is unreachable: send the same bytes again"
     )

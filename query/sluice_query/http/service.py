@@ -8,10 +8,9 @@ from sluice_protocol.system_clock import SystemIds
 from sluice_query.deletes import Deletes
 from sluice_query.http.deletes_api import DeletesApi
 from sluice_query.http.download_api import DownloadApi
-from sluice_query.http.read_api import ReadApi
+from sluice_query.http.read_api import ReadApi, TracesApi
 from sluice_query.http.runner import QueryRunner
 from sluice_query.http.tail_api import TailApi
-from sluice_query.http.traces_api import TracesApi
 from sluice_query.jaeger.api import JaegerApi
 from sluice_query.loki.api import LokiApi
 from sluice_query.prometheus.api import PrometheusApi

@@ -1,7 +1,7 @@
 """LogQL, the language of questions about records.
 
 `expressions.py` has a question as a value. `grammar.py` parses its text, with `lexer.py` for the
-words, `quoted.py` for the languages inside of quoted texts, and `mistakes.py` for what is refused.
+words and the languages inside of quoted texts, and `mistakes.py` for what is refused.
 `planning.py` makes it a query of records, whose conditions and labels `names.py` and `stages.py`
-write as SQL. `ranges.py` and `vectors.py` compute the series of a metric query.
+write as SQL. `vectors.py` computes the series of a metric query.
 """

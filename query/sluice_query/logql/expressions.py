@@ -172,7 +172,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Placeholder:
-    """`{{.name}}`, or `{{.name | lower}}` with functions of `quoted.py`.
+    """`{{.name}}`, or `{{.name | lower}}` with functions of `lexer.py`.
 
     `__line__` is the line, and `__timestamp__` the time of the record.
     """

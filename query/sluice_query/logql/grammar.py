@@ -2,7 +2,7 @@ r"""The grammar of LogQL: `parse_logql` turns the text of a question into its tr
 
 The language is the part of Grafana Loki's LogQL that `docs/logql.md` lists. Every other word of
 LogQL, and what other languages use in its place, is refused with its column and what to write
-instead. `lexer.py` has the words, `quoted.py` what is inside of quoted texts, `mistakes.py` what is
+instead. `lexer.py` has the words and what is inside of quoted texts, `mistakes.py` what is
 refused.
 
     expression   = comparison ;
@@ -50,6 +50,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal, DecimalException
+from functools import lru_cache
 from typing import Final
 
 from sluice_protocol.errors import BadUsage
@@ -104,6 +105,9 @@ from sluice_query.logql.lexer import (
     example,
     example_label,
     next_token,
+    parse_line_pattern,
+    parse_path,
+    parse_template,
     refuse_at,
     shortened,
 )
@@ -122,7 +126,6 @@ from sluice_query.logql.mistakes import (
     refuse_token,
     word_at,
 )
-from sluice_query.logql.quoted import parse_line_pattern, parse_path, parse_template
 
 TEXT_CHARS_MAX: Final = 10_000
 NESTING_MAX: Final = 50
@@ -159,8 +162,12 @@ _GROUP: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P?<([^=!>][^>]*)
 """A named group of a pattern, after all that only looks like one."""
 
 
+@lru_cache(maxsize=16)
 def parse_logql(text: str) -> Expression:
-    """Return the tree of a LogQL question, or refuse the text in one line."""
+    """Return the tree of a LogQL question, or refuse the text in one line.
+
+    The tree of a text is kept: several parts of one command or request need it.
+    """
     if len(text) > TEXT_CHARS_MAX:
         raise BadUsage(
             f"query is too long: write at most {TEXT_CHARS_MAX:,} characters, "

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import UnixNs
-from sluice_query.literals import ALTERNATIVES_MAX, TextCondition, condition_of
 from sluice_query.logql.expressions import (
     Evaluation,
     Expression,
@@ -28,6 +27,7 @@ from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.names import ONLY_FIELDS, UNKNOWN_SERVICE, field_of
 from sluice_query.logql.stages import line_column, patterns_of, split_conditions
 from sluice_query.request import (
+    ALTERNATIVES_MAX,
     END_NS,
     FILTERS_MAX,
     FIRST_NS,
@@ -36,6 +36,8 @@ from sluice_query.request import (
     ParameterName,
     Query,
     RecordFilter,
+    TextCondition,
+    condition_of,
     plain_name,
 )
 

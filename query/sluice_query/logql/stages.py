@@ -43,8 +43,8 @@ from sluice_query.logql.expressions import (
     Template,
     Unit,
 )
+from sluice_query.logql.lexer import parse_line_pattern, parse_path
 from sluice_query.logql.names import hidden_fields, label_sql, labels_sql, sanitized
-from sluice_query.logql.quoted import parse_line_pattern, parse_path
 from sluice_query.request import NUMBER_PATTERN, RecordField
 from sluice_query.statements import (
     REFUSED,

@@ -23,8 +23,7 @@ from sluice_queue.inspection import (
     read_lane_status,
 )
 from sluice_queue.lane import Lane
-from sluice_queue.register import Register, body_descriptors, decode_register
-from sluice_queue.write_proofs import is_other_register
+from sluice_queue.register import Register, body_descriptors, decode_register, is_other_register
 from sluice_reconciler.lanes.membership import LiveMembers, decide_ownership, unread_ownership
 from sluice_reconciler.lanes.part_log import check_parts
 from sluice_reconciler.lanes.state import (

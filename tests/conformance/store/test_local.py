@@ -18,6 +18,7 @@ PROCESSES = 4
 KEY = ObjectKey("race/key")
 
 
+@pytest.mark.daily(13)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_local_conforms_when_every_create_is_in_a_group(check: Check, tmp_path: Path) -> None:
     syncs = CountedSync(tmp_path)

@@ -163,6 +163,7 @@ async def test_an_object_of_a_multipart_upload_is_like_any_other(server: Server)
         assert isinstance(await store.replace(key, b"other", if_match=found.info.etag), Mismatch)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("lock", ["retention", "legal hold"])
 async def test_a_locked_version_stays_until_the_lock_ends(server: Server, lock: str) -> None:
     """A lock denies the deletion of its version, changes no write, and stops no run of expiry."""

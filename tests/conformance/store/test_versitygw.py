@@ -21,6 +21,8 @@ from sluice_store import open_store
 from sluice_store.checks import race_create, read_counter
 from sluice_store.conformance import CHECKS, Check
 from sluice_store.doctor import DoctorResult, Need, examine
+from sluice_store.s3.sdk import open_sdk
+from sluice_store.s3.settings import parse_s3_url
 
 pytestmark = pytest.mark.s3
 
@@ -97,6 +99,28 @@ def test_versitygw_doctor_finds_suspended_versioning(server: Server) -> None:
     result = asyncio.run(run())
     assert result.good
     assert "versioning" in {one.probe for one in result.broken(Need.DELETION)}
+
+
+def test_versitygw_doctor_finds_that_a_lock_is_kept(server: Server) -> None:
+    """The default retention of a bucket keeps the version that the doctor tries to delete."""
+    url = server.url("locked")
+
+    async def run() -> DoctorResult:
+        await make_bucket(url, lock=True)
+        async with open_sdk(parse_s3_url(url)) as sdk:
+            rule = {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}}
+            await sdk.client.put_object_lock_configuration(
+                Bucket="locked",
+                ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule},
+            )
+        async with open_store(url) as store:
+            return await examine([store], ["s3:"], SystemIds())
+
+    result = asyncio.run(run())
+    found = {one.probe: one for one in result.findings}
+    assert result.good
+    assert found["object-lock"].kept
+    assert "not tested" in found["delete-incarnation"].seen
 
 
 def test_versitygw_races_between_processes_are_exact(server: Server) -> None:

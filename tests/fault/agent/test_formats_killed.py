@@ -118,6 +118,7 @@ def _one_run(
         agent.wait()
 
 
+@pytest.mark.long
 def test_killed_agents_send_each_record_once_and_whole(tmp_path: Path) -> None:
     run(seed=1, runs=3, folder=tmp_path)
 

@@ -82,6 +82,7 @@ async def receive_with(folder: Path, store: WriteFaultStore, key: TestKey) -> No
         await agent
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("kills", [False, True], ids=["fails", "killed"])
 @pytest.mark.parametrize("applies", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("nth", [1, 2], ids=["blob", "manifest"])

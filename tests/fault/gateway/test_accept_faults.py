@@ -131,6 +131,7 @@ def upload_with(tmp_path: Path, faults: Faults, *, prepare: str = "") -> list[tu
     return said
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_at_every_call_of_a_new_upload(tmp_path: Path, mode: str) -> None:
     """A single fault is repaired inside the upload: 200, new, and the store has one acceptance.
@@ -157,6 +158,7 @@ def test_one_fault_at_every_call_of_a_new_upload(tmp_path: Path, mode: str) -> N
     raise AssertionError("the upload never ran without a fault")
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_at_every_call_of_a_conflict(tmp_path: Path, mode: str) -> None:
     """A conflict is reported only with its record, whichever call failed; never a 200."""

@@ -22,7 +22,7 @@ from support.gateway import Running, TestKey, running
 from support.reconciler_seed import queued_bodies
 
 from sluice_doors.table import DoorName
-from sluice_gateway.process.serving import serving_forward_port
+from sluice_gateway.process.worker import serving_forward_port
 from sluice_protocol.authority import Authority
 from sluice_reconciler.service import Reconciler
 from sluice_store import StoreMode, open_store
@@ -111,6 +111,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(door, form, kills, id=f"{door}-{form}-{name}", marks=marks)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("door", "form", "kills"), list(_cases()))
 async def test_a_fault_at_every_write_loses_and_doubles_nothing(
     tmp_path: Path, door: str, form: str, kills: bool

@@ -174,6 +174,7 @@ async def test_a_damaged_mark_stops_no_expiry_and_leaves_decisions_to_the_author
     assert not verdict.duplicate
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("fault", [Fault.CRASH_BEFORE, Fault.CRASH_AFTER])
 async def test_a_kill_at_every_call_of_the_expiry_changes_no_owner(
     tmp_path: Path, fault: Fault

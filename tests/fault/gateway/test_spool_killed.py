@@ -173,6 +173,7 @@ def test_a_kill_at_every_call_leaves_no_blob_and_loses_no_record(
         asyncio.run(machine.check())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("steps", [(14, 9), pytest.param((7, 4), marks=pytest.mark.long)])
 def test_two_kills_in_a_row_leave_no_blob(tmp_path: Path, steps: tuple[int, int]) -> None:
     """The second process is killed too, at every few calls of the spool."""

@@ -144,6 +144,7 @@ LIGHT = (TaskName.RETENTION, TaskName.QUEUE, TaskName.NONCURRENT)
 CHAIN = (TaskName.AUDIT, TaskName.GC)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("task", LIGHT)
 def test_a_task_killed_at_any_call_is_finished_by_the_next_run(
@@ -153,6 +154,7 @@ def test_a_task_killed_at_any_call_is_finished_by_the_next_run(
     assert asyncio.run(kill_everywhere(task, folder, together=together, step=1)) >= 4
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("task", CHAIN)
 def test_an_audit_or_collection_killed_at_some_calls_loses_nothing(
     task: TaskName, tmp_path: Path

@@ -49,6 +49,7 @@ def backlog(deployment: Deployment) -> tuple[list[Sent], Sent]:
     return good, lost
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("step", STEPS)
 def test_each_record_is_committed_once_after_a_crash_at_any_step(step: str, tmp_path: Path) -> None:
     """After a crash at any step, a run with the same rows or other boundaries completes the lake.
@@ -180,6 +181,7 @@ def test_a_store_that_is_moved_away_is_no_missing_table(tmp_path: Path) -> None:
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", ["before_ledger", "before_ack", "after_ack"])
 def test_a_power_failure_loses_no_commit_that_a_later_step_relies_on(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,6 +53,7 @@ FAULTS = (
 )
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_run_that_is_interrupted_at_any_request_is_completed_by_the_next(
     fault: Fault,

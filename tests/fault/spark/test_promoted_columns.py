@@ -91,6 +91,7 @@ def test_a_rebuilt_lake_has_the_same_columns(tmp_path: Path) -> None:
     assert filled(deployment) == sent(0, 10)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", ["after_write", "before_records_logs", "after_records_logs"])
 def test_a_driver_that_is_killed_after_a_column_was_added_loses_nothing(
     step: str, tmp_path: Path

@@ -278,6 +278,20 @@ def test_doctor_finds_nothing_in_the_honest_fake() -> None:
     assert [one.probe for one in result.findings] == [probe.name for probe in PROBES]
 
 
+@pytest.mark.parametrize("ignored", [False, True])
+def test_doctor_tries_to_delete_a_locked_version(ignored: bool) -> None:
+    """A store that accepts Object Lock and ignores it is found; one that keeps it is good."""
+    store, transport = open_memory_store()
+    transport.bucket.retention_ns = 10**15
+    transport.bucket.ignores_locks = ignored
+    result = _examine(store)
+    found = {one.probe: one for one in result.findings}
+    assert found["object-lock"].kept is not ignored
+    assert ("ignores it" in found["object-lock"].cost) is ignored
+    assert ("not tested" in found["delete-incarnation"].seen) is not ignored
+    assert [one.probe for one in result.findings if not one.kept] == ["object-lock"][: int(ignored)]
+
+
 def test_doctor_finds_nothing_in_a_directory(tmp_path: Path) -> None:
     """The local store keeps every promise, through two handles on it."""
 

@@ -160,6 +160,7 @@ def test_a_write_that_another_program_answered_is_unknown(operation: str) -> Non
         assert outcome.reason is UnknownReason.FOREIGN, f"{name}: {outcome}"
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("operation", READS)
 async def test_a_read_that_another_program_answered_proves_nothing(operation: str) -> None:
     """No such response shows an object, its absence, an empty listing, or a setting."""
@@ -182,6 +183,7 @@ OLD = replace(STORED, body="olds")
 ABSENT = Answer(status=404, body="<Error><Code>NoSuchKey</Code></Error>")
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("before", "doubtful"),
     [

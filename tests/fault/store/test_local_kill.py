@@ -82,7 +82,7 @@ def _loop(root: Path, kills: int, seed: int) -> Known:
 
 def test_local_kill_leaves_whole_objects_or_none(tmp_path: Path) -> None:
     """Whenever a writer dies, every acknowledged object is complete, and no object is partial."""
-    known = _loop(tmp_path, kills=3, seed=1)
+    known = _loop(tmp_path, kills=2, seed=1)
     assert known.answered
 
 

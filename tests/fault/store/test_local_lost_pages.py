@@ -475,6 +475,7 @@ def partitions(course: Course, files: LocalFiles) -> None:
 COURSES = [groups, one_by_one, group_then_delete, reported_by_others, partitions]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seeds", [DAILY_SEEDS, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("work", COURSES, ids=lambda work: work.__name__)
 def test_no_crash_loses_an_acknowledged_write_or_leaves_a_torn_object(

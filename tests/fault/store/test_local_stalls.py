@@ -325,6 +325,7 @@ async def hold_calls(
 GROUPED = pytest.mark.parametrize("limits", [None, ALWAYS_GROUPS], ids=["separate", "in groups"])
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("start", "limits"),
     [

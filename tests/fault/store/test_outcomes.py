@@ -57,6 +57,7 @@ async def over_http() -> AsyncIterator[tuple[ObjectStore, MemoryServer]]:
             yield store, server
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
 async def test_create_over_http_unknown_is_named(fault: Fault) -> None:
     """The real client returns Unknown with its reason, and a read shows whether it was applied."""
@@ -85,6 +86,7 @@ async def test_create_in_memory_unknown_is_named(fault: Fault) -> None:
     assert isinstance(await store.get(KEY), Found if landed else NotFound)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("fault", UNKNOWN, ids=str)
 async def test_replace_over_http_own_write_reads_as_mismatch(fault: Fault) -> None:
     """A repeated replace reports Mismatch exactly when the first try was applied."""

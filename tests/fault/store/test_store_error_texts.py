@@ -101,6 +101,7 @@ def check(caught: StoreError, kind: type[StoreError], words: tuple[str, ...]) ->
     assert len(text) < 700, text
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("answer", "kind", "words"), [line[1:] for line in ANSWERS], ids=[line[0] for line in ANSWERS]
 )

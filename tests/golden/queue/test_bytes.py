@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Draft
 from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
+    Draft,
     Register,
     Writer,
     append,

@@ -18,7 +18,7 @@ from support.store_versitygw import free_port
 from support.syslog_agent import bodies, frames, full_spool, rows, served, settings
 
 from sluice_agent.app import run_agent
-from sluice_lake.derived import derived_arrays
+from sluice_lake.records import derived_arrays
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.errors import BadUsage
 

@@ -178,6 +178,7 @@ def test_any_other_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> No
     assert (done.returncode, done.stderr) == (2, f"sluice: {problem}, path=`/proc/sluice`\n")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("command", ["--help", "config show --json", "completion bash"])
 def test_a_reader_that_ends_early_is_no_error(command: str, tmp_path: Path) -> None:
     """As `head` does: nothing is printed, and the exit code is that of other programs."""

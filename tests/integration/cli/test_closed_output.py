@@ -27,6 +27,7 @@ def shell(line: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("words", READING)
 def test_a_reader_that_ended_is_no_fault(words: str, folder: Path) -> None:
     """The code is that of a program that SIGPIPE ended, not that of a problem that was found."""
@@ -35,6 +36,7 @@ def test_a_reader_that_ended_is_no_fault(words: str, folder: Path) -> None:
     assert shell(line, folder) == (141, "")
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("words", READING)
 def test_a_full_device_is_one_line(words: str, folder: Path) -> None:
     code, stderr = shell(f"sluice {words} >/dev/full", folder)
@@ -43,11 +45,13 @@ def test_a_full_device_is_one_line(words: str, folder: Path) -> None:
     assert stderr.count("\n") == 1
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("words", READING)
 def test_closed_output_is_discarded(words: str, folder: Path) -> None:
     assert shell(f"sluice {words} >&-", folder) == (0, "")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-", "2>/dev/full"])
 def test_an_error_that_cannot_be_printed_has_its_exit_code(closed: str, folder: Path) -> None:
     assert shell(f"sluice nosuch {closed}", folder) == (2, "")

@@ -17,6 +17,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("words", "found"),
     [(("quer",), "query"), (("gc", "cyc"), "cycle"), (("gateway", "--coll"), "--collector-id")],

@@ -7,7 +7,7 @@ import pytest
 from support.commands import sluice
 
 from sluice_cli.shell.settings import REFERENCE
-from sluice_cli.up.home import write_settings
+from sluice_cli.up.command import write_settings
 
 
 def shown(folder: Path, **env: str) -> dict[str, tuple[str, str]]:

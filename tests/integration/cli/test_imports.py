@@ -331,6 +331,7 @@ def test_the_help_imports_no_library(empty: Interpreter, tmp_path: Path) -> None
     assert sorted(done.modules & (QUIET | PARSER | TEXT | {"msgspec"})) == []
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     ("arguments", "unused"),
     [

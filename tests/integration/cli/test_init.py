@@ -48,6 +48,7 @@ def server() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("prefix", "named"),
     [

@@ -159,6 +159,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {one: one.read_bytes() for one in kept}
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("version", [UNRELEASED, NEWER])
 @pytest.mark.parametrize("one", REFUSED, ids=lambda one: one.what)
 def test_a_command_reports_it_in_one_line_and_changes_nothing(
@@ -177,6 +178,7 @@ def test_a_command_reports_it_in_one_line_and_changes_nothing(
     assert contents(folder) == before
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("version", [UNRELEASED, NEWER])
 @pytest.mark.parametrize("one", [LANE, REGISTER], ids=lambda one: one.what)
 @pytest.mark.parametrize("command", ["reconciler --once", "queue status", "status", "rebuild"])
@@ -193,6 +195,7 @@ def test_neither_a_reconciler_nor_a_rebuild_replaces_a_lane(
     assert path.read_bytes() == stored
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("version", [UNRELEASED, NEWER])
 @pytest.mark.parametrize("one", [LANE, REGISTER, WORK_LIST], ids=lambda one: one.what)
 def test_a_query_is_partial(made: Path, tmp_path: Path, one: Structure, version: int) -> None:
@@ -245,6 +248,7 @@ def other_authority(
     return folder, request.param
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(
     "command",
     [
@@ -268,6 +272,7 @@ def test_a_command_reports_a_store_of_another_version(
     assert contents(folder) == before
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "command",
     [

@@ -73,6 +73,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, deployment: Path) -> P
             return Place(store / "authority", f"inside one: use `--store file://{store}`")
 
 
+@pytest.mark.daily(60)
 @pytest.mark.parametrize("command", [*READING, *OTHERS])
 def test_a_place_without_a_store_stays_as_it_is(
     command: str, place: Place, tmp_path_factory: pytest.TempPathFactory, deployment: Path
@@ -90,6 +91,7 @@ def test_a_place_without_a_store_stays_as_it_is(
     assert listing(above) == before
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_reading_writes_nothing(command: str, deployment: Path, tmp_path: Path) -> None:
     """Names, sizes, times and modes of the files of a store are those from before."""
@@ -143,6 +145,7 @@ def unwritable(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         os.system(f"umount {folder}")  # noqa: S605
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_a_read_only_mount_is_read(
     command: str, deployment: Path, unwritable: Path, tmp_path: Path
@@ -158,6 +161,7 @@ def test_a_read_only_mount_is_read(
     assert done.stdout.count("\n") == other.stdout.count("\n")
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_a_store_is_read_while_every_write_fails(
     command: str, deployment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +265,7 @@ def bucket_url(moto: Server) -> str:
     return url
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("command", READING)
 def test_a_bucket_without_an_authority_is_no_store(
     command: str, bucket_url: str, tmp_path: Path, deployment: Path

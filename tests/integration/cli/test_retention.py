@@ -39,7 +39,7 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert "may expire after 30 days, decided by operator:" in shown
     assert "holds: 1 in effect" in shown
     assert "may expire after 30 days" in (status := run(url, "status").stdout)
-    assert "0 of the newest audit are older (0 B); 0 will be within a week (0 B)" in status
+    assert "the next audit counts the older batches" in status
     assert "holds: C-1" in status
     assert hold_id in run(url, "hold", "list").stdout
     for words in (("delete",), ("erase", "run", "--reason", "r"), ("erase", "plan")):
@@ -49,6 +49,34 @@ def test_decisions_are_recorded_and_shown(url: str) -> None:
     assert run(url, "hold", "lift", hold_id, "--reason", "settled").returncode == 0
     assert run(url, "delete", "--where", "agent = 'host-1'").returncode == 0
     assert run(url, "hold", "list").stdout == "no holds\n"
+
+
+def test_config_show_has_the_recorded_decision_with_its_bytes(url: str, tmp_path: Path) -> None:
+    def shown() -> dict[str, str]:
+        done = run_config(url)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        return next(one for one in found if one["option"] == "--raw")
+
+    assert shown()["origin"] == "default"
+    assert run(url, "retention", "set", "--raw", "30d").returncode == 0
+    assert shown()["value"] == "30d"
+    assert "decided by operator:" in shown()["origin"]
+    assert "the next audit counts the older batches" in shown()["origin"]
+    audited = sluice("audit", "run", "--store", url, "--key-file", str(tmp_path / "key.pem"))
+    assert audited.returncode == 0, audited.stderr
+    text = "0 of the newest audit are older (0 B)"
+    assert text in shown()["origin"]
+    assert text in run(url, "retention", "show").stdout
+    assert text in run(url, "status").stdout
+    assert run(url, "retention", "set", "--raw", "never").returncode == 0
+    assert shown()["value"] == "never"
+    (tmp_path / "store" / "retention/v1/raw/000002.json").write_text("{")
+    assert shown()["origin"].startswith("not read: ")
+
+
+def run_config(url: str) -> CommandResult:
+    return sluice("config", "show", "retention", "--json", SLUICE_STORE=url)
 
 
 def test_an_erasure_that_has_not_ended_in_a_month_is_an_error_of_the_status(url: str) -> None:
@@ -82,9 +110,41 @@ def record_erasure(url: str, days: int) -> str:
     return decision.erasure_id
 
 
+def test_init_has_one_question_for_tables_and_raw_batches(tmp_path: Path) -> None:
+    def init(place: str, *words: str) -> CommandResult:
+        return sluice("init", "--store", f"file://{tmp_path}/{place}", *words)
+
+    assert "kept permanently" in init("kept").stdout
+    assert "nothing was decided" in run(f"file://{tmp_path}/kept", "retention", "show").stdout
+    for _ in range(2):  # it may be repeated, as by a container that starts again
+        done = init("ends", "--keep", "90d")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "tables end after 90d, raw batches after 90d" in done.stdout
+    url = f"file://{tmp_path}/ends"
+    shown = json.loads(run(url, "retention", "show", "--json").stdout)["rule"]
+    assert (shown["number"], shown["keep_s"], shown["tables_keep_s"]) == (1, 90 * 86400, 90 * 86400)
+    assert init("ends").returncode == 0  # without the question, the decision stays
+    for words, message in (
+        (("--keep", "60d"), "another decision about retention"),
+        (("--keep", "never"), "another decision about retention"),
+        (("--keep", "13d"), "use 14d or more"),
+        (("--keep", "90"), "is a number of days"),
+    ):
+        refused = init("ends", *words)
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+        assert message in refused.stderr
+    assert init("new", "--keep", "13d").returncode == 2
+    assert not (tmp_path / "new").exists()
+    assert run(url, "retention", "set", "--tables", "30d").returncode == 0
+    text = "may expire after 90 days, records of tables are deleted after 30 days"
+    assert text in run(url, "retention", "show").stdout
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("retention", "set"), "choose what ends"),
+        (("retention", "set", "--tables", "0d"), "is a number of days"),
         (("retention", "set", "--raw", "13d"), "retry horizon plus 7 days"),
         (("retention", "set", "--raw", "soon"), "is a number of days"),
         (("hold", "add", "--case", "C", "--review", "2099-01-01"), "needs a reason"),

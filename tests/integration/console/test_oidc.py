@@ -125,6 +125,7 @@ def test_a_user_of_the_provider_becomes_an_operator(tmp_path: Path, provider: st
     run_story(tmp_path, provider, story)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     ("claims", "role"),
     [
@@ -152,6 +153,7 @@ TIMES = ("exp", "iat", "nbf")
 """Claims whose numbers below are seconds from now: test names must be equal in all processes."""
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     "faults",
     [

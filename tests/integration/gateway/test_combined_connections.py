@@ -148,6 +148,7 @@ async def warm(connection: RawConnection) -> list[str]:
     return messages
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_requests_in_any_pieces_are_answered_in_order_and_stored_once(
     tmp_path: Path, seed: int

@@ -209,6 +209,7 @@ async def read_all(url: str) -> Counter[str]:
         return found
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(("kind", "door"), CASES)
 async def test_combined_requests_are_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind, door: str

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import aiohttp
+import pytest
 from support.door_client import TestSender
 from support.gateway import (
     GatewayProcess,
@@ -122,6 +123,7 @@ def displaced(server: GatewayProcess) -> float:
     return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
+@pytest.mark.long
 def test_a_reconciler_does_not_wait_until_idle_connections_time_out(tmp_path: Path) -> None:
     with gateways(tmp_path, HOST, SHOP):  # it creates and examines the store
         pass

@@ -26,7 +26,7 @@ from support.forward_door import (
 from support.gateway import Running, running
 
 from sluice_doors.forward import server as forward_server
-from sluice_gateway.process.serving import serving_forward_port
+from sluice_gateway.process.worker import serving_forward_port
 from sluice_gateway.uploads.acceptor import Acceptor
 
 

@@ -117,6 +117,7 @@ def packed(text: str, count: int) -> bytes:
     return pack(["t", gzip.compress(entries), {"compressed": "gzip"}])
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("messages", "count", "lost"),
     [

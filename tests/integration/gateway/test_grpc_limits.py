@@ -14,7 +14,7 @@ from support.door_client import TestSender, otlp_logs
 from support.gateway import TestKey, running
 
 from sluice_doors.otlp import grpc as grpc_server
-from sluice_gateway.process.serving import serving_grpc
+from sluice_gateway.process.worker import serving_grpc
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())

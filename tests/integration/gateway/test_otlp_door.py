@@ -19,7 +19,7 @@ from support.door_client import (
 from support.gateway import Running, TestKey, run, running
 from support.gateway_journal import journals
 
-from sluice_gateway.doors import frames as door_frames
+from sluice_gateway.doors import service as door_service
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
 from sluice_protocol.units import ObjectKey
@@ -60,7 +60,7 @@ def test_records_are_accepted_once(tmp_path: Path) -> None:
         assert frame.identity.agent_id.startswith("door:shop:")
         assert (frame.identity.seq_start, frame.identity.seq_end) == (0, 1)
         assert ("service.name", "shop") in frame.envelope.resource
-        assert ("sluice.encoder", door_frames.ENCODER) in frame.envelope.resource
+        assert ("sluice.encoder", door_service.ENCODER) in frame.envelope.resource
         assert served.count("sluice_door_records_total", door="otlp") == 4
         assert served.count("sluice_door_requests_total", door="otlp", outcome="duplicate") == 1
 
@@ -92,7 +92,7 @@ def test_another_encoder_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     async def check(served: Running) -> None:
         assert (await send(served)).status == 200
-        monkeypatch.setattr(door_frames, "ENCODER", "c1 zstd-0.0.1")
+        monkeypatch.setattr(door_service, "ENCODER", "c1 zstd-0.0.1")
         assert (await send(served)).status == 200
         [frame] = await accepted_frames(served.store.inner)
         assert ("sluice.encoder", "c1 zstd-0.0.1") not in frame.envelope.resource
@@ -233,7 +233,7 @@ async def test_every_answer_is_in_a_journal(tmp_path: Path) -> None:
     that responds to a retry names the batch too; also if its encoder makes other bytes.
     """
 
-    for number, encoder in enumerate((door_frames.ENCODER, "c1 zstd-0.0.1")):
+    for number, encoder in enumerate((door_service.ENCODER, "c1 zstd-0.0.1")):
         folder = tmp_path / str(number)
         async with (
             running(folder, HOST, SHOP, doors=("otlp",)) as one,
@@ -241,7 +241,7 @@ async def test_every_answer_is_in_a_journal(tmp_path: Path) -> None:
         ):
             assert (await send(one)).status == 200
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(door_frames, "ENCODER", encoder)
+                patch.setattr(door_service, "ENCODER", encoder)
                 assert (await send(two)).status == 200
             [frame] = await accepted_frames(one.store.inner)
             for served in (one, two):

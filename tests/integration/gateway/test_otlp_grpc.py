@@ -16,7 +16,7 @@ from support.dying_store import RefusingStore
 from support.gateway import Running, TestKey, running
 from support.otlp_requests import TRACE_REQUEST
 
-from sluice_gateway.process.serving import serving_grpc
+from sluice_gateway.process.worker import serving_grpc
 from sluice_store import StoreMode, open_store
 from sluice_store.port import ObjectStore
 

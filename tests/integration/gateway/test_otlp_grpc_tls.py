@@ -12,7 +12,7 @@ from support.door_client import TestSender, accepted_frames, otlp_logs
 from support.gateway import Running, TestKey, running
 from support.gateway_tls import SERVER, Pem, TestAuthority
 
-from sluice_gateway.process.serving import serving_grpc
+from sluice_gateway.process.worker import serving_grpc
 
 LOGS = "/opentelemetry.proto.collector.logs.v1.LogsService/Export"
 HEX = b"host-9".hex()

@@ -13,7 +13,7 @@ from support.door_client import TestSender
 from support.forward_door import close_clients, connect
 from support.gateway import Running, TestKey, running
 
-from sluice_gateway.process.serving import serving_forward_port, serving_grpc
+from sluice_gateway.process.worker import serving_forward_port, serving_grpc
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())

@@ -121,6 +121,7 @@ async def two_gateways(folder: Path) -> AsyncIterator[tuple[Running, Running]]:
         yield first, second
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("pressed", [True, False])
 async def test_agents_leave_a_gateway_under_pressure(tmp_path: Path, *, pressed: bool) -> None:
     """After a gateway shed, an agent sends nothing to it; without pressure both are in use."""

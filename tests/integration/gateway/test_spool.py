@@ -27,7 +27,7 @@ from support.gateway import (
 from support.local_deployment import run_sluice
 
 from sluice_gateway.process.app import Gateway, build_gateway
-from sluice_gateway.process.serving import serving
+from sluice_gateway.process.worker import serving
 from sluice_gateway.settings import GatewaySettings
 from sluice_gateway.spool import transfer as spool_transfer
 from sluice_gateway.spool.claim import claim_authority, mirror_authority

@@ -21,7 +21,7 @@ from support.door_client import PROTOBUF, TestSender, accepted_frames, otlp_logs
 from support.gateway import Running, TestKey, running
 
 from sluice_doors.table import DoorName
-from sluice_gateway.process.serving import serving_grpc
+from sluice_gateway.process.worker import serving_grpc
 from sluice_protocol.columns import LogColumns, SpanColumns
 from sluice_store.port import ObjectStore
 

@@ -299,6 +299,7 @@ def large_file(store: VersionedStore, shard: int, rows: int) -> EvidenceFile:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @in_a_loop
 async def test_a_page_of_a_million_candidates_reads_two_row_groups() -> None:
     async with memory_world() as (world, _):

@@ -60,6 +60,7 @@ def leave_closed(client: socket.socket) -> None:
     client.close()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("leave", [leave_idle, leave_half_read, leave_closed])
 def test_every_socket_is_closed_when_the_balancer_stops(
     leave: Callable[[socket.socket], None],

@@ -124,6 +124,7 @@ def test_logs_and_dead_letters_are_not_rolled_up(place: Place) -> None:
     assert "dead letter" in dead.rollup.reason
 
 
+@pytest.mark.long
 def test_only_the_file_of_the_hour_and_the_agent_is_read(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

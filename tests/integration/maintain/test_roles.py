@@ -92,6 +92,7 @@ async def test_the_missing_rights_are_named_by_task(policies: PolicySet, tmp_pat
 PLAIN = (TaskName.QUEUE, TaskName.RETENTION, TaskName.NONCURRENT, TaskName.AUDIT, TaskName.GC)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("task", PLAIN)
 async def test_a_task_runs_with_the_rights_of_its_role(
     policies: PolicySet, tmp_path: Path, task: TaskName

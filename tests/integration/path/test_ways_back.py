@@ -112,6 +112,7 @@ def test_lost_register(operator: Operator) -> None:
     assert_lake_holds(operator.deployment, operator.deployment.sent)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "folder", ["accepted-by-time/v1", "accepted-by-blob/v1", "raw-blobs-by-time/v1"]
 )

@@ -94,6 +94,7 @@ def test_grants_to_another_account_are_found_by_prove_and_lint(
     assert "[foreign-account]" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_prove_reads_other_role_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ async def probed(enforced: PolicySet, folder: Path) -> dict[str, ProbeOutcome]:
     return {item.probe.name: item.outcome for item in found}
 
 
+@pytest.mark.daily(1)
 def test_every_probe_is_answered_as_required(policies: PolicySet, tmp_path: Path) -> None:
     outcomes = asyncio.run(probed(policies, tmp_path))
     assert set(outcomes) == {probe.name for probe in PROBES}

@@ -60,6 +60,7 @@ def applied(folder: Path) -> Iterator[S3Settings]:
                 yield where
 
 
+@pytest.mark.long
 def test_roles_may_do_what_they_need_and_nothing_else(applied: S3Settings, folder: Path) -> None:
     """Every probe has its result, except for those that only the bucket policy denies."""
     settings = read_settings(settings_file(folder, "aws", tls=True))

@@ -21,7 +21,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.following import select_lines
-from sluice_query.logql import ranges
+from sluice_query.logql import vectors
 from sluice_query.parameters import parse_query
 from sluice_query.request import Query
 from sluice_query.result import QueryResult
@@ -62,6 +62,7 @@ def places(place: Deployment, text: str) -> list[int]:
     return [LINES.index(str(one)) for one in bodies(found(place, text))]
 
 
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
@@ -173,6 +174,7 @@ SUM_BY = [
 ]
 
 
+@pytest.mark.daily(7)
 @pytest.mark.parametrize(("text", "wanted"), SUM_BY)
 def test_series(
     place: Deployment, text: str, wanted: dict[tuple[tuple[str, str], ...], list[float]]
@@ -198,7 +200,7 @@ def test_a_label_of_logfmt_is_the_last_pair_outside_of_quotes(tmp_path: Path) ->
 def test_too_many_series_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = deployment(tmp_path)
     place.deliver([log_batch([f'{{"n":"{one}"}}' for one in range(3)])])
-    monkeypatch.setattr(ranges, "POINTS_MAX", 2)
+    monkeypatch.setattr(vectors, "POINTS_MAX", 2)
     with pytest.raises(BadUsage, match=r"too many series.*series=`3`"):
         found(place, "count_over_time({} | json [10s])", step="10s")
 

@@ -90,6 +90,7 @@ def test_the_newest_records_are_printed_in_the_order_of_time(place: Deployment) 
     assert _bodies(place, "--limit", "2", "--order", "oldest") == ["first ä", "second"]
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("logql", "found"),
     [

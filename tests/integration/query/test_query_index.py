@@ -49,6 +49,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return made
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("changes", "wanted", "read"),
     [

@@ -235,6 +235,7 @@ def test_beyond_the_retention_of_samples_a_series_is_computed_from_rollups(
     assert [reason for reason in selected.summary.reasons if "attributes" in reason]
 
 
+@pytest.mark.long
 def test_samples_that_retention_hides_before_they_are_rolled_up_make_a_series_partial(
     place: Deployment, rollups: LakeRollups, sender: Sender
 ) -> None:
@@ -253,6 +254,7 @@ def test_samples_that_retention_hides_before_they_are_rolled_up_make_a_series_pa
     assert shown.points != hidden.points
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("damage", ["missing", "unreadable", "another queue"])
 def test_rollups_that_do_not_match_the_samples_are_not_used(
     place: Deployment, rollups: LakeRollups, sender: Sender, damage: str
@@ -278,6 +280,7 @@ def test_rollups_that_do_not_match_the_samples_are_not_used(
     assert "rollups are not used" in summary.reasons[0]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "step",
     [

@@ -239,6 +239,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     return visits
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "end",
     [
@@ -261,6 +262,7 @@ def test_a_batch_that_moves_between_two_reads_is_found_once(
     assert len(visits) >= int(step.partition(" ")[2] or "1")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("step", _steps(STEPS[2:10]))
 def test_a_transferred_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
@@ -284,6 +286,7 @@ def test_a_batch_that_leaves_the_bounds_of_the_spool_is_found_in_the_queue(
     assert _found(here, settings_with(QuerySettings, transferred_s=0.0)) == ["moving"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", ["read_ingested", "select_files", "read_pending 2"])
 def test_a_batch_between_the_two_commits_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
@@ -297,6 +300,7 @@ def test_a_batch_between_the_two_commits_is_found_once(
     assert _found(here) == ["moving"]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", ["prune_by_index", "read_pending 2", "read_ingested 2"])
 def test_a_batch_whose_ledger_row_is_late_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str

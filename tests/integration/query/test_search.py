@@ -55,6 +55,7 @@ def test_pending_batches_are_found_before_the_first_ingestion(place: Deployment)
     assert (result.summary.segments_read, result.summary.waiting_batches) == (0, 1)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("others", [0, 1])
 def test_a_manifest_that_states_other_times_makes_the_answer_partial(
     place: Deployment, others: int
@@ -125,6 +126,7 @@ def test_the_time_range_is_exact_to_the_nanosecond(place: Deployment) -> None:
         assert result.records[0]["ts_ns"] == DAY0_NS + 1
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("ingested", [False, True])
 def test_each_condition_selects_its_records_in_lake_and_pending_batches(
     place: Deployment, ingested: bool
@@ -144,6 +146,7 @@ def test_each_condition_selects_its_records_in_lake_and_pending_batches(
         assert bodies(run_query(place, make_query(**conditions))) == wanted, conditions
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("ingested", [False, True])
 def test_attributes_are_compared_as_numbers_in_lake_and_pending_batches(
     place: Deployment, ingested: bool
@@ -221,6 +224,7 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
         )
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pending_batches_are_equal_alone_and_together(place: Deployment, kind: str) -> None:
     """Read alone and together with others, and after ingestion."""

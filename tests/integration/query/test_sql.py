@@ -239,6 +239,7 @@ ENDLESS = (
 )
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("text", ENDLESS)
 def test_time_and_memory_are_bounded(place: Deployment, text: str) -> None:
     settings = QuerySettings(threads=2, time_s_max=3, memory_bytes_max=128 << 20)

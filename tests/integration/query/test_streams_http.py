@@ -30,6 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return overlapping_ingestions(tmp_path_factory.mktemp("views"))
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
 def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
     async def story(client: QueryClient) -> None:
@@ -149,6 +150,7 @@ def test_a_lost_blob_in_a_later_wave_makes_the_stream_partial(
     talk(made, story)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("wave", [1, 3, 6])
 def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wave: int
@@ -178,6 +180,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
     talk(made, story)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("moved_after", [1, 4])
 def test_batches_that_are_ingested_between_waves_are_returned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved_after: int

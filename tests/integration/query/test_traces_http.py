@@ -130,6 +130,7 @@ def test_an_operation_has_short_texts(tmp_path: Path) -> None:
     talk(found, story)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("condition", "names"),
     [
@@ -179,6 +180,7 @@ def test_logs_of_a_trace_are_found_by_its_id(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("condition", "left"),
     [
@@ -221,7 +223,7 @@ def test_a_trace_that_is_too_large_for_a_page_is_cut(
 
     async def story(client: QueryClient) -> None:
         for bytes_max, count in ((1, 1), (5_000, 3), (20_000, 9)):
-            monkeypatch.setattr("sluice_query.http.traces_api.TRACE_BYTES_MAX", bytes_max)
+            monkeypatch.setattr("sluice_query.http.read_api.TRACE_BYTES_MAX", bytes_max)
             _, shown = await client.get(f"/v1/traces/{TRACE}")
             assert [one["name"] for one in shown["spans"]] == [f"op {n + 1}" for n in range(count)]
             assert (shown["more"], shown["summary"]["more"]) == (count < 9, count < 9)

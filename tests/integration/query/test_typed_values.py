@@ -75,6 +75,7 @@ def attributes_of(result: QueryResult) -> list[bytes]:
     return [line[line.index(b'"attributes"') : line.index(b',"resource"')] for line in lines]
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("plain", [0, 3])
 def test_a_record_has_its_types_before_and_after_its_ingestion(tmp_path: Path, plain: int) -> None:
     """Alone and together with small batches without types; a search for a text finds it too."""

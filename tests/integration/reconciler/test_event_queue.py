@@ -92,6 +92,7 @@ def test_sqs_messages_of_every_shape_are_processed_once_and_removed(
     asyncio.run(run(moto.endpoint))
 
 
+@pytest.mark.long
 def test_parallel_polls_empty_a_queue_of_many_messages(
     tmp_path: Path, moto: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,6 +114,7 @@ def test_compact_keeps_the_highest_queue_sequence_of_a_duplicate(
     assert len(deployment.rows("batches")) == 2
 
 
+@pytest.mark.long
 def test_spans_are_sorted_by_service_and_time_without_deleted_ones(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def text_of(row: tuple[Any, ...]) -> str:
     return repr([sorted(one.items()) if isinstance(one, dict) else one for one in row])
 
 
+@pytest.mark.long
 def test_compact_keeps_different_records_of_one_number(spark: Any, tmp_path: Path) -> None:
     """Both were accepted, for example from an agent that was restored from a snapshot."""
     deployment = Deployment(tmp_path, lanes=1).init()

@@ -61,6 +61,7 @@ def test_index_contains_every_file_once_and_matches_every_line(spark: Any, tmp_p
     assert (nowhere.records, nowhere.summary.segments_read) == ([], 0)
 
 
+@pytest.mark.long
 def test_a_run_reads_no_chunk_of_files_that_were_indexed_before(spark: Any, tmp_path: Path) -> None:
     """The recorded state of the table decides. A state of another table, or none, does not."""
     deployment = Deployment(tmp_path, lanes=1).init()
@@ -187,6 +188,7 @@ def test_a_chunk_of_an_interrupted_run_is_found_although_no_state_names_its_file
     assert set(read_chunks(deployment)) == {kept.path}
 
 
+@pytest.mark.long
 def test_without_a_record_every_date_with_chunks_is_checked(spark: Any, tmp_path: Path) -> None:
     """A record of another version counts as none."""
     deployment, replaced = with_two_indexed_files(spark, tmp_path)

@@ -98,6 +98,7 @@ def test_ingest_writes_every_record_that_was_sent(spark: Any, ingested: Ingested
     assert ingest(spark, deployment).batches == 0
 
 
+@pytest.mark.long
 def test_a_checkpoint_in_a_directory_is_written_without_searching_for_links(
     spark: Any, ingested: Ingested, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_older_of_two_ingest_jobs_is_fenced(ingested: Ingested) -> None:
         ingested.older.acknowledge({0: 10, 1: 10})
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("rebuilt", [False, True], ids=["same queue", "rebuilt queue"])
 def test_no_checkpoint_of_a_killed_job_delays_or_duplicates_a_batch(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rebuilt: bool
@@ -169,6 +171,7 @@ def test_no_checkpoint_of_a_killed_job_delays_or_duplicates_a_batch(
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.long
 def test_ingest_stops_at_a_frame_of_a_later_release(spark: Any, tmp_path: Path) -> None:
     """The batch is no dead letter: it stays in the queue until the job is upgraded."""
     deployment = Deployment(tmp_path).init()

@@ -78,6 +78,7 @@ def check_rebuild(
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("state_too", [False, True], ids=["queue", "queue and state"])
 def test_rebuilt_queue_loses_and_duplicates_no_batch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state_too: bool
@@ -188,6 +189,7 @@ def test_a_lake_that_was_restored_from_a_copy_is_rebuilt(tmp_path: Path) -> None
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("ingested", [0, 2])
 @pytest.mark.parametrize("state_too", [False, True], ids=["queue", "queue and state"])
 def test_a_job_commits_nothing_if_the_queue_is_rebuilt_after_its_last_check(

@@ -39,6 +39,7 @@ def lost(
     return deployment, batches
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("fault", [None, b"x", b"other bytes"], ids=["missing", "short", "wrong"])
 def test_a_restored_blob_is_enough(tmp_path: Path, fault: bytes | None) -> None:
     """Until then nothing is enqueued; afterwards the letter is closed and counted no more."""

@@ -184,7 +184,8 @@ def run_once(pending: list[Any]) -> None:
         pending.pop()()
 
 
-@pytest.mark.parametrize("merge_first", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("merge_first", [True, False])
 def test_a_merge_and_a_revision_of_the_same_files_double_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, merge_first: bool
 ) -> None:

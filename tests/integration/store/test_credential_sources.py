@@ -144,6 +144,7 @@ async def use_both_halves(url: str) -> None:
     assert await asyncio.to_thread(find_table, url, LOGS) is None
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda one: one.__name__)
 async def test_credentials_of_every_source_serve_both_halves(
     source: Callable[[World, str], str], world: World

@@ -71,6 +71,7 @@ async def test_doctor_and_gateway_refuse_a_replica(
         assert "this bucket is a replica of another one" in started.stderr + started.stdout
 
 
+@pytest.mark.long
 async def test_doctor_reports_two_way_replication(capsys: pytest.CaptureFixture[str]) -> None:
     async with serve() as (server, url):
         server.make_bucket("backup", Versioning.ENABLED)

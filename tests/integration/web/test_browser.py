@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 from support.web_services import Services, served
 
-from sluice_web import request_gate
+from sluice_web import application
 
 CHROMIUM: Final = shutil.which("chromium")
 PAGE_S: Final = 60.0
@@ -186,7 +186,7 @@ def test_without_the_gate_the_same_page_resolves_the_conflict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attack is real: the browser and the page would succeed."""
-    monkeypatch.setattr(request_gate, "refusal_of", lambda *_: "")
+    monkeypatch.setattr(application, "refusal_of", lambda *_: "")
     with served(tmp_path) as services:
         report = attack(services, tmp_path, "http://evil.test:{own}")
         assert (report["json"], report["read"]) == (200, 200)

@@ -294,7 +294,7 @@ def test_no_hostile_value_in_any_route_causes_a_server_error(
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_request_causes_a_server_error(services: Services, service: str) -> None:
-    fuzz(services, service, 50)
+    fuzz(services, service, 25)
 
 
 @pytest.mark.long

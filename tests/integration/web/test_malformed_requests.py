@@ -90,6 +90,7 @@ def events(log: Path, name: str) -> list[dict[str, str]]:
     return [one for one in found if one["event"] == name]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("service", SERVICES)
 def test_malformed_requests_are_refused_and_logged_as_events(tmp_path: Path, service: str) -> None:
     with process_of(tmp_path, service) as (port, log):

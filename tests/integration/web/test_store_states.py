@@ -68,6 +68,7 @@ OTHER_FORMS = ("/loki/", "/api/")
 """Paths of protocols whose errors have another form than a problem document."""
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("state", [healthy, one_lane_ahead, store_away])
 def test_every_path_responds(state: Callable[[Path], Iterator[None]], tmp_path: Path) -> None:
     with served(tmp_path) as services:

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.door_bodies import LOKI, integer, label, part, timestamp
 from support.otlp_requests import damaged
-from support.repetitions import times
+from support.repetitions import examples, times
 
 from sluice_doors import protobuf
 from sluice_doors.arrow.texts import NotPlain
@@ -103,7 +103,7 @@ def test_a_usual_request_is_read_through_arrow() -> None:
 
 
 @given(BODIES, st.sampled_from([1, 40, 200]))
-@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 def test_pieces_lead_to_the_same_records(body: bytes, piece_bytes: int) -> None:
     try:
         whole = loki_arrow.decode_push(body)

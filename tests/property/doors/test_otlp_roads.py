@@ -46,7 +46,7 @@ RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
 PIECE_BYTES = st.sampled_from([1, 60, 400])
 EXAMPLES = pytest.mark.parametrize(
-    "examples", [30, pytest.param(times(80), marks=pytest.mark.long)]
+    "examples", [15, pytest.param(times(80), marks=pytest.mark.long)]
 )
 
 
@@ -237,6 +237,7 @@ def check_a_request_in_pieces_leads_to_the_same_metrics(
         assert content_digest(pieces) == content_digest(whole)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("count", [300, pytest.param(times(1_000), marks=pytest.mark.long)])
 @pytest.mark.parametrize("signal", SIGNALS)
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.door_bodies import MS, REMOTE_WRITE, double, has_group, integer, label, part
 from support.otlp_requests import damaged
-from support.repetitions import times
+from support.repetitions import examples, times
 
 from sluice_doors import protobuf
 from sluice_doors.arrow.texts import NotPlain
@@ -67,7 +67,7 @@ def test_arrow_leads_to_the_same_points(body: bytes) -> None:
 
 
 @given(BODIES, st.sampled_from([1, 60]))
-@settings(max_examples=80, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 def test_pieces_lead_to_the_same_points(body: bytes, piece_bytes: int) -> None:
     try:
         whole = prometheus_arrow.decode_write(body, received_ns=NOW)

@@ -13,7 +13,7 @@ from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import SHAPES_MAX, RecordFields
 from sluice_doors.json.timed_lines import TimedLines, columns_of_lines, lines_digest, timed_lines
 from sluice_protocol.column_codings import encode_columns
-from sluice_protocol.column_slices import columns_bytes, join_columns
+from sluice_protocol.columns import columns_bytes, join_columns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 
 TIMES = st.sampled_from(["2025-11-22T00:00:00.5Z", " 2025-11-22T00:00:00", 1_763_000_000.25, "1"])

@@ -120,7 +120,7 @@ def fuzz(loop: GatewayLoop, examples: int) -> None:
 
 
 def test_each_frame_of_a_list_keeps_its_result(loop: GatewayLoop) -> None:
-    fuzz(loop, 120)
+    fuzz(loop, 50)
 
 
 @pytest.mark.long

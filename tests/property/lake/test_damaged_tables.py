@@ -136,7 +136,8 @@ def damage(rng: random.Random, log: Path) -> None:
             path.write_bytes(changed)
 
 
-@pytest.mark.parametrize("seeds", [range(30), pytest.param(range(30, 330), marks=pytest.mark.long)])
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("seeds", [range(12), pytest.param(range(12, 330), marks=pytest.mark.long)])
 @pytest.mark.parametrize("is_open", [False, True])
 def test_a_damaged_log_is_refused_in_one_line(
     seeds: range, is_open: bool, sound: Path, tmp_path: Path

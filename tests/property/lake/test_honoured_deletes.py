@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support.dying_store import Died, DyingStore
 from support.gc_store import VersionedStore
 from support.gc_world import MovedClock
+from support.repetitions import examples
 
 from sluice_lake import source_ranges
 from sluice_lake.source_ranges import DeleteIdsReader, read_source_range
@@ -129,7 +130,7 @@ async def play(seed: int) -> None:
     assert world.honoured[world.done] == set(world.deletes)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(seed=st.integers(0, 2**32))
 def test_source_ranges_honour_what_a_list_of_all_ids_would_contain(seed: int) -> None:
     asyncio.run(play(seed))

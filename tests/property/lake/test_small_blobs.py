@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import raw_frames
 from support.builders import manifest_of
+from support.repetitions import examples
 
 from sluice_lake.records import DecodedBatch, records_table, small_blobs_table
 from sluice_protocol.column_codings import checksum_of
@@ -116,7 +117,7 @@ def rows(table: pa.Table) -> list[str]:
     return sorted(map(repr, table.to_pylist()))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(batches())
 def test_blobs_decoded_together_equal_blobs_decoded_alone(
     made: tuple[Kind, list[tuple[AcceptedManifest, bytes]]],

@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from support.maintain_processes import SLOTS, at, policy_of, situation
+from support.repetitions import examples
 
 from sluice_maintain.lease_rules import RecordWriter, RunResult, acquire, end_run
 from sluice_maintain.scheduler import decide
@@ -94,7 +95,7 @@ class VirtualMaintenance:
                 assert sum(TRAITS[task].worker is kind for task in process.running) <= slots
 
 
-@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(20), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     seed=st.integers(0, 2**32),
     processes=st.integers(1, 3),
@@ -116,7 +117,7 @@ def test_every_task_keeps_running_whatever_the_others_do(
         assert max(gaps) < GAP_S, f"{task} waited {max(gaps):g} s"
 
 
-@settings(max_examples=15, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(20), phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(seed=st.integers(0, 2**32), down_s=st.floats(0, 10_000))
 def test_a_task_never_starts_more_often_than_its_interval(seed: int, down_s: float) -> None:
     """Also after a time without a process."""

@@ -98,7 +98,7 @@ def simulated(policies: PolicySet, request: PolicyRequest, role: RoleName | None
     return decision.allowed or decision.sid == NOTHING_ALLOWS
 
 
-@pytest.mark.parametrize("count", [2_000, pytest.param(times(4_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [600, pytest.param(times(4_000), marks=pytest.mark.long)])
 def test_prover_and_simulator_agree_on_random_requests(count: int) -> None:
     """Rendered and wrong documents, known and unknown callers, texts near all boundaries."""
     rng = random.Random(9)
@@ -121,7 +121,7 @@ def test_prover_and_simulator_agree_on_random_requests(count: int) -> None:
             assert simulated(policies, request, role) == answer, request
             asked += 1
             through += answer
-    assert 100 < through < asked - 100
+    assert count // 20 < through < asked - count // 20
 
 
 @given(

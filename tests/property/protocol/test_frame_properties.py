@@ -16,7 +16,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.frames import all_kinds, assert_same, identity
-from support.repetitions import times
+from support.repetitions import examples, times
 
 from sluice_protocol.column_codings import ZSTD, checksum_of, encode_columns
 from sluice_protocol.columns import Columns, kind_of
@@ -172,7 +172,7 @@ _RESOURCE = st.dictionaries(_TEXT, _TEXT, max_size=5).map(lambda pairs: tuple(pa
     resource=_RESOURCE,
     compress=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_round_trip(
     columns: Columns,
     agent: str,
@@ -195,7 +195,7 @@ def test_round_trip(
 
 
 @given(columns=_COLUMNS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_ndjson_round_trip(columns: Columns) -> None:
     """Any columns that plain records can express round-trip through NDJSON; NaN stays NaN."""
     again = columns_from_ndjson(kind_of(columns), list(ndjson_from_columns(columns)))
@@ -204,7 +204,7 @@ def test_ndjson_round_trip(columns: Columns) -> None:
 
 
 @given(data=st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
     for start in (b"", b"LMB1\x03\0", b"LMB1\x03\0" + struct.pack("<H", len(data)) + data):
         with pytest.raises(SluiceError):
@@ -213,7 +213,7 @@ def test_any_bytes_raise_a_typed_error(data: bytes) -> None:
 
 @pytest.mark.long
 @given(seed=st.integers(0, 2**64))
-@settings(max_examples=1_000, deadline=None)
+@settings(max_examples=examples(1_000), deadline=None)
 def test_a_hundred_thousand_damaged_frames(seed: int) -> None:
     """A hundred for each seed of hypothesis."""
     _hurt(seed, 100)

@@ -6,6 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.query_views import opened, random_record
+from support.repetitions import examples
 
 from sluice_protocol.units import UnixNs
 from sluice_query.request import END_NS, FIRST_NS, Neighbourhood, Query
@@ -17,7 +18,7 @@ SPREAD = (1, 700, 40_000, 2_000_000, 2_000_000)
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_windows_find_the_closest_records(seed: int) -> None:
     """The records of one source are between those of the other, which may always be open.
 

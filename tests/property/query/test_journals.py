@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.acceptance_world import AcceptanceWorld
 from support.query_lake import make_query
 from support.queue_store import OneByOne
+from support.repetitions import examples
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.units import UnixNs
@@ -90,7 +91,7 @@ def test_an_answer_never_claims_more_than_is_true(
     read(world, between)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(STEPS, max_size=30))
 def test_with_current_journals_an_answer_is_complete_up_to_the_slowest_gateway(
     before: list[Step],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.logql_trees import EXPRESSIONS
+from support.repetitions import examples
 
 from sluice_protocol.errors import BadUsage
 from sluice_query.logql.completion import complete
@@ -86,7 +87,7 @@ PIECES = (
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=200, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=SLOW)
 def test_a_tree_is_read_from_its_text(expression: Expression) -> None:
     text = format_logql(expression)
     assert parse_logql(text) == expression
@@ -188,6 +189,7 @@ def test_a_damaged_text_can_be_completed() -> None:
     assert known > 500
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("piece", PIECES)
 def test_long_texts_are_refused_quickly(piece: str) -> None:
     """The time grows linearly, whatever is repeated."""

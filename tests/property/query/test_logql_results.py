@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.plain_logql import PlainRecord, evaluate, select
 from support.query_lake import DAY0_NS
 from support.query_views import SOURCES, opened
-from support.repetitions import times
+from support.repetitions import examples, times
 
 from sluice_protocol.fields import label_of
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -235,7 +235,7 @@ def same(found: float, wanted: float) -> bool:
 
 @given(seed=st.integers(0, 2**32))
 @example(seed=7_001_374)  # a pattern over an empty line, after the label that it would set
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_random_questions(seed: int) -> None:
     check(seed)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.query_lake import DAY0_NS
 from support.query_views import SOURCES, opened
+from support.repetitions import examples
 
 from sluice_lake.tables import METRICS
 from sluice_protocol.units import NS_PER_S, UnixNs
@@ -16,7 +17,7 @@ from sluice_query.request import Aggregate, MetricList, Query, RecordField, Seri
 from sluice_query.series import SampleSource, SeriesSources, points_of, series_sql
 from sluice_query.views import make_metrics, metrics_sql
 
-EXAMPLES = settings(max_examples=120, deadline=None)
+EXAMPLES = settings(max_examples=examples(120), deadline=None)
 GAUGE, DELTA, CUMULATIVE = 0, 1, 2
 PATH, SERVICE = RecordField("attributes", "path"), RecordField("resource", "service.name")
 SAMPLES = SeriesSources(samples=(SampleSource(name="lake"), SampleSource(name="pending")))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from support.query_rollups import Figures, RollupWorld, Sample
+from support.repetitions import examples
 
 from sluice_protocol.record_deletes import retention_cut_ns
 from sluice_protocol.units import UnixNs
@@ -142,7 +143,7 @@ def some_case(seed: int, aggregate: Aggregate) -> Case:
     return Case(world=world, query=query, series=series, plan=world.plan(query, series))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(seed=st.integers(0, 2**32), aggregate=st.sampled_from(Aggregate))
 def test_a_series_from_rollups_equals_that_from_samples(seed: int, aggregate: Aggregate) -> None:
     """With late samples, deletes before and after the rollup, compaction and retention.
@@ -220,6 +221,7 @@ def _coverage_ahead(sources: SeriesSources) -> SeriesSources:
     return replace(sources, samples=tuple(samples))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("fault", [_without_pending, _without_edges, _edges_twice, _coverage_ahead])
 def test_the_comparison_finds_a_fault_in_the_sources(
     fault: Callable[[SeriesSources], SeriesSources],

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.commands import sluice
 from support.query_lake import DAY0_NS, deployment, log_batch, metric_batch
+from support.repetitions import examples
 from support.spark_lake import Deployment
 from support.spark_local import ingest_locally
 
@@ -75,7 +76,7 @@ def _increase(numbers: list[int] | None) -> float | None:
     return sum(float(b - a if b >= a else b) for a, b in itertools.pairwise(numbers))
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(20), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     result=st.sampled_from(RESULTS),
     conditions=st.lists(st.sampled_from(CONDITIONS), max_size=3),
@@ -98,7 +99,7 @@ def test_a_select_has_the_rows_of_one_table(
     assert str([tuple(row.values()) for row in found.to_pylist()]) == str(expected)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(samples=st.lists(st.integers(min_value=0, max_value=100), max_size=12))
 def test_increase_counts_restarts_as_plain_python_does(
     place: tuple[Deployment, pa.Table], samples: list[int]

@@ -15,6 +15,7 @@ from support.query_views import (
     random_record,
     value_of,
 )
+from support.repetitions import examples
 
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
@@ -37,7 +38,7 @@ from sluice_query.views import (
     values_sql,
 )
 
-EXAMPLES = settings(max_examples=60, deadline=None)
+EXAMPLES = settings(max_examples=examples(60), deadline=None)
 seeds = st.integers(0, 2**32)
 
 

@@ -4,11 +4,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from support.builders import descriptors
+from support.repetitions import examples
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Descriptor, Draft
 from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
+    Descriptor,
+    Draft,
     Register,
     Writer,
     append,
@@ -176,6 +178,6 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 TestRegister = RegisterMachine.TestCase
-TestRegister.settings = settings(max_examples=60, stateful_step_count=30)
+TestRegister.settings = settings(max_examples=examples(60), stateful_step_count=30)
 TestLeases = LeaseMachine.TestCase
 TestLeases.settings = settings(stateful_step_count=40)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from support.builders import conflict_manifest, manifest
 from support.queue_store import SimStore
+from support.repetitions import examples
 
 from sluice_protocol.errors import InvalidFrame, InvalidRecord
 from sluice_protocol.keys import (
@@ -496,7 +497,7 @@ def reported(found: Sequence[DerivedDifference]) -> Counter[tuple[str, str, str,
     return Counter((one.key, one.wrong, one.detail, one.pack) for one in found)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(layouts, damages, joins)
 def test_both_comparisons_report_the_same(
     given_layouts: list[Layout], planted: list[tuple[str, int]], bounds: tuple[int, int, int] | None

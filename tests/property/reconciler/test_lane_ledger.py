@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.repetitions import examples
 
 from sluice_protocol.identity import Identity
 from sluice_protocol.units import ObjectKey
@@ -15,7 +16,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(STEPS, st.integers(1, 4))
 def test_ledger_over_parts_equals_one_in_memory(steps: list[int | str], lives_max: int) -> None:
     """After any order of batches, new parts and merges of the newest runs."""
@@ -47,7 +48,7 @@ def test_ledger_over_parts_equals_one_in_memory(steps: list[int | str], lives_ma
         assert ledger.status(who) == plain.status(who)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(1, 8 * RECENT_MAX), max_size=300), st.integers(0, 50_000))
 def test_the_number_of_runs_stays_bounded(flushes: list[int], active: int) -> None:
     """However many flushes there are, a tier has at most as many runs as are merged."""

@@ -4,6 +4,7 @@ import itertools
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.repetitions import examples
 
 from sluice_reconciler.lanes.sequence_ranges import (
     BootRanges,
@@ -29,7 +30,7 @@ def listed(batches: set[tuple[int, int]], at: dict[tuple[int, int], int]) -> lis
     ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(BATCHES, max_size=25), BATCHES)
 def test_status_is_never_wrong(batches: list[tuple[int, int]], asked: tuple[int, int]) -> None:
     """An enqueued batch is never NEW, and a new batch is never DONE."""
@@ -43,7 +44,7 @@ def test_status_is_never_wrong(batches: list[tuple[int, int]], asked: tuple[int,
     assert stored == len(set(batches))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(BATCHES, max_size=25))
 def test_ranges_and_extras_cover_exactly_the_batches(batches: list[tuple[int, int]]) -> None:
     """Ranges neither touch nor overlap, and no number between two of them is covered."""
@@ -55,7 +56,7 @@ def test_ranges_and_extras_cover_exactly_the_batches(batches: list[tuple[int, in
     assert all(left[1] + 1 < right[0] for left, right in itertools.pairwise(stored))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(BATCHES, min_size=1, max_size=25), st.lists(BATCHES, max_size=3))
 def test_comparison_finds_exactly_the_new_batches(
     batches: list[tuple[int, int]], later: list[tuple[int, int]]

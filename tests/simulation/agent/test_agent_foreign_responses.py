@@ -45,6 +45,7 @@ async def feed(agent: SimAgent, lines: list[bytes]) -> None:
         await agent.batcher.flush()
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("uploads", [1, 4])
 def test_a_wrong_address_parks_nothing_for_hours(page: GatewayResponse, uploads: int) -> None:
@@ -87,6 +88,7 @@ def test_a_wrong_address_next_to_a_right_one_delays_nothing(seed: int) -> None:
     simulate_agent(seed, main)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", seeds(2))
 def test_batches_that_a_proxy_refuses_do_not_delay_the_others(seed: int) -> None:
     """More of them than workers, before all others; they are parked after an hour of refusals."""
@@ -113,6 +115,7 @@ def test_batches_that_a_proxy_refuses_do_not_delay_the_others(seed: int) -> None
     simulate_agent(seed, main)
 
 
+@pytest.mark.long
 def test_many_batches_that_a_proxy_refuses_do_not_delay_new_ones() -> None:
     """The newest are tried first while a proxy refuses the oldest; all of them are tried."""
 

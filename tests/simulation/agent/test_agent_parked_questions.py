@@ -98,6 +98,7 @@ def undecided(upload: UploadRequest) -> dict[str, Response]:
     }
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("name", undecided(UploadRequest(frame=b"", digest=OTHER)).keys())
 def test_no_other_response_removes_a_parked_batch(name: str) -> None:
     """The agent repeats its request: more often at first, then about once an hour."""

@@ -116,6 +116,7 @@ def test_a_kill_at_every_operation(seed: int) -> None:
     kill_at_every_operation(World, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("seed", "draws"), DRAWS)
 def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
     cut_power_at_every_operation(World, seed, draws)
@@ -127,6 +128,7 @@ def test_many_crashes_in_a_row(count: int) -> None:
         crash_in_a_row(World, seed, crashes_max=5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_an_error_at_every_operation(seed: int) -> None:
     """A full disk is retried, or ends this run only."""

@@ -47,6 +47,7 @@ async def feed(agent: SimAgent, rng: Random) -> None:
     await agent.batcher.flush()
 
 
+@pytest.mark.daily(14)
 @pytest.mark.parametrize("seed", seeds(40))
 def test_every_line_is_accepted_once_with_any_responses(seed: int) -> None:
     """With lost, late, foreign and refusing responses each line is accepted exactly once."""
@@ -270,6 +271,7 @@ def test_a_batcher_without_records_is_idle_and_then_cuts_a_batch_at_its_age() ->
     simulate_agent(0, main)
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("seed", seeds(20))
 def test_batches_are_committed_in_the_order_of_their_lines(seed: int) -> None:
     """A checkpoint covers all lines before it, so a later batch must not become durable first."""

@@ -90,6 +90,7 @@ def test_the_simulation_finds_a_choice_without_latency(
     assert max(used) > 1.0 or max(queues) > 2.0
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", seeds(2))
 @pytest.mark.parametrize("count", [3, 5])
 def test_agents_of_gateways_that_shed_spread(seed: int, count: int) -> None:

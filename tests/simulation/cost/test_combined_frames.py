@@ -73,6 +73,7 @@ def frames_made(flush: FlushLimits) -> int:
     return len(frames)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("flush_s", [0.25, 1.0, 2.0, 5.0])
 def test_the_model_predicts_the_frames_of_combined_requests(flush_s: float) -> None:
     plan = CostPlan(rate="1KB/s", agents=1, doors=True, freshness_s=flush_s, gateway_workers=1)
@@ -81,6 +82,7 @@ def test_the_model_predicts_the_frames_of_combined_requests(flush_s: float) -> N
     assert made == pytest.approx(predicted, rel=0.1)
 
 
+@pytest.mark.long
 def test_bytes_bound_the_frames_of_a_busy_lane() -> None:
     """Small limits of bytes make as many frames as the least time between two frames allows."""
     made = frames_made(FlushLimits(age_s=5.0, bytes_least=1))

@@ -150,6 +150,7 @@ KNOWN = (
 """Where a reconciler makes requests that an activity of the model contains."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["seconds", "minute"])
 def test_the_model_predicts_the_requests_of_audits(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

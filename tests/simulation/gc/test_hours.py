@@ -67,6 +67,7 @@ def test_three_simulated_hours_lose_nothing(seed: int) -> None:
     check(play(seed, 3))
 
 
+@pytest.mark.long
 def test_seed_replays_the_simulation() -> None:
     """A seed leads to the same responses, deletions, refusals and decisions."""
     first, again = play(3, 0.04), play(3, 0.04)
@@ -93,6 +94,7 @@ def test_operator_that_removes_evidence_is_detected() -> None:
     assert story.operator.vanished()
 
 
+@pytest.mark.long
 def test_manifest_or_reference_keeps_a_quarantined_blob() -> None:
     """The manifest alone and the reference alone protect a decided blob."""
     story = play(0, 0.15, tidy=drop_one)

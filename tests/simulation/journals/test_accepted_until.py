@@ -129,6 +129,7 @@ def test_every_rule_has_a_planted_omission() -> None:
     assert set(PLANTED) == {each.name for each in fields(Rules)}
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_omission_is_found(name: str) -> None:
     """A walk without one rule makes a wrong claim; with all rules the same seed makes none."""

@@ -145,6 +145,7 @@ BOTH = (d.DELETION_CLAUSES, WITHOUT_REFERENCES)
 LARGE = ("two uploads of the same bytes", "two uploads of other bytes", "two sweepers")
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in SOUND]
 )
@@ -252,6 +253,7 @@ PLANTED: dict[str, tuple[Rules, World, Bounds]] = {
 }
 
 
+@pytest.mark.daily(10)
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_omission_is_found(name: str) -> None:
     """Each omission has a counterexample, so the exploration above could have found it."""

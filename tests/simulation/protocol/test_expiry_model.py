@@ -78,6 +78,7 @@ SOUND = {
 }
 
 
+@pytest.mark.daily(9)
 @pytest.mark.parametrize("name", SOUND)
 def test_expiry_keeps_its_guarantees(name: str) -> None:
     start, bounds = SOUND[name]
@@ -162,6 +163,7 @@ PLANTED: dict[str, tuple[ExpiryRules, World]] = {
 }
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_omission_is_found(name: str) -> None:
     rules, start = PLANTED[name]

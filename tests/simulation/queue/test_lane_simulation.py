@@ -132,6 +132,7 @@ def simulate(seed: int, *, tries_max: int = 200) -> tuple[History, list[tuple[in
     return world.history, asyncio.run(run())
 
 
+@pytest.mark.daily(15)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_entry_is_lost_doubled_or_out_of_sequence(seed: int) -> None:
     """Every confirmed append is in the lane once, under the confirmed sequence, without gaps."""
@@ -144,6 +145,7 @@ def test_no_entry_is_lost_doubled_or_out_of_sequence(seed: int) -> None:
     assert not history.unknown
 
 
+@pytest.mark.daily(15)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_outcome_unknown_means_at_most_once(seed: int) -> None:
     """With few tries some appends end unknown: those occur once or never, the others once."""

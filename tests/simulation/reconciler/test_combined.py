@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 from support.reconciler_world import Crash, reconciler, run_slot
-from support.repetitions import daily_third
 from support.simloop import daily_seeds
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown
@@ -324,6 +323,7 @@ def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", daily_seeds(46, DAILY))
 def test_each_request_is_ingested_once(seed: int) -> None:
     world = simulate_combined(seed)
@@ -331,6 +331,7 @@ def test_each_request_is_ingested_once(seed: int) -> None:
     assert world.doubled == [], seed
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", daily_seeds(46, DAILY))
 def test_no_request_is_lost_by_a_rebuild(seed: int) -> None:
     assert simulate_combined(seed, rebuild=True).lost == [], seed
@@ -400,18 +401,17 @@ async def _forgets_by_clock(
     self.window._unstored = {k: v for k, v in known.items() if v.accepted_s >= cutoff_s}
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("target", "name", "bug"),
-    daily_third(
-        [
-            (RequestWindow, "judge", _judges_nothing),
-            (RequestWindow, "judge", _by_acceptance),
-            (RequestLog, "load", _loads_nothing),
-            (RequestLog, "load", _loads_runs_only),
-            (RequestLog, "spill", _spills_nothing),
-            (RequestLog, "load", _forgets_by_clock),
-        ]
-    ),
+    [
+        (RequestWindow, "judge", _judges_nothing),
+        (RequestWindow, "judge", _by_acceptance),
+        (RequestLog, "load", _loads_nothing),
+        (RequestLog, "load", _loads_runs_only),
+        (RequestLog, "spill", _spills_nothing),
+        (RequestLog, "load", _forgets_by_clock),
+    ],
     ids=lambda one: one.__name__ if callable(one) else "",
 )
 def test_planted_bugs_are_found(

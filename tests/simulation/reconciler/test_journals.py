@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.reconciler_chaos import FAULTS, Outcome, Plan, plan_of, run_chaos
 from support.reconciler_chaos_store import Rules
-from support.repetitions import daily_third, times
+from support.repetitions import times
 from support.simloop import daily_seeds
 
 from sluice_protocol.journals import HoldReason, HoldRecord, Journal, JournalHeader, decode_journal
@@ -27,7 +27,7 @@ from sluice_reconciler.passes.full_pass import FullPass, HandOver, PassRun
 from sluice_reconciler.pipeline import PipelineResult
 from sluice_reconciler.verify import CheckedBatch, HoldRecords, verify_batches
 
-DAILY = (2, 7)
+DAILY = (7,)
 """They differ in every mode of `plan_of`."""
 FINDING = (7, 5, 9)
 """Each planted bug is found by one of these seeds."""
@@ -53,6 +53,7 @@ def test_many_seeds(first: int) -> None:
     assert seen.keys() == FAULTS.keys()
 
 
+@pytest.mark.long
 def test_an_hour_without_the_store() -> None:
     """Every gateway lapses and every member is dead; all of it comes back."""
     plan = Plan(faults=("long outage",), fault_s=10.0, removal=False)
@@ -118,7 +119,8 @@ async def _verify_without_hold(*given: Any, **options: Any) -> list[CheckedBatch
     ]
 
 
-@pytest.mark.parametrize("bug", daily_third(GATEWAY_BUGS))
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("bug", GATEWAY_BUGS)
 def test_a_bug_of_gateways_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch without a manifest is held, which repairs the first bug, so that is turned off."""
     monkeypatch.setattr(pipeline_module, "verify_batches", _verify_without_hold)
@@ -321,7 +323,8 @@ PLANTED: dict[str, Planted] = {
 
 
 @pytest.mark.usefixtures("rare_passes")
-@pytest.mark.parametrize("bug", daily_third(PLANTED))
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("bug", PLANTED)
 def test_a_bug_of_the_reconciler_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTED[bug].plant(monkeypatch)
     assert _found(PLANTED[bug].plan)

@@ -197,6 +197,11 @@ class MemoryPages:
         self._transport.begin_listing("")
         return self._transport.bucket.replication.get(bucket)
 
+    async def locks_by_default(self) -> bool:
+        """Return True if the bucket has a retention, whether or not it keeps it."""
+        self._transport.begin_listing("")
+        return self._transport.bucket.retention_ns > 0
+
     async def objects(
         self, prefix: str, start_after: str, end_at: str | None
     ) -> AsyncIterator[ListPage]:

@@ -143,6 +143,7 @@ def test_a_pattern_decides_in_place_of_the_rules() -> None:
     assert grouped(data, starts=starts) == [b"\tno start\n", b"A 1\nB\n\tC\n", b"A 2\n"]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "line",
     [

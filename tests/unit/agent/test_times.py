@@ -126,6 +126,7 @@ def forward(texts: list[str]) -> list[int]:
 CONSUMERS = (files, file_by_file, syslog, json_door, bulk, hec, firehose, forward)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("consumer", CONSUMERS)
 def test_every_form_is_the_same_time_for_every_consumer(
     consumer: Callable[[list[str]], list[int]],

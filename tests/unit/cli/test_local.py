@@ -12,7 +12,7 @@ import pytest
 from support.commands import make_java_home
 
 from sluice_cli.up import service_log, supervisor
-from sluice_cli.up.preflight import check_ports, choose_addresses, select_services
+from sluice_cli.up.command import check_ports, choose_addresses, select_services
 from sluice_cli.up.service_log import ServiceLog, warning_of
 from sluice_cli.up.services import DOOR_PRINCIPAL, HOST, SERVICES, LocalService
 from sluice_cli.up.supervisor import (

@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from sluice_cli.shell.times import format_moment, parse_time, parse_zone
+from sluice_cli.shell.asking import format_moment, parse_time, parse_zone
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs

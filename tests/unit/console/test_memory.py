@@ -27,6 +27,7 @@ print(read().hblkhd - before)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="the C library has no mallinfo2"
 )

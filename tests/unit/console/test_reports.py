@@ -49,16 +49,16 @@ def test_a_young_gap_at_the_end_is_in_transit_and_an_old_one_is_a_gap() -> None:
     assert report.oldest_gap_s == 601.0
 
 
-def test_orders_and_pages_of_100_000_agents() -> None:
-    boots = [boot(f"agent-{n:06d}", *([GAP] if n == 777 else []), last_s=n) for n in range(100_000)]
+def test_orders_and_pages_of_20_000_agents() -> None:
+    boots = [boot(f"agent-{n:06d}", *([GAP] if n == 777 else []), last_s=n) for n in range(20_000)]
     report = report_of_agents(boots, as_of="", source="store")
     first = report.page(RATES, order="gaps", text="", after=0, limit=100)
     assert first.agents[0].agent_id == "agent-000777"
-    assert (first.total, first.next) == (100_000, "100")
-    last = report.page(RATES, order="name", text="", after=99_950, limit=100)
+    assert (first.total, first.next) == (20_000, "100")
+    last = report.page(RATES, order="name", text="", after=19_950, limit=100)
     assert len(last.agents) == 50
     assert last.next is None
-    assert report.page(RATES, order="seen", text="09999", after=0, limit=10).total == 11
+    assert report.page(RATES, order="seen", text="0999", after=0, limit=10).total == 12
     assert report.detail("agent-000777", RATES) is not None
     assert report.detail("nothing", RATES) is None
 

@@ -8,13 +8,13 @@ from support.otlp_requests import LOG_REQUEST, METRIC_REQUEST
 
 from sluice_doors.decoded import DecodedRecords, canonical, content_digest, take_texts
 from sluice_doors.otlp.http import PROTOBUF, decode_otlp_logs, decode_otlp_metrics
-from sluice_protocol.column_slices import take_pairs
 from sluice_protocol.columns import (
     AttributeColumns,
     LogColumns,
     MetricColumns,
     NameColumn,
     check_columns,
+    take_pairs,
 )
 
 

@@ -50,6 +50,7 @@ def test_a_body_is_decompressed_within_the_limit_only(name: str, data: bytes) ->
             decompress(body, coding, bytes_max=len(data) - 1)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("name", [name for name in CODED if name != "identity"])
 def test_a_bomb_is_refused_before_it_fills_memory(name: str) -> None:
     body = CODED[name](bytes(200 * MIB))

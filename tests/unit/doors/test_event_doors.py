@@ -197,6 +197,7 @@ def test_lengths_that_are_only_claimed_allocate_nothing() -> None:
     assert (found.unreadable, peak < 4 * MIB) == (1, True)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("value", [b"\x80", b"\x90"], ids=["maps", "arrays"])
 def test_a_record_of_empty_maps_or_arrays_is_kept_raw(value: bytes) -> None:
     """Each takes seventy bytes when it is built, and one in the message."""

@@ -5,8 +5,7 @@ import random
 
 import pytest
 
-from sluice_doors.forward.server import CHUNKS_MAX, RunningChunks
-from sluice_doors.forward.stream import READ_AHEAD_BYTES, ForwardStream
+from sluice_doors.forward.server import CHUNKS_MAX, READ_AHEAD_BYTES, ForwardStream, RunningChunks
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.uploads.admission import BodyBudget
 from sluice_web.connection_guard import BodyPace

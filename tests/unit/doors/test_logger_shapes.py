@@ -19,7 +19,7 @@ from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.json.hec import decode_events
 from sluice_doors.json.ingest import decode_json
 from sluice_doors.json.records import RecordFields
-from sluice_lake.derived import derived_arrays
+from sluice_lake.records import derived_arrays
 from sluice_protocol.columns import LogColumns
 from sluice_protocol.ndjson import attribute_rows
 from sluice_protocol.records import LogRecord, logs_from_records
@@ -887,6 +887,7 @@ def firehose(found: dict[str, Any]) -> tuple[DecodedRecords, ...]:
     return decode_firehose(body, {}, received_ns=RECEIVED)
 
 
+@pytest.mark.daily(100)
 @pytest.mark.parametrize("door", [json_door, bulk, splunk, firehose])
 @pytest.mark.parametrize("logger", SHAPES)
 def test_the_doors_of_objects_know_the_names_of_each_logger(

@@ -19,7 +19,7 @@ from sluice_doors.json.timed_lines import columns_of_lines, timed_lines
 from sluice_doors.loki.push import decode_loki
 from sluice_doors.otlp.http import decode_otlp_logs, decode_otlp_metrics, decode_otlp_traces
 from sluice_doors.syslog import SyslogPiece, decode_syslog
-from sluice_lake.derived import derived_arrays
+from sluice_lake.records import derived_arrays
 from sluice_protocol.columns import LogColumns, SpanColumns
 from sluice_protocol.meaning import BODY_KEYS, TIME_KEYS
 from sluice_protocol.units import UnixNs

@@ -20,15 +20,17 @@ from sluice_gateway.doors.combined_frames import (
     combine,
     combined_bytes,
 )
-from sluice_gateway.doors.frames import RequestOrigin, make_frames
+from sluice_gateway.doors.service import RequestOrigin, make_frames
 from sluice_protocol.column_codings import encode_columns
-from sluice_protocol.column_slices import columns_bytes, join_columns, slice_columns
 from sluice_protocol.columns import (
     LogColumns,
     MetricColumns,
     SignalColumns,
     TextColumn,
     check_columns,
+    columns_bytes,
+    join_columns,
+    slice_columns,
 )
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import Resource, decode_frame

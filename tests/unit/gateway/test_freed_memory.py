@@ -2,8 +2,8 @@
 
 import pytest
 
-from sluice_gateway.doors import freed_memory
-from sluice_gateway.doors.freed_memory import RETURNED_BYTES, FreedMemory
+from sluice_gateway.doors import service
+from sluice_gateway.doors.service import RETURNED_BYTES, FreedMemory
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ def test_memory_is_returned_once_for_several_bodies(
     monkeypatch: pytest.MonkeyPatch, sizes: list[int], returns: int
 ) -> None:
     made: list[None] = []
-    monkeypatch.setattr(freed_memory, "_return_freed_memory", lambda: made.append(None))
+    monkeypatch.setattr(service, "_return_freed_memory", lambda: made.append(None))
     freed = FreedMemory()
     for size in sizes:
         freed.decoded(size)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sluice_lake.derived import derived_arrays
+from sluice_lake.records import derived_arrays
 from sluice_protocol.meaning import (
     BESIDE,
     DERIVED_KEYS,

@@ -143,6 +143,7 @@ def test_what_this_search_cannot_find_is_read_by_delta(
     assert place.read() == place.expected()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_any_history_is_read_as_delta_reads_it(place: Place, seed: int) -> None:
     rng = random.Random(seed)

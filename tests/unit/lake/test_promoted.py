@@ -9,6 +9,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.repetitions import examples
 
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table, open_or_create_table
@@ -96,7 +97,7 @@ pairs = st.dictionaries(st.sampled_from(["k", "j", ""]), st.text(max_size=3), ma
     count=st.integers(0, 12),
     kind=st.sampled_from([MAPS, CODED]),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_key_is_found_as_in_a_mapping(
     maps: list[dict[str, str] | None], start: int, count: int, kind: pa.DataType
 ) -> None:

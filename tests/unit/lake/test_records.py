@@ -15,8 +15,7 @@ from sluice_lake.records import (
 )
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import RECORD_TABLES
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns, kind_of
+from sluice_protocol.columns import Columns, kind_of, slice_columns
 from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.frame import Resource, decode_frame, encode_frame
 from sluice_protocol.identity import Identity

@@ -20,11 +20,13 @@ from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
+from sluice_protocol.fields import KINDS
 from sluice_protocol.keys import ACCEPTED_BY_BLOB, AUDIT, GC_EVIDENCE, GC_PLANS
 from sluice_protocol.maintenance import RunOutcome
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.retry import Backoff
+from sluice_store.stored_deletes import read_all_deletes
 from sluice_store.stored_expiry import set_raw_retention
 
 
@@ -88,6 +90,24 @@ async def test_one_process_certifies_and_plans_and_another_deletes(tmp_path: Pat
         assert not await world.has(orphan)
         assert await world.has(kept)
         assert folders(store, AUDIT) == chain
+
+
+async def test_retention_deletes_after_the_recorded_days_unless_a_kind_has_its_own() -> None:
+    async def reasons(days: dict[str, int]) -> set[tuple[str, str]]:
+        jobs = StoreJobs(world.store, world.clock, SystemIds())
+        await jobs.run(TaskName.RETENTION, MaintainSettings(retention_days=days))
+        world.clock.pass_s(86_400)
+        return {(one.kind, one.reason) for one in await read_all_deletes(world.store)}
+
+    async with memory_world() as (world, _):
+        assert await reasons({}) == set()
+        backoff = Backoff.seeded_by(world.clock)
+        await set_raw_retention(
+            world.store, None, tables_keep_s=90 * 86_400, by="ann", note="", backoff=backoff
+        )
+        assert await reasons({"logs": 7}) == {
+            (kind, f"retention of {7 if kind == 'logs' else 90} days") for kind in KINDS
+        }
 
 
 async def test_a_plan_is_not_executed_without_a_recent_audit(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("variant", "target"),
     [
@@ -62,6 +63,7 @@ def test_every_property_is_proved(variant: str, target: Target) -> None:
     assert [v.property.name for v in verdicts if not v.holds] == []
 
 
+@pytest.mark.long
 def test_a_query_above_its_steps_is_undecided_each_time() -> None:
     """The limit counts steps of the solver, so neither the machine nor its load has an effect."""
     policies = policy_set(settings(), Target.AWS)
@@ -140,6 +142,7 @@ INDEX_MUTANTS = {
 }
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("mutant", INDEX_MUTANTS)
 def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant: str) -> None:
     """Its statement is exact: every other one violates a property, which names a request."""
@@ -203,6 +206,7 @@ def without_roles(policies: PolicySet) -> set[str]:
     return {name for name in broken_properties(policies) if not name.endswith("-nothing-else")}
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
 def test_a_grant_to_a_caller_outside_the_account_is_found_although_it_is_denied(
     grant: PolicyStatement,

@@ -19,8 +19,7 @@ from support.raw_frames import (
 )
 from support.raw_frames import texts as raw_texts
 
-from sluice_protocol.column_slices import join_columns, slice_columns
-from sluice_protocol.columns import LogColumns
+from sluice_protocol.columns import LogColumns, join_columns, slice_columns
 from sluice_protocol.errors import BadUsage, InvalidFrame
 from sluice_protocol.frame import decode_frame, decode_head, encode_frame, raw_columns
 from sluice_protocol.joined_frames import join_columns_of

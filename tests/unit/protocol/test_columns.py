@@ -33,8 +33,7 @@ from sluice_protocol.column_codings import (
     encode_times,
     write_columns,
 )
-from sluice_protocol.column_slices import slice_columns
-from sluice_protocol.columns import Columns, check_columns
+from sluice_protocol.columns import Columns, check_columns, slice_columns
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.fields import KINDS, FieldType, Kind
 from sluice_protocol.frame import (

@@ -93,6 +93,7 @@ def test_an_erasure_has_ended_when_it_is_verified_and_no_copy_waits() -> None:
         erasure_id="E",
         number=1,
         authority_id="A",
+        decision=decide("agent = 'a'"),
         decision_sha256=Digest(""),
         made_at_unix_ns=1,
         batches=1,

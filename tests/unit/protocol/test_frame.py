@@ -49,6 +49,7 @@ def test_lines_at_equal_distances_are_equal_bytes() -> None:
     assert len(data) < 400
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 255, 256, 65_535, 65_536])
 def test_every_width_holds_its_largest_value(size: int) -> None:
     """Lengths, indexes and counts of each width, of few and of many values."""

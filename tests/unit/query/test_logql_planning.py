@@ -4,12 +4,11 @@ import pytest
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S, UnixNs
-from sluice_query.literals import TextCondition
 from sluice_query.logql.expressions import LogQuery
 from sluice_query.logql.grammar import parse_logql
 from sluice_query.logql.planning import narrowed
 from sluice_query.parameters import parse_query
-from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter
+from sluice_query.request import FilterOperator, Query, RecordField, RecordFilter, TextCondition
 
 FROM_NS = 1_790_000_000 * NS_PER_S
 NOW_NS = UnixNs(FROM_NS + 3600 * NS_PER_S)

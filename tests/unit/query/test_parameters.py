@@ -7,7 +7,6 @@ from sluice_cli.shell.asking import flag_of
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
 from sluice_protocol.units import UnixNs
-from sluice_query.literals import TextCondition
 from sluice_query.parameters import parse_duration, parse_histogram, parse_instant, parse_query
 from sluice_query.request import (
     Aggregate,
@@ -17,6 +16,7 @@ from sluice_query.request import (
     RecordField,
     RecordFilter,
     Series,
+    TextCondition,
     check_query,
     parse_field,
 )

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sluice_query.literals import ALTERNATIVES_MAX, Alternatives, TextCondition
 from sluice_query.logql.expressions import LineFilter, LineOperator
 from sluice_query.logql.planning import required_texts
+from sluice_query.request import ALTERNATIVES_MAX, Alternatives, TextCondition
 
 
 @pytest.mark.parametrize(

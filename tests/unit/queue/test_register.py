@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.entries import Draft
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     WRITERS_MAX,
+    Draft,
     Register,
     Writer,
     append,

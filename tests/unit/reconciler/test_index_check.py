@@ -39,6 +39,7 @@ async def lose(store: SimStore, index: str, share: float) -> None:
         del store.held[key]
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("share", [0.1, 1.0])
 @pytest.mark.parametrize("index", INDEXES)
 async def test_the_next_full_pass_names_the_index(index: str, share: float) -> None:

@@ -42,6 +42,7 @@ async def by_pass(subject: Reconciler) -> None:
     await subject.once()
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.DENIED])
 @pytest.mark.parametrize(
     ("what", "route"),

@@ -44,6 +44,7 @@ def decided(store: VersionedStore, reader: DecisionsReader, number: int) -> bool
     return f"conflict-{number}" in asyncio.run(reader.refresh()).by_conflict
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("count", [0, 5, PAGE, PAGE + 1, 5 * PAGE])
 def test_a_refresh_costs_at_most_two_pages_and_finds_a_new_decision(count: int) -> None:
     store = store_with(count)

@@ -22,10 +22,10 @@ from sluice_protocol.outcomes import UnknownReason
 from sluice_protocol.units import UnixNs
 from sluice_store.s3.credentials import CredentialSource, FrozenCredentials
 from sluice_store.s3.exchange import S3Exchange, S3Request, datetime_ns
-from sluice_store.s3.listing import InvalidListing, KeyPage, parse_page, read_pages
 from sluice_store.s3.sdk import S3Session, SdkBucket, parse_timestamp
 from sluice_store.s3.settings import Addressing
 from sluice_store.s3.signing import BucketAddress
+from sluice_store.s3.store import InvalidListing, KeyPage, parse_page, read_pages
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
 WHOLE = (

@@ -92,6 +92,20 @@ async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
     assert await read_raw_retention(store) == rule
 
 
+async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
+    store = await deployment()
+    wanted = [(30, 90), ("unchanged", 60), (14, "unchanged"), (None, "unchanged")]
+    found = []
+    for raw, tables in wanted:
+        raw_s, tables_s = (one * DAY_S if isinstance(one, int) else one for one in (raw, tables))
+        rule = await set_raw_retention(
+            store, raw_s, tables_keep_s=tables_s, by="ann", note="", backoff=backoff()
+        )
+        found.append(tuple(one and one // DAY_S for one in (rule.keep_s, rule.tables_keep_s)))
+    assert found == [(30, 90), (30, 60), (14, 60), (None, 60)]
+    assert (await decide(store, 14), (await read_raw_retention(store)).number) == (5, 5)
+
+
 async def test_the_last_hold_that_is_lifted_frees() -> None:
     store = await deployment()
     first, second = await hold(store), await hold(store, case="C-2", agent_id="host-1")

@@ -3,9 +3,13 @@ import json
 import pytest
 from aiohttp import web
 from structlog.testing import capture_logs
+from tests.support.queue_store import SimClock
 
-from sluice_protocol.errors import ErrorCode, effect_of, retryable, status_of
+from sluice_protocol.errors import ErrorCode, SluiceError, effect_of, retryable, status_of
+from sluice_protocol.units import NS_PER_S
+from sluice_web import problems
 from sluice_web.problems import HttpRefusal, describe_error, problem_of, problem_response
+from sluice_web.rare_warnings import WARN_EVERY_S, RareWarnings
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
@@ -68,3 +72,26 @@ def test_a_path_or_method_that_does_not_exist_is_named(
     shown = describe_error(error, path="/v1/batch", peer=None)
     assert shown.code is code
     assert shown.detail.endswith(detail)
+
+
+class _Failed(SluiceError):
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__("the store")
+        self.code = code
+
+
+def _errors_of(code: ErrorCode, count: int) -> list[int]:
+    with capture_logs() as events:
+        for _ in range(count):
+            describe_error(_Failed(code), path="/v1/batches", peer=None)
+    return [one["left_out"] for one in events if one["event"] == "request_error"]
+
+
+def test_an_outage_of_the_store_is_logged_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimClock()
+    monkeypatch.setattr(problems, "_UNAVAILABLE_LOGGED", RareWarnings(clock))
+    assert _errors_of(ErrorCode.STORE_UNAVAILABLE, 1_000) == [0]
+    assert _errors_of(ErrorCode.OVERLOADED, 2) == [0], "another code is another event"
+    clock.at_ns += int(WARN_EVERY_S * NS_PER_S)
+    assert _errors_of(ErrorCode.STORE_UNAVAILABLE, 3) == [999]
+    assert _errors_of(ErrorCode.CORRUPT_OBJECT, 3) == [0, 0, 0], "an operator must act on each"

@@ -6,7 +6,7 @@ from multidict import CIMultiDict
 
 from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import parse_allowed_hosts
-from sluice_web.request_gate import RequestHead, refusal_of
+from sluice_web.application import RequestHead, refusal_of
 
 JSON = ("Content-Type", "application/json")
 LOCAL = ("Host", "127.0.0.1:8081")

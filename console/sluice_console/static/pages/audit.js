@@ -78,16 +78,18 @@ const HOLDS = [
   { name: "Review", cell: (row) => html`<${Time} ns=${row.review_at_unix_ns} ms=${false} />${row.due && html` <${Badge} tone="warning">due<//>`}` },
 ];
 
-// How long raw batches are kept; the counts are those of the newest audit.
+// How long records and raw batches are kept; the counts are those of the newest audit.
 function Retention({ state, audit }) {
-  const counts = audit?.counts ?? {}, keep = state.rule?.keep_s;
+  const counts = audit?.counts ?? {}, keep = state.rule?.keep_s, tables = state.rule?.tables_keep_s;
   const holds = state.holds.map((one) => ({ ...one, due: state.due.includes(one.hold_id) }));
   const tally = (name) => `${count(counts[name] ?? 0)} batches, ${bytes(counts[`${name}_bytes`] ?? 0)}`;
-  return html`<section><h2>Raw retention</h2><dl class="facts">
+  return html`<section><h2>Retention</h2><dl class="facts">
+      <dt>records of tables</dt><dd>${tables ? `are deleted after ${count(tables / 86400)} days` : "are kept permanently"}; the setting <code>retention_days</code> of <code>sluice maintain</code> has priority</dd>
       <dt>raw batches</dt><dd>${keep ? html`may expire after ${count(keep / 86400)} days, decided by ${safe(state.rule.decided_by)} <${Time} ns=${state.rule.decided_at_unix_ns} ms=${false} />` : "never expire"}</dd>
       ${keep && html`<dt>old enough</dt><dd>${tally("expiring")} in the newest audit</dd><dt>within a week</dt><dd>${tally("expiring_soon")}</dd>`}
       ${counts.expired > 0 && html`<dt>expired</dt><dd>${count(counts.expired)} batches</dd>`}
       ${state.unreadable.length > 0 && html`<dt>holds</dt><dd><${Badge} tone="error">unreadable<//> ${safe(state.unreadable[0])}</dd>`}</dl>
+    <p class="quiet">How long? One decision ends both, for example after 90 days:</p><${Command} text=${command("sluice retention set", "--raw", "90d", "--tables", "90d")} />
     <${Table} caption="Holds" columns=${HOLDS} rows=${holds} rowKey=${(row) => row.hold_id} empty=${html`<p class="quiet">No holds. <code>sluice hold add</code> keeps the batches of a case.</p>`} /><${Command} text=${command("sluice retention run", "--dry-run")} /></section>`;
 }
 
