@@ -198,4 +198,4 @@ async def test_months_of_few_large_batches() -> None:
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 async def test_a_year() -> None:
-    await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=365)
+    await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=366)
