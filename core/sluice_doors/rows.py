@@ -359,7 +359,7 @@ def _joined(own: AttributeColumns, repeated: AttributeColumns, owner: I64) -> At
     counts = np.diff(repeated.offsets)[owner]
     offsets = np.zeros(len(owner) + 1, np.int64)
     np.cumsum(own_counts + counts, out=offsets[1:])
-    # Both sides are sorted by key in each record, so only places of pairs that no other record has are searched.
+    # Both sides are sorted by key in each record, so one search finds the places of unshared pairs.
     record = np.repeat(np.arange(len(owner)), own_counts)
     row = np.repeat(np.arange(len(repeated.offsets) - 1), np.diff(repeated.offsets))
     before = np.searchsorted(
