@@ -14,9 +14,7 @@ STORE = "file:///srv/demo/store"
 def test_the_demo_ends_with_the_command_that_opens_the_console(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    demo: Any = SimpleNamespace(
-        report=("checked",), store=STORE, batches=lambda: [{"frame_sha256": "0" * 64}]
-    )
+    demo: Any = SimpleNamespace(report=("checked",), store=STORE, old="0" * 64)
     print_report(demo)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     commands = [shlex.split(line) for line in lines if line.startswith(".venv/bin/sluice ")]
