@@ -10,7 +10,8 @@ an audit without the eligible versions, which reads all blobs; and the processor
 audit joins and writes them. The start of Spark and DuckDB is not measured.
 
 `SLUICE_BENCH_GC_BLOBS` sets the sizes, by default 10^6, 5·10^6 and 10^7, and
-`SLUICE_BENCH_GC_ENGINES` the engines, by default `local,spark`.
+`SLUICE_BENCH_GC_ENGINES` the engines, by default `local,spark`. `SLUICE_BENCH_GC_NAMED` is the
+share of the blobs that a manifest names, by default 0.9; 0 plans every blob.
 """
 
 import asyncio
@@ -20,7 +21,6 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,10 +29,17 @@ from typing import Any, Final
 import duckdb
 import numpy as np
 import numpy.typing as npt
-import psutil
 import pyarrow as pa
 
-from benchmarks.measure import Sample, interleave, ratio, report, timed
+from benchmarks.measure import (
+    Sample,
+    forget_peaks,
+    interleave,
+    peak_gib,
+    ratio,
+    report,
+    timed,
+)
 from sluice_gc.certificate import ShardFiles
 from sluice_gc.eligible_versions import eligible_table, join_names
 from sluice_gc.evidence_files import BLOBS, NAMES, put_table
@@ -51,7 +58,6 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_spark.session import SessionSettings, open_session
 from sluice_store import StoreMode, open_store
 from sluice_store.retry import Backoff
-from sluice_web.process_limits import trim_heaps
 
 SHARDS: Final = AuditSettings().shards
 ENGINES: Final = "local,spark"
@@ -59,7 +65,7 @@ GATES: Final = {1_000_000: 3.0, 10_000_000: 1.2}
 MEMORY_GIB_MAX: Final = 1.5
 CORES: Final = 2
 ROUNDS: Final = 5
-REFERENCED: Final = 0.9
+REFERENCED: Final = float(os.environ.get("SLUICE_BENCH_GC_NAMED", "0.9"))
 SIZES: Final = "1000000,5000000,10000000"
 NOW_NS: Final = 1_800_000_000 * NS_PER_S
 HORIZON_NS: Final = 7 * 86_400 * NS_PER_S
@@ -126,9 +132,9 @@ def _measure(
                 lambda: _plan(session, folder, made.all_blobs, blobs)
             ),
         }
-        _forget_peaks()
+        forget_peaks()
         _plan(session, folder, made.eligible, blobs, made.expired)
-        peak = _peak_gib()
+        peak = peak_gib()
         taken = interleave(subjects, rounds=ROUNDS, warmup=1)
     finally:
         shutil.rmtree(folder)
@@ -279,35 +285,6 @@ def _control(folder: Path, blobs: int) -> float:
         ).fetchone()
     _check(int(found[0]) if found else 0, blobs)
     return float(blobs)
-
-
-def _own_processes() -> list[psutil.Process]:
-    me = psutil.Process()
-    return [me, *me.children(recursive=True)]
-
-
-def _forget_peaks() -> None:
-    """Reset the peak memory that the kernel records of this process and its children.
-
-    Memory that this process freed, after it made the shards, is not counted.
-    """
-    trim_heaps()
-    for one in _own_processes():
-        with suppress(OSError):
-            Path(f"/proc/{one.pid}/clear_refs").write_text("5")
-
-
-def _peak_gib() -> float:
-    """Return the sum of the peak memory of this process and all processes that it started."""
-    total = 0
-    for one in _own_processes():
-        with suppress(OSError):
-            rows = dict(
-                line.split(":", 1)
-                for line in Path(f"/proc/{one.pid}/status").read_text().splitlines()
-            )
-            total += int(rows.get("VmHWM", "0").split()[0])
-    return total / 2**20
 
 
 def _check(orphans: int, blobs: int) -> None:

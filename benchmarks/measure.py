@@ -10,9 +10,14 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
+
+import psutil
+
+from sluice_web.process_limits import trim_heaps
 
 RESULTS: Final = Path("benchmarks/results")
 
@@ -96,3 +101,32 @@ def report(name: str, lines: list[str], samples: dict[str, list[Sample]]) -> Non
         "samples": {who: [asdict(sample) for sample in taken] for who, taken in samples.items()},
     }
     (RESULTS / f"{name}.json").write_text(json.dumps(kept, indent=1))
+
+
+def _own_processes() -> list[psutil.Process]:
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def forget_peaks() -> None:
+    """Reset the peak memory that the kernel records of this process and its children.
+
+    Memory that this process freed, after it made the shards, is not counted.
+    """
+    trim_heaps()
+    for one in _own_processes():
+        with suppress(OSError):
+            Path(f"/proc/{one.pid}/clear_refs").write_text("5")
+
+
+def peak_gib() -> float:
+    """Return the sum of the peak memory of this process and all processes that it started."""
+    total = 0
+    for one in _own_processes():
+        with suppress(OSError):
+            rows = dict(
+                line.split(":", 1)
+                for line in Path(f"/proc/{one.pid}/status").read_text().splitlines()
+            )
+            total += int(rows.get("VmHWM", "0").split()[0])
+    return total / 2**20

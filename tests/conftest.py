@@ -159,4 +159,21 @@ def moto() -> Iterator["Server"]:
 def own_logs() -> Iterator[None]:
     """A command run in this process sets logs up; the next test must not write to its file."""
     yield
+    plain_logs()
+
+
+def plain_logs() -> None:
+    """Print events as one line each: structlog would draw each exception with its source lines."""
     structlog.reset_defaults()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.dev.set_exc_info,
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["level", "event"]),
+        ]
+    )
+
+
+plain_logs()

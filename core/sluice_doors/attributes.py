@@ -42,6 +42,7 @@ from sluice_protocol.values import (
     BooleanText,
     BytesText,
     FloatText,
+    IntegerText,
     TypedText,
     is_base64,
     nested_text,
@@ -94,6 +95,10 @@ def _with_decimals(value: object) -> object:
             return value
 
 
+_INTEGER_MIN, _INTEGER_MAX = -(2**63), 2**64 - 1
+"""Integers of JSON libraries; only a longer one may be longer than Python converts to text."""
+
+
 def typed_text(value: object) -> str:
     """Return the text of a value of JSON, of the class of its type."""
     match value:
@@ -106,7 +111,8 @@ def typed_text(value: object) -> str:
         case bool():
             return BooleanText("true" if value else "false")
         case int() | float() | Decimal():
-            return number_text(json_text(value))
+            is_short = isinstance(value, int) and _INTEGER_MIN <= value <= _INTEGER_MAX
+            return IntegerText(value) if is_short else number_text(json_text(value))
         case _:
             return nested_text(json_text(value))
 

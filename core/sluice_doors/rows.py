@@ -359,7 +359,7 @@ def _joined(own: AttributeColumns, repeated: AttributeColumns, owner: I64) -> At
     counts = np.diff(repeated.offsets)[owner]
     offsets = np.zeros(len(owner) + 1, np.int64)
     np.cumsum(own_counts + counts, out=offsets[1:])
-    # Both sides are sorted by key in each record, so only the places of its own pairs are searched.
+    # Both sides are sorted by key in each record, so the place of a pair is its rank in both.
     record = np.repeat(np.arange(len(owner)), own_counts)
     row = np.repeat(np.arange(len(repeated.offsets) - 1), np.diff(repeated.offsets))
     before = np.searchsorted(

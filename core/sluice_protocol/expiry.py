@@ -17,6 +17,8 @@ the deletion. A hold that cannot be decoded covers everything. Source: ADR 48.
 import base64
 import re
 import zlib
+from array import array
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -279,15 +281,24 @@ class ExpiredBoot(msgspec.Struct, frozen=True, array_like=True):
         if len(hashes) != 16 * len(self.steps):
             raise ValueError("there is not one hash a batch")
 
+
+class BootIndex:
+    """The batches of one boot that expired, to look them up by identity."""
+
+    __slots__ = ("_ends", "_hashes", "_starts")
+
+    def __init__(self, boot: ExpiredBoot) -> None:
+        named = list(boot.named())
+        self._starts = array("Q", [who.seq_start for who, _ in named])
+        self._ends = array("Q", [who.seq_end for who, _ in named])
+        self._hashes = b"".join(bytes.fromhex(digest) for _, digest in named)
+
     def names(self, who: Identity, digest: Digest) -> bool:
-        """Return True if it names a batch of this boot with this hash."""
-        end = 0
-        for at in range(0, len(self.steps), 2):
-            start = end + self.steps[at]
-            end = start + self.steps[at + 1]
-            if (start, end - 1) == (who.seq_start, who.seq_end):
-                place = 16 * at
-                return base64.b64decode(self.sha256)[place : place + 32] == bytes.fromhex(digest)
+        """Return True if a batch with this range and hash expired."""
+        first = bisect_left(self._starts, who.seq_start)
+        for at in range(first, bisect_right(self._starts, who.seq_start, lo=first)):
+            if self._ends[at] == who.seq_end:
+                return self._hashes[32 * at : 32 * at + 32] == bytes.fromhex(digest)
         return False
 
 

@@ -131,10 +131,6 @@ def encode_envelope(envelope: Envelope, columns: Sequence[StoredColumn]) -> byte
     return encoded
 
 
-def _is_in_order(resource: Resource) -> bool:
-    return len(resource) <= 1 or list(resource) == sorted(resource, key=_pair_order)
-
-
 def _pair_order(pair: tuple[str, str]) -> tuple[int, bytes]:
     return key_order(pair[0])
 
@@ -163,7 +159,9 @@ def decode_envelope(data: bytes) -> tuple[Envelope, tuple[StoredColumn, ...]]:
         raise _fault_in(data) from error
     envelope, entries = _build(found)
     columns = _directory(entries)
-    if cbor2.dumps(found) != data or not _is_in_order(envelope.resource):
+    given = envelope.resource
+    is_in_order = len(given) <= 1 or list(given) == sorted(given, key=_pair_order)
+    if cbor2.dumps(found) != data or not is_in_order:
         raise _fault_in(data)
     return envelope, columns
 

@@ -13,7 +13,7 @@ import msgspec
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import (
     TOMBSTONE_HOURS_MAX,
-    ExpiredBoot,
+    BootIndex,
     Holds,
     LegalHold,
     LegalHoldLifted,
@@ -198,7 +198,7 @@ async def read_retention_state(store: ObjectStore) -> RetentionState:
     )
 
 
-Boots = dict[tuple[str, str], ExpiredBoot]
+Boots = dict[tuple[str, str], BootIndex]
 
 
 class TombstoneReader:
@@ -261,4 +261,4 @@ class TombstoneReader:
         except InvalidRecord:
             return None, {}
         boots = () if signed is None else signed.tombstone.boots
-        return signed, {(one.agent_id, one.boot_id): one for one in boots}
+        return signed, {(one.agent_id, one.boot_id): BootIndex(one) for one in boots}

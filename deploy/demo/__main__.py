@@ -410,13 +410,12 @@ def print_report(demo: Demo) -> None:
     for line in demo.report:
         print(f"  - {line}")  # noqa: T201
     store = f"--store {demo.store}"
-    explained = demo.old
     print("\ntry these commands on the store:")  # noqa: T201
     for command in (
         f"sluice batches {store}",
         f"sluice gaps {store}",
         f"sluice query {store} --from {PAST} --to {FUTURE} -q error --limit 5",
-        f"sluice explain {store} {explained}",
+        f"sluice explain {store} {demo.old}",
         f"sluice conflicts list {store}",
     ):
         print(f"  .venv/bin/{command}")  # noqa: T201

@@ -184,7 +184,10 @@ class _TailReader:
         page = await self._list(process, processed)
         chosen = self._choose(page, processed)
         journals = await self._read_journals([one.key for one in chosen])
-        newest = _Newest(newest_ns=_newest_ns(listed, page))
+        newest = _Newest(newest_ns=_NOT_LAPSED)  # unless no further objects exist, which are newer
+        if page.last:
+            times = (one.last_modified_ns for one in (listed, *page.objects))
+            newest = _Newest(newest_ns=max(times))
         if processed and not journals:
             newest = await self._read_processed(journal_key(process, processed), newest.newest_ns)
         header, written_ns = newest.header, newest.header_written_ns
@@ -259,12 +262,6 @@ class _TailReader:
         return _Newest(
             header=header, header_written_ns=read.info.last_modified_ns, newest_ns=newest_ns
         )
-
-
-def _newest_ns(listed: ListedObject, page: ListPage) -> UnixNs:
-    if not page.last:
-        return _NOT_LAPSED  # further objects exist, which are newer
-    return max([listed.last_modified_ns, *(one.last_modified_ns for one in page.objects)])
 
 
 def _number_of(key: ObjectKey) -> int | None:
@@ -395,6 +392,9 @@ async def read_coverage(
     )
     if with_journals and _may_list_for(through, discovery.now_ns, settings):
         new = await _read_new(store, query, settings, discovery, listed=lists)
+    manifests = tails.manifests if tails else ()
+    named = {one.identity: one for one in manifests if may_match(one, query)}
+    held_keys = {one.key for one in held}
     return Coverage(
         now_ns=discovery.now_ns,
         discovered_ns=through.at_ns,
@@ -404,7 +404,7 @@ async def read_coverage(
             authority.acceptance == "local_spool" and not with_spool and not with_journals
         ),
         held=held,
-        named=_choose_named(tails.manifests if tails else (), query, {one.key for one in held}),
+        named=tuple(one for who, one in named.items() if accepted_key(who) not in held_keys),
         new=new,
         problems=problems,
         lanes=lanes,
@@ -493,14 +493,6 @@ def _decide_through(
 
 def _name(process: ProcessProgress) -> str:
     return f"{process.collector_id} (process {process.process})"
-
-
-def _choose_named(
-    manifests: Sequence[AcceptedManifest], query: Query, held: Collection[str]
-) -> tuple[AcceptedManifest, ...]:
-    """Return the named batches that may match and are not held, each once."""
-    found = {one.identity: one for one in manifests if may_match(one, query)}
-    return tuple(one for who, one in found.items() if accepted_key(who) not in held)
 
 
 async def _list_given_lanes(store: ObjectStore) -> frozenset[str]:

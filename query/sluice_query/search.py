@@ -193,13 +193,24 @@ class SourceReader:
 
     async def fetch(self, waiting: Sequence[AcceptedManifest]) -> FetchedBatches:
         """Read some of the pending batches."""
-        return await fetch_batches(self._blob_stores(), waiting, self.searcher.settings)
+        store, spool = self.searcher.store, self.searcher.spool
+        stores = (store,) if spool is None else (spool.store, store)
+        return await fetch_batches(stores, waiting, self.searcher.settings)
 
     async def select(self) -> SearchRead:
         """Read what determines the files and the pending batches that the answer needs."""
         store, settings = self.searcher.store, self.searcher.settings
-        coverage = await self._read_coverage()
-        in_spool = await self._read_spool()
+        spool = self.searcher.spool
+        coverage = await read_coverage(
+            store,
+            self.query,
+            settings,
+            with_spool=spool is not None,
+            lists=self.searcher.lists_accepted,
+        )
+        in_spool = UnqueuedBatches()
+        if spool is not None:
+            in_spool = await read_spooled(spool, self.query, settings)
         unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings, self.searcher.work_lists)
         active = await read_active_deletes(store, self.searcher.deletes)
@@ -298,21 +309,6 @@ class SourceReader:
         )
         return with_completeness(summary, complete)
 
-    async def _read_coverage(self) -> Coverage:
-        searcher = self.searcher
-        return await read_coverage(
-            searcher.store,
-            self.query,
-            searcher.settings,
-            with_spool=searcher.spool is not None,
-            lists=searcher.lists_accepted,
-        )
-
-    async def _read_spool(self) -> UnqueuedBatches:
-        if self.searcher.spool is None:
-            return UnqueuedBatches()
-        return await read_spooled(self.searcher.spool, self.query, self.searcher.settings)
-
     async def _not_returned_yet(
         self, unqueued: UnqueuedBatches, pending: PendingSnapshot, files: SelectedFiles
     ) -> UnqueuedBatches:
@@ -341,10 +337,6 @@ class SourceReader:
         if spool is not None:
             return range(spool.lanes)
         return range(coverage.lane_count) if coverage.named else pending.lanes
-
-    def _blob_stores(self) -> tuple[ObjectStore, ...]:
-        spool = self.searcher.spool
-        return (self.searcher.store,) if spool is None else (spool.store, self.searcher.store)
 
     def elapsed_ms(self) -> int:
         """Return the time since the start of the query, ms."""

@@ -12,12 +12,13 @@ clean state are deleted after a checkpoint; the files that they name no longer e
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from pyarrow.fs import FileInfo, FileSelector
 
 from sluice_lake.data_files import DataFile, list_files
@@ -113,41 +114,61 @@ class ErasureLake:
         found: dict[str, TableSearch] = {}
         for table in _tables_of(deletes):
             opened = find_table(self.store_url, table)
-            if opened is None:
-                continue
-            own = [one for one in deletes if one.kind == table.name] or rollup_deletes(deletes)
-            present = list_files(opened, table)
-            names = {file.path for file in present}
-            others = [one for one in _data_files(self.store_url, table) if one.path not in names]
-            damaged = [one.path for one in others if not _is_readable(self.store_url, table, one)]
-            others = [one for one in others if one.path not in damaged]
-            rows = 0
-            if table is ROLLUPS:
-                rows = int(
-                    not asyncio.run(
-                        _are_honoured(
-                            self.store_url, read_transaction(opened, ROLLUP_APP) or 0, own
-                        )
-                    )
-                )
-                wanted = present[:0]
-            else:
-                wanted = [one for one in present if any(may_contain_deleted(one, d) for d in own)]
-            others = [
-                one
-                for one in others
-                if table is ROLLUPS or any(may_contain_deleted(one, d) for d in own)
-            ]
-            counts = _count_rows(self.spark, self.store_url, table, [*wanted, *others], own)
-            rows += sum(counts.get(_name(one.path), 0) for one in wanted)
-            left = [one.path for one in others if counts.get(_name(one.path), 0)]
-            found[table.name] = TableSearch(
-                version=opened.version(),
-                rows=rows,
-                files=len(wanted) + len(others),
-                replaced=(*left, *damaged),
-            )
+            if opened is not None:
+                search = self._search_rollups if table is ROLLUPS else self._search_records
+                found[table.name] = search(opened, table, deletes)
         return found
+
+    def _search_records(
+        self, opened: DeltaTable, table: Table, deletes: Sequence[DeleteRecord]
+    ) -> TableSearch:
+        own = [one for one in deletes if one.kind == table.name]
+        files = _list_all(self.store_url, opened, table)
+        present, replaced = (
+            [one for one in some if any(may_contain_deleted(one, delete) for delete in own)]
+            for some in (files.present, files.replaced)
+        )
+        counts = self._count_rows(
+            table, [*present, *replaced], lambda rows: only_deleted(rows, own)
+        )
+        left = [one.path for one in replaced if counts.get(_name(one.path), 0)]
+        return TableSearch(
+            version=opened.version(),
+            rows=sum(counts.get(_name(one.path), 0) for one in present),
+            files=len(present) + len(replaced),
+            replaced=(*left, *files.damaged),
+        )
+
+    def _search_rollups(
+        self, opened: DeltaTable, table: Table, deletes: Sequence[DeleteRecord]
+    ) -> TableSearch:
+        """Search the replaced files for points that deletes touch.
+
+        A point does not show what it was made of, so the last source range shows whether the
+        present ones honour the deletes.
+        """
+        own = rollup_deletes(deletes)
+        files = _list_all(self.store_url, opened, table)
+        touched = any_of([touched_condition(one) for one in own])
+        counts = self._count_rows(table, files.replaced, lambda rows: rows.where(touched))
+        left = [one.path for one in files.replaced if counts.get(_name(one.path), 0)]
+        done = read_transaction(opened, ROLLUP_APP) or 0
+        return TableSearch(
+            version=opened.version(),
+            rows=int(not asyncio.run(_are_honoured(self.store_url, done, own))),
+            files=len(files.replaced),
+            replaced=(*left, *files.damaged),
+        )
+
+    def _count_rows(
+        self, table: Table, files: Sequence[DataFile], select: Callable[[Any], Any]
+    ) -> dict[str, int]:
+        """Return the number of rows that a function selects, by the name of the file."""
+        if not files:
+            return {}
+        rows = select(read_files(self.spark, self.store_url, table.without_promoted, files))
+        totals = rows.groupBy("data_file").count().collect()
+        return {_name(row.data_file): int(row["count"]) for row in totals}
 
     def remove_replaced(self, tables: Collection[str], wait_hours: int) -> int:
         """Delete the files that commits replaced more than some hours ago; return their number."""
@@ -202,23 +223,27 @@ def _tables_of(deletes: Iterable[DeleteRecord]) -> list[Table]:
     return [*found, ROLLUPS] if rollup_deletes(deletes) else found
 
 
-def _count_rows(
-    spark: Session,
-    store_url: str,
-    table: Table,
-    files: Sequence[DataFile],
-    deletes: Sequence[DeleteRecord],
-) -> dict[str, int]:
-    """Return the number of matching rows by the name of the file."""
-    if not files:
-        return {}
-    rows = read_files(spark, store_url, table.without_promoted, files)
-    if table is ROLLUPS:
-        matching = rows.where(any_of([touched_condition(one) for one in deletes]))
-    else:
-        matching = only_deleted(rows, deletes)
-    totals = matching.groupBy("data_file").count().collect()
-    return {_name(row.data_file): int(row["count"]) for row in totals}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TableFiles:
+    """The files of a table, other data files in its folder, and those of them without a footer."""
+
+    present: list[DataFile]
+    replaced: list[DataFile]
+    damaged: list[str]
+
+
+def _list_all(store_url: str, opened: DeltaTable, table: Table) -> _TableFiles:
+    present = list_files(opened, table)
+    names = {file.path for file in present}
+    others = [one for one in _data_files(store_url, table) if one.path not in names]
+    replaced: list[DataFile] = []
+    damaged: list[str] = []
+    for one in others:
+        if _is_readable(store_url, table, one):
+            replaced.append(one)
+        else:
+            damaged.append(one.path)
+    return _TableFiles(present=present, replaced=replaced, damaged=damaged)
 
 
 def _name(path: str) -> str:

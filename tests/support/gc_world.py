@@ -6,8 +6,9 @@ signed certificates.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ from support.builders import (
 )
 from support.frames import logs
 from support.gc_store import VersionedStore
+from support.store_versitygw import CREDENTIALS, make_bucket, versitygw
 
 from sluice_gc.auditor import Auditor
 from sluice_gc.certificate import AUDITED_PREFIXES, merkle_root_of, read_newest
@@ -35,7 +37,7 @@ from sluice_gc.key_ranges import cover_prefix
 from sluice_gc.plan import plan_key, sign_plan
 from sluice_gc.plan_runner import PlanRunner, RunReport
 from sluice_gc.planner import Planner
-from sluice_gc.settings import AuditSettings, PlanSettings, RunSettings
+from sluice_gc.settings import AuditSettings, ExpireSettings, PlanSettings, RunSettings
 from sluice_gc.signing_keys import AuditorKeys, key_id_of
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.tombstones import sign_tombstone
@@ -70,6 +72,7 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_store import StoreMode, open_store
 from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
@@ -264,6 +267,67 @@ async def memory_world() -> AsyncIterator[tuple[GcWorld, VersionedStore]]:
     wanted = Authority(authority_id="A1", retry_horizon_s=HORIZON_S, margin_s=MARGIN_S)
     authority = await create_authority(store, wanted)
     yield GcWorld(store=store, clock=clock, authority=authority), store
+
+
+class HurriedClock(MovedClock):
+    """The system's clock, for a real server: when a test lets time pass, it waits for 5 s."""
+
+    def now_ns(self) -> UnixNs:
+        return SystemClock().now_ns()
+
+    def monotonic_ns(self) -> int:
+        return SystemClock().monotonic_ns()
+
+    async def sleep(self, seconds: float) -> None:
+        await SystemClock().sleep(seconds)
+
+    def pass_s(self, seconds: float) -> None:
+        time.sleep(min(seconds, BRIEF_S + 2))
+
+
+BRIEF_S = 3
+"""The retry horizon of a deployment on a real server."""
+
+
+@asynccontextmanager
+async def open_brief_world(url: str) -> AsyncIterator[GcWorld]:
+    """Open a deployment with a retry horizon of 3 s in an existing bucket, where batches may expire
+    as soon as it is over.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("sluice_protocol.authority", "sluice_store.authority"):
+            patch.setattr(f"{module}.check_authority", lambda _: None)
+        patch.setattr("sluice_protocol.expiry.WAIT_AFTER_HORIZON_S", 0)
+        patch.setattr(ExpireSettings, "vacuum_hours", 0)
+        async with open_store(url, StoreMode.CREATE) as store:
+            wanted = Authority(authority_id="A1", retry_horizon_s=BRIEF_S, margin_s=1)
+            authority = await create_authority(store, wanted)
+            yield GcWorld(store=store, clock=HurriedClock(), authority=authority)
+
+
+Place = Callable[[str], AbstractAsyncContextManager[GcWorld]]
+"""Opens a new deployment with a name."""
+
+
+@contextmanager
+def open_place(kind: str, root: Path) -> Iterator[Place]:
+    """Open a place for deployments: memory, a directory, or a real server with versioning."""
+
+    @asynccontextmanager
+    async def in_memory(name: str) -> AsyncIterator[GcWorld]:
+        async with memory_world() as (world, _):
+            yield world
+
+    if kind == "memory":
+        yield in_memory
+    elif kind == "directory":
+        yield lambda name: open_world(root / name)
+    else:
+        with pytest.MonkeyPatch.context() as patch, versitygw(root) as server:
+            for name, value in CREDENTIALS.items():
+                patch.setenv(name, value)
+            asyncio.run(make_bucket(server.url("kills")))
+            yield lambda name: open_brief_world(server.url("kills", name))
 
 
 Story = Callable[[GcWorld, VersionedStore], Awaitable[None]]

@@ -5,7 +5,7 @@ variable of the option `listen` of `sluice gateway` is `SLUICE_GATEWAY_LISTEN`.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -83,7 +83,10 @@ def refuse_unknown_settings(app: App, commands: list[str]) -> None:
     checked: that would import them.
     """
     check_variables(app, commands)
-    refuse_unknown_tables(app, commands, *read_file())
+    path, values = read_file()
+    for command in commands:
+        if command in values:
+            _refuse_unknown(app[command], (command,), path, values[command])
 
 
 def _check_directories(bound: inspect.BoundArguments) -> None:
@@ -172,19 +175,8 @@ def _refuse_values_of_groups(arguments: ArgumentCollection) -> None:
                 )
 
 
-def refuse_unknown_tables(
-    root: App, commands: Iterable[str], path: Path, values: Mapping[str, object]
-) -> None:
-    """Refuse a key that names no subcommand, in the table of a command with subcommands only.
-
-    The error names the nearest known key.
-    """
-    for command in commands:
-        if command in values:
-            _refuse_unknown(root[command], (command,), path, values[command])
-
-
 def _refuse_unknown(app: App, commands: tuple[str, ...], path: Path, section: object) -> None:
+    """Refuse a key that names no subcommand, in the table of a command with subcommands only."""
     if app.default_command is not None or not isinstance(section, dict):
         return
     below = _subcommands(app, ())

@@ -6,7 +6,7 @@ The line about a missing package names the extra that installs it.
 import gc
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Final
 
@@ -123,7 +123,12 @@ def _run(tokens: list[str]) -> int:
             f" option=`{tokens[0]}`"
         )
     _require_address_space(tokens)
-    run = _parse(tokens)
+    if _HELP_FLAGS.isdisjoint(tokens) and tokens[0] not in _LOG_LATER:
+        # Before the modules of a command: if they import structlog first, it imports all of rich.
+        import_module("sluice_cli.shell.logs")
+    from sluice_cli.shell.application import parse_command  # noqa: PLC0415 - imports the library
+
+    run = parse_command(tokens)
     if run is None:
         return ExitCode.DONE.value
     if not gc.isenabled():
@@ -134,15 +139,6 @@ def _run(tokens: list[str]) -> int:
 
         log_to_stderr()
     return run()
-
-
-def _parse(tokens: list[str]) -> Callable[[], int] | None:
-    if _HELP_FLAGS.isdisjoint(tokens) and tokens[0] not in _LOG_LATER:
-        # Before the modules of a command: if they import structlog first, it imports all of rich.
-        import_module("sluice_cli.shell.logs")
-    from sluice_cli.shell.application import parse_command  # noqa: PLC0415 - imports the library
-
-    return parse_command(tokens)
 
 
 def _print_version() -> int:

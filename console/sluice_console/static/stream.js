@@ -7,9 +7,12 @@ const MAY_CHANGE = /(?:":|[[,])\s*(?:-?\d{16}|-?\d+[.eE]|-0)/;
 const keptDigits = (_, value, { source }) => (typeof value === "number" && String(value) !== source ? JSON.rawJSON(source) : value);
 export const parseExact = (text) => JSON.parse(text, JSON.rawJSON && MAY_CHANGE.test(text) ? keptDigits : undefined);
 
-// The fields of a record are numbers to compute with; those of its attributes keep their digits.
+// The fields of a record are numbers to compute with, and `digits` has those that lost some; its attributes keep their digits.
 function withPlainFields(record) {
-  if (JSON.rawJSON) for (const [name, value] of Object.entries(record)) if (JSON.isRawJSON(value)) record[name] = Number(value.rawJSON);
+  if (!JSON.rawJSON) return record;
+  const raw = Object.entries(record).filter(([, value]) => JSON.isRawJSON(value));
+  for (const [name, value] of raw) record[name] = Number(value.rawJSON);
+  if (raw.length) Object.defineProperty(record, "digits", { value: Object.fromEntries(raw.map(([name, value]) => [name, value.rawJSON])) });
   return record;
 }
 

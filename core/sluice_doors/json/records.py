@@ -148,7 +148,9 @@ def rows_not_shown(key: str, stated: Sequence[object]) -> list[int]:
 
 
 def shows_all(key: str, stated: object) -> bool:
-    """Return whether a time shows what was sent."""
+    """Return whether a time shows what was sent, as `rows_not_shown`."""
+    if type(stated) is str and stated.endswith(_UTC_ENDS) and stated[10:11] == "T":
+        return key != TEMPLATE_TIME
     return not rows_not_shown(key, [stated])
 
 
@@ -480,6 +482,22 @@ class _Texts(NamedTuple):
     types: bytes
 
 
+class _Rows(NamedTuple):
+    """The attributes of objects that have a record each, sorted by name in each of them.
+
+    Attributes:
+        places: The places of the objects, ascending.
+        sizes: How many attributes each has.
+        names: The names of one object after those of another; `values` and `types` likewise.
+    """
+
+    places: Sequence[int]
+    sizes: list[int]
+    names: list[str]
+    values: list[str]
+    types: bytes
+
+
 class _Built:
     """The times, texts and attributes of objects."""
 
@@ -500,6 +518,7 @@ class _Built:
         if known_times is not None:
             self._times[:] = known_times
         self._parts: list[_Texts] = []
+        self._rows = _Rows((), [], [], [], b"")
         places: Sequence[int] = range(0 if repairs else len(values))
         if set(map(type, values)) != {dict}:
             places = [at for at in places if type(values[at]) is dict]
@@ -643,12 +662,7 @@ class _Built:
             raise InvalidFrame("attr_names", "is not UTF-8")
         numbers = value_types(texts)
         types = b"" if numbers is None else numbers.tobytes()
-        start = 0
-        for place, own in zip(odd, found, strict=True):
-            end = start + len(own)
-            one = (tuple(names[start:end]), texts[start:end], types[start:end])
-            self._parts.append(_Texts((place,), *one))
-            start = end
+        self._rows = _Rows(odd, list(map(len, found)), names, texts, types)
 
     def columns(self) -> LogColumns:
         """Return the columns; raise `InvalidFrame` if text is not UTF-8."""
@@ -660,7 +674,7 @@ class _Built:
             ts=np.array(times, np.int64),
             body=string_column("body", self._bodies),
             severity=None,
-            attributes=_attribute_columns(self._parts, len(times)),
+            attributes=_attribute_columns(self._parts, self._rows, len(times)),
         )
 
 
@@ -701,12 +715,14 @@ def any_record(value: object, fields: RecordFields, tally: Tally) -> LogRecord:
     return raw_record(json_text(value), NOT_OBJECT, fields, tally, {})
 
 
-def _attribute_columns(parts: Sequence[_Texts], count: int) -> AttributeColumns | None:
+def _attribute_columns(
+    parts: Sequence[_Texts], others: _Rows, count: int
+) -> AttributeColumns | None:
     """Return the attributes of all objects, which have each place once."""
-    names = sorted(set().union(*(one.names for one in parts)))
+    names = sorted(set(others.names).union(*(one.names for one in parts)))
     if not names:
         return None
-    if len(parts) == 1:
+    if len(parts) == 1 and not others.places:
         [(_, _, values, types)] = parts
         width = len(names)
         keys = array("I", range(width)).tobytes() * count
@@ -720,6 +736,12 @@ def _attribute_columns(parts: Sequence[_Texts], count: int) -> AttributeColumns 
             row = own, len(part.names), iter(part.values), iter(part_types)
             for place in part.places:
                 rows[place] = row
+        numbers = array("I", map(index.__getitem__, others.names))
+        following = iter(others.values), iter(others.types or bytes(len(numbers)))
+        start = 0
+        for place, size in zip(others.places, others.sizes, strict=True):
+            rows[place] = numbers[start : start + size].tobytes(), size, *following
+            start += size
         keys = b"".join([one[0] for one in rows])
         sizes = [one[1] for one in rows]
         values = list(chain.from_iterable(map(islice, [one[2] for one in rows], sizes)))
@@ -730,7 +752,7 @@ def _attribute_columns(parts: Sequence[_Texts], count: int) -> AttributeColumns 
         offsets=offsets,
         keys=np.frombuffer(keys, np.uint32),
         values=string_column("attr_val", values),
-        types=np.frombuffer(types, np.uint8) if any(one.types for one in parts) else None,
+        types=np.frombuffer(types, np.uint8) if types.count(0) < len(types) else None,
     )
 
 

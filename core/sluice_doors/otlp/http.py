@@ -69,8 +69,10 @@ def decode_otlp_traces(
     body: bytes, content_type: str, *, received_ns: int
 ) -> tuple[DecodedRecords, ...]:
     """Return the spans of a traces request; empty if it has none."""
-    groups = otlp_protobuf if _is_protobuf(content_type) else otlp_json
-    found = spans_from_groups(groups.span_groups(body), received_ns=received_ns)
+    if not _is_protobuf(content_type):
+        found = spans_from_groups(otlp_json.span_groups(body), received_ns=received_ns)
+    else:
+        found = _spans_from_protobuf(body, received_ns)
     return () if found is None else (found,)
 
 
@@ -98,6 +100,15 @@ def _metrics_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | No
             found: DecodedRecords | None = fast.decode_metrics(body, received_ns=received_ns)
             return found
     return metrics_from_groups(otlp_protobuf.metric_groups(body), received_ns=received_ns)
+
+
+def _spans_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
+    fast = arrow_road("otlp.arrow_spans", body)
+    if fast is not None:
+        with suppress(fast.NotPlain):
+            found: DecodedRecords | None = fast.decode_spans(body, received_ns=received_ns)
+            return found
+    return spans_from_groups(otlp_protobuf.span_groups(body), received_ns=received_ns)
 
 
 def _is_protobuf(content_type: str) -> bool:

@@ -144,6 +144,17 @@ def span_groups(body: bytes) -> list[ScopeGroup[OtlpSpan | RawRecord]]:
     ]
 
 
+def span_messages(body: bytes, wanted: Iterable[bool]) -> Iterator[_Proto]:
+    """Yield some of the spans of a body as messages of protobuf, in its order."""
+    listed = (
+        span
+        for each in _parse(TRACES_REQUEST, body).resource_spans
+        for scope in each.scope_spans
+        for span in scope.spans
+    )
+    return itertools.compress(listed, wanted)
+
+
 def metric_groups(body: bytes) -> list[ScopeGroup[Metric | RawRecord]]:
     """Return the metrics of a body by scope, without scopes that have no points."""
     request = _parse(METRICS_REQUEST, body)
@@ -348,9 +359,15 @@ def _span(span: _Proto) -> OtlpSpan | RawRecord:
         return _raw(span, error)
 
 
-def _read_span(span: _Proto) -> OtlpSpan:
+def span_parts(span: _Proto) -> tuple[tuple[SpanEvent, ...], tuple[SpanLink, ...]]:
+    """Return the events and links of a span."""
     check_count(span.events)
     check_count(span.links)
+    return tuple(map(_event, span.events)), tuple(map(_link, span.links))
+
+
+def _read_span(span: _Proto) -> OtlpSpan:
+    events, links = span_parts(span)
     return OtlpSpan(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),
@@ -363,9 +380,9 @@ def _read_span(span: _Proto) -> OtlpSpan:
         end_time_unix_nano=span.end_time_unix_nano,
         attributes=_pairs(span.attributes),
         dropped_attributes_count=span.dropped_attributes_count,
-        events=tuple(map(_event, span.events)),
+        events=events,
         dropped_events_count=span.dropped_events_count,
-        links=tuple(map(_link, span.links)),
+        links=links,
         dropped_links_count=span.dropped_links_count,
         status=SpanStatus(message=_text(span.status.message), code=span.status.code),
     )

@@ -103,6 +103,7 @@ def check_end(store: VersionedStore, orphans: list[Digest]) -> None:
         assert (parse_blob_key(key), version.incarnation) in proved
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "after", [False, pytest.param(True, marks=pytest.mark.long)], ids=["before", "after"]
 )

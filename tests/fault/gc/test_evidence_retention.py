@@ -140,9 +140,16 @@ async def _pruned_world() -> GcWorld:
 
 
 @pytest.mark.parametrize(
-    "after", [False, pytest.param(True, marks=pytest.mark.long)], ids=["before", "after"]
+    ("after", "every"),
+    [
+        (False, 3),
+        pytest.param(False, 1, marks=pytest.mark.long),
+        pytest.param(True, 1, marks=pytest.mark.long),
+    ],
 )
-def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bool) -> None:
+def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(
+    after: bool, every: int
+) -> None:
     """After every crash the kept evidence verifies, and the next run finishes the removal.
 
     A crash after a write leaves the store as one before the next write.
@@ -171,7 +178,7 @@ def test_a_crash_at_any_write_or_removal_keeps_what_the_chain_promises(after: bo
     prepared = asyncio.run(_pruned_world())
     at = 0
     while asyncio.run(scenario(at)):
-        at += 1
+        at += every
     assert at > 20
 
 

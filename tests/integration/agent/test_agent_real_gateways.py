@@ -118,6 +118,7 @@ def test_gateways_and_agents_killed_in_turn(tmp_path: Path, runs: int) -> None:
     assert asyncio.run(bodies_under(store, "quarantine/")) == {}
 
 
+@pytest.mark.long
 def test_a_backlog_shares_requests_and_every_line_is_accepted_once(tmp_path: Path) -> None:
     """An agent is killed while it sends a backlog of small batches in lists, and starts again."""
     store = f"file://{tmp_path}/store"

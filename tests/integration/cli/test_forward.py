@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 COMMAND = (sys.executable, "-m", "sluice_cli")
 
 
@@ -30,6 +32,7 @@ def test_forward_gives_up_after_its_limit_and_keeps_the_batches(tmp_path: Path) 
     assert list((tmp_path / ".sluice-agent").rglob("*.batch*"))
 
 
+@pytest.mark.long
 def test_init_prints_only_the_entry_so_that_it_can_be_appended(tmp_path: Path) -> None:
     """Also to a file without a newline at its end, and a mistake appends nothing."""
     path = tmp_path / "principals.toml"

@@ -207,6 +207,7 @@ def folder(first_store: Path, tmp_path: Path) -> Path:
     return shutil.copytree(first_store, tmp_path / "one")
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize(
     ("extra", "arguments"),
     [
@@ -250,6 +251,7 @@ def test_without_pyarrow_audit_and_collection_are_one_line(
     assert install_command("query") in done.stderr
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "arguments",
     [

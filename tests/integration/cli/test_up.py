@@ -47,6 +47,7 @@ def test_a_pasted_line_is_searchable(deployment: LocalDeployment) -> None:
     assert "hello sluice" in deployment.paste("search")
 
 
+@pytest.mark.long
 def test_a_pasted_metric_is_plotted(deployment: LocalDeployment) -> None:
     deployment.paste("send a metric")
     end_s = time.monotonic() + SEARCHABLE_S

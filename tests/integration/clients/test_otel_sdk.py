@@ -127,6 +127,7 @@ def check_traces(served: Fleet, traces: int) -> None:
             )  # fmt: skip
 
 
+@pytest.mark.long
 def test_traces_over_http_arrive_once(tmp_path: Path) -> None:
     with fleet(tmp_path, "otlp") as served:
         exporter = OTLPSpanExporter(

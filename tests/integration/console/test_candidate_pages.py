@@ -91,6 +91,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlannedWorld]:
         yield PlannedWorld(console, done, planned, orphans, later, named)
 
 
+@pytest.mark.long
 def test_the_api_lists_searches_and_explains_candidates(place: PlannedWorld) -> None:
     plan = place.done.plan_id
     status, page = place.get(f"{plan}/candidates?after=50&limit=50")

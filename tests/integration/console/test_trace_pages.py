@@ -277,7 +277,16 @@ def test_integers_and_numbers_keep_the_digits_of_their_sender(
     one = {"name": "e", "attributes": {"in": 2**53 + 3}}
     link = {"span_id": "1" * 16, "attributes": {"in": 2**53 + 5}}
     serve(
-        page, [shown(1, attributes=exact, events=json.dumps([one]), links=json.dumps([link, 2.50]))]
+        page,
+        [
+            shown(
+                1,
+                attributes=exact,
+                events=json.dumps([one]),
+                links=json.dumps([link, 2.50]),
+                duration_ns=2**53 + 1,
+            )
+        ],
     )
     open_place(page, world, f"trace/{TRACE}?span=1")
     detail = page.get_by_role("region", name="Span", exact=True)
@@ -286,6 +295,9 @@ def test_integers_and_numbers_keep_the_digits_of_their_sender(
         ("list", "[9223372036854775809,1.0]"),
     ):  # fmt: skip
         expect(detail.locator("dt", has_text=key).locator("+ dd")).to_have_text(text)
+    expect(detail.locator("dt", has_text="duration").locator("+ dd")).to_have_text(
+        "104 d 9007199254740993 ns"
+    )
     for number in (2**53 + 3, 2**53 + 5):
         expect(detail).to_contain_text(str(number))
 

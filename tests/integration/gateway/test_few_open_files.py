@@ -83,6 +83,7 @@ def test_a_gateway_closes_the_longest_idle_connection_for_a_new_one(tmp_path: Pa
         assert displaced(server) >= IDLE - PORT_MAX
 
 
+@pytest.mark.long
 def test_unfinished_handshakes_leave_files_for_the_store(tmp_path: Path) -> None:
     """Clients that connect and send nothing are served in turns, and time out."""
     authority = TestAuthority(tmp_path / "ca")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
 from support.gateway import GatewayProcess, TestKey, frame_of, gateways, identity
 from support.gateway_journal import journals, named, registrations
 
@@ -48,6 +49,7 @@ def await_listening(server: GatewayProcess, workers: int) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_a_clean_stop_closes_the_journal_of_every_worker(tmp_path: Path) -> None:
     with gateways(tmp_path, HOST, flags=("--workers", "2")) as (server,):
         await_listening(server, 2)

@@ -54,6 +54,7 @@ async def send(served: Running, path: str, body: bytes, headers: Mapping[str, st
     return await post(served, path, body, SHOP.token.token, headers)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_a_retry_adds_nothing(tmp_path: Path, name: str) -> None:
     path, body, headers, status = REQUESTS[name]
@@ -66,6 +67,7 @@ async def test_a_retry_adds_nothing(tmp_path: Path, name: str) -> None:
         assert frame.identity.agent_id.startswith("door:shop:")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_trouble_is_later_and_a_closed_door_is_not_there(tmp_path: Path, name: str) -> None:
     path, body, headers, _ = REQUESTS[name]

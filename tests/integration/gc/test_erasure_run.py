@@ -4,9 +4,10 @@ import asyncio
 import json
 import zlib
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace as changed
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.commands import sluice
-from support.gc_world import HORIZON_S, KEYS, GcWorld, memory_world, open_world
+from support.gc_world import (
+    HORIZON_S,
+    KEYS,
+    GcWorld,
+    Place,
+    memory_world,
+    open_place,
+)
 
 from sluice_gc import erasure_run
 from sluice_gc.erasure_run import ErasureRun, check_signatures
-from sluice_gc.settings import EraseSettings
+from sluice_gc.settings import AuditSettings, EraseSettings
 from sluice_gc.tombstones import is_trusted, list_tombstones
 from sluice_protocol.authority import Restore, restore_key
 from sluice_protocol.erasure import (
@@ -557,28 +565,27 @@ class DyingStore:
         return dying
 
 
-@asynccontextmanager
-async def opened(place: str, root: Path) -> AsyncIterator[GcWorld]:
-    if place == "directory":
-        async with open_world(root) as world:
-            yield world
-        return
-    async with memory_world() as (world, _):
-        yield world
-
-
 @pytest.mark.parametrize(
-    ("place", "every"),
+    ("kind", "every", "after"),
     [
-        ("memory", 9),
-        pytest.param("memory", 1, marks=pytest.mark.long),
-        pytest.param("directory", 5, marks=pytest.mark.long),
+        ("memory", 25, False),
+        ("memory", 25, True),
+        pytest.param("memory", 1, False, marks=pytest.mark.long),
+        pytest.param("memory", 1, True, marks=pytest.mark.long),
+        pytest.param("directory", 5, False, marks=pytest.mark.long),
+        pytest.param("directory", 5, True, marks=pytest.mark.long),
+        pytest.param("s3", 7, True, marks=[pytest.mark.long, pytest.mark.s3]),
     ],
 )
 @pytest.mark.timeout(1800)
-def test_a_kill_at_any_step_ends_in_the_same_state(place: str, every: int, tmp_path: Path) -> None:
-    async def killed_at(write: int, *, after: bool) -> bool:
-        async with opened(place, tmp_path / f"{write}-{after}") as world:
+def test_a_kill_at_any_step_ends_in_the_same_state(
+    kind: str, every: int, after: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write, or a step of Spark. Audits have few shards, so that most writes are other steps."""
+    monkeypatch.setattr(erasure_run, "AuditSettings", partial(AuditSettings, shards=2))
+
+    async def killed_at(place: Place, write: int) -> bool:
+        async with place(str(write)) as world:
             lake = await aged(world)
             dying: Any = DyingStore(world.store, lake, at=write, after=after)
             ended = True
@@ -598,13 +605,14 @@ def test_a_kill_at_any_step_ends_in_the_same_state(place: str, every: int, tmp_p
             assert lake.done == {"rows", "files", "entries"}
             return ended
 
-    async def all_writes() -> int:
+    async def all_writes(place: Place) -> int:
         write = 0
-        while not await killed_at(write, after=write % 2 == 1):
+        while not await killed_at(place, write):
             write += every
         return write
 
-    assert asyncio.run(all_writes()) > 20
+    with open_place(kind, tmp_path) as place:
+        assert asyncio.run(all_writes(place)) > 40
 
 
 async def test_reports_are_numbered_and_each_stays() -> None:

@@ -1,8 +1,7 @@
 """A run of expiry: what it records, what keeps a batch, and a crash at any write."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
 from pathlib import Path
@@ -11,13 +10,15 @@ from typing import Any
 import pytest
 from support.gc_world import (
     AUDIT,
+    BRIEF_S,
     HORIZON_S,
     KEYS,
     PLAN,
     RUN,
     GcWorld,
+    Place,
     memory_world,
-    open_world,
+    open_place,
     refused,
 )
 
@@ -76,12 +77,12 @@ class Tables:
         return changed(found, **self.changes.get(batch.seq_start, {}))
 
 
-async def aged(world: GcWorld) -> Tables:
+async def aged(world: GcWorld, keep_s: int = 8 * DAY_S) -> Tables:
     """Accept batches, decide for 8 days, and let them become older; the audit is the newest."""
     for start in STARTS:
         await world.accept(start)
     await world.commit(4)
-    await world.decide(8 * DAY_S)
+    await world.decide(keep_s)
     world.clock.pass_s(8 * DAY_S + HORIZON_S + 2)
     await world.discover()
     await world.audit()
@@ -270,22 +271,24 @@ async def step_all(world: GcWorld, store: Any) -> None:
     await runner.run(plan.plan_id, changed(RUN, undo=True))
 
 
+PLACES = [
+    ("memory", 4),
+    pytest.param("memory", 1, marks=pytest.mark.long),
+    pytest.param("directory", 1, marks=pytest.mark.long),
+    pytest.param("s3", 5, marks=[pytest.mark.long, pytest.mark.s3]),
+]
+"""Where a run is killed, and at which of its writes: at every one, or at a sample."""
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize(
-    ("place", "every"),
-    [
-        ("memory", 4),
-        pytest.param("memory", 1, marks=pytest.mark.long),
-        pytest.param("directory", 1, marks=pytest.mark.long),
-    ],
-)
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("kind", "every"), PLACES)
+@pytest.mark.timeout(1800)
 def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(
-    after: bool, place: str, every: int, tmp_path: Path
+    after: bool, kind: str, every: int, tmp_path: Path
 ) -> None:
-    async def killed_at(write: int) -> bool:
-        async with opened(place, tmp_path / str(write)) as world:
-            await aged(world)
+    async def killed_at(place: Place, write: int) -> bool:
+        async with place(str(write)) as world:
+            await aged(world, BRIEF_S if kind == "s3" else 8 * DAY_S)
             ended = True
             try:
                 await step_all(world, DyingStore(world.store, at=write, after=after))
@@ -298,23 +301,14 @@ def test_a_kill_at_any_write_leaves_the_blob_or_the_record_of_its_end(
             assert sorted(set(await expired(world))) == list(STARTS)
             return ended
 
-    async def all_writes() -> int:
+    async def all_writes(place: Place) -> int:
         write = 0
-        while not await killed_at(write):
+        while not await killed_at(place, write):
             write += every
         return write
 
-    assert asyncio.run(all_writes()) > 10
-
-
-@asynccontextmanager
-async def opened(place: str, root: Path) -> AsyncIterator[GcWorld]:
-    if place == "directory":
-        async with open_world(root) as world:
-            yield world
-        return
-    async with memory_world() as (world, _):
-        yield world
+    with open_place(kind, tmp_path) as place:
+        assert asyncio.run(all_writes(place)) > 10
 
 
 async def check(world: GcWorld) -> None:

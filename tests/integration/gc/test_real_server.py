@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, MovedClock
+from support.gc_world import AUDIT, KEYS, PLAN, RUN, GcWorld, open_brief_world
 from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 
 from sluice_gc.auditor import Auditor
@@ -13,11 +13,8 @@ from sluice_gc.blob_explanation import explain_blob
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.task_engine import LocalTaskEngine
-from sluice_protocol.authority import Authority
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_store import StoreMode, open_store
-from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_expiry import lift_hold
@@ -43,26 +40,17 @@ async def cycle(store: ObjectStore, world: GcWorld) -> int:
 
 
 @asynccontextmanager
-async def brief_world(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[ObjectStore, GcWorld]]:
+async def brief_world(server: Server) -> AsyncIterator[tuple[ObjectStore, GcWorld]]:
     """Open a deployment with a retry horizon of 3 s."""
-    monkeypatch.setattr("sluice_protocol.authority.check_authority", lambda _: None)
-    monkeypatch.setattr("sluice_store.authority.check_authority", lambda _: None)
     url = server.url("gc-bucket", "some/prefix")
     await make_bucket(url)
-    async with open_store(url, StoreMode.CREATE) as store:
-        wanted = Authority(authority_id="A1", retry_horizon_s=3, margin_s=1)
-        authority = await create_authority(store, wanted)
-        clock = MovedClock(SystemClock().now_ns())
-        yield store, GcWorld(store=store, clock=clock, authority=authority)
+    async with open_brief_world(url) as world:
+        yield world.store, world
 
 
-async def test_expired_batches_are_deleted_and_explained_on_a_real_server(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_expired_batches_are_deleted_and_explained_on_a_real_server(server: Server) -> None:
     """A hold keeps one of two until it is lifted; a late duplicate is deleted again."""
-    async with brief_world(server, monkeypatch) as (store, world):
+    async with brief_world(server) as (store, world):
         first, second = await world.accept(0), await world.accept(10)
         unexpired = await world.accept(20)
         for start in (0, 10):
@@ -82,15 +70,13 @@ async def test_expired_batches_are_deleted_and_explained_on_a_real_server(
         assert not await world.has(second)
 
 
-async def test_orphan_is_deleted_on_a_real_server(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_orphan_is_deleted_on_a_real_server(server: Server) -> None:
     """Exactly the orphan's version is deleted; accepted, quarantined and rewritten blobs are kept.
 
     The clock of a server cannot be set back. The authority's retry horizon is therefore shorter
     than `sluice init` allows. The rules are unchanged.
     """
-    async with brief_world(server, monkeypatch) as (store, world):
+    async with brief_world(server) as (store, world):
         kept = await world.accept(0)
         refused = await world.quarantine(0, salt="other")
         orphan = await world.orphan(10)

@@ -70,6 +70,7 @@ def on_server(server: Server) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_moto(
     moto: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,7 @@ from support.sluice_process import SluiceProcess, run_process
 SLUICE = (sys.executable, "-m", "sluice_cli")
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("words", [("--version",), ("nosuch",), ("init", "--json"), ("gaps",)])
 def test_output_and_exit_code_are_those_of_a_start(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -217,6 +217,7 @@ def place(
         yield Place(Bucket(root=tmp_path, bucket_url=url), spark)
 
 
+@pytest.mark.long
 def test_nothing_of_what_was_erased_is_left(place: Place) -> None:
     place.ingest()
     before = place.found()

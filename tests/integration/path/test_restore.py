@@ -203,6 +203,7 @@ def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_
     assert stated.returncode == 0, stated.stderr
 
 
+@pytest.mark.long
 def test_the_other_order_loses_blobs(source: Path, tmp_path: Path) -> None:
     restored = tmp_path / "restored"
     backup(source, restored, ORDER[::-1])

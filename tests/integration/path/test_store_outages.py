@@ -32,6 +32,7 @@ def moved(folder: Path) -> Outage:
     return Outage(begin=lambda: os.rename(store, away), end=lambda: os.rename(away, store))  # noqa: PTH104
 
 
+@pytest.mark.long
 def test_three_seconds_without_a_directory(tmp_path: Path) -> None:
     with fleet(tmp_path) as one:
         go_through_outage(one, moved(tmp_path), 3)

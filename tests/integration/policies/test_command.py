@@ -23,6 +23,7 @@ def test_simulate_names_the_deciding_statement(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out.startswith("allow by Write: ")
 
 
+@pytest.mark.long
 def test_prove_reads_another_bucket_policy_and_prints_the_violation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -224,30 +224,28 @@ def test_only_an_operator_deletes_and_only_through_the_gate(place: Deployment) -
     assert stored(place) == []
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        [],
-        {},
-        {"where": ""},
-        {"where": "agent = 'a' or 1 = 1"},
-        {"where": 5},
-        {"kind": "all", "where": "agent = 'a'"},
-        {"where": "agent = 'a'", "limit": 5},
-        {"where": "agent = 'a'", "delete_id": "mine"},
-        {"where": "agent = 'a'", "delete_id": str(ULID.from_timestamp(1))},
-        {"where": "agent = 'a'", "older_than_days": -1},
-        {"where": "agent = 'a'", "older_than_days": "1"},
-        {"where": "agent = 'a'", "principal": "operator:bob"},
-    ],
-)
-def test_bad_input_is_refused_with_a_reason_and_writes_nothing(
-    place: Deployment, body: object
-) -> None:
+REFUSED: list[object] = [
+    [],
+    {},
+    {"where": ""},
+    {"where": "agent = 'a' or 1 = 1"},
+    {"where": 5},
+    {"kind": "all", "where": "agent = 'a'"},
+    {"where": "agent = 'a'", "limit": 5},
+    {"where": "agent = 'a'", "delete_id": "mine"},
+    {"where": "agent = 'a'", "delete_id": str(ULID.from_timestamp(1))},
+    {"where": "agent = 'a'", "older_than_days": -1},
+    {"where": "agent = 'a'", "older_than_days": "1"},
+    {"where": "agent = 'a'", "principal": "operator:bob"},
+]
+
+
+def test_bad_input_is_refused_with_a_reason_and_writes_nothing(place: Deployment) -> None:
     async def story(call: Call) -> None:
-        status, problem = await call("POST", "/v1/deletes", body)
-        assert (status, problem["code"]) == (400, "bad_request")
-        assert problem["detail"]
+        for body in REFUSED:
+            status, problem = await call("POST", "/v1/deletes", body)
+            assert (status, problem["code"]) == (400, "bad_request"), body
+            assert problem["detail"], body
 
     talk(place, story)
     assert stored(place) == []

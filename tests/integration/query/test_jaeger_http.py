@@ -108,6 +108,7 @@ def test_a_trace_has_spans_of_both_services(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.long
 def test_a_search_returns_whole_traces(place: Deployment) -> None:
     async def story(client: QueryClient) -> None:
         assert await found_by(client, service="shop") == [OTHER, TRACE]

@@ -201,6 +201,7 @@ def test_numbers_of_records_and_bytes(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.long
 def test_drilldown_finds_labels_fields_and_forms_of_lines(place: Deployment) -> None:
     async def story(client: QueryClient) -> None:
         _, found = await ask(client, "detected_labels", query='{service_name="shop"}')

@@ -106,6 +106,7 @@ def selected(*matchers: tuple[str, str, str]) -> Wanted:
     return Wanted(START, END, matchers)
 
 
+@pytest.mark.long
 def test_what_was_written_is_read_with_equal_bits(place: Deployment) -> None:
     """As samples and as chunks, in the order of labels, from the lake and from pending batches."""
 
@@ -130,6 +131,7 @@ def test_what_was_written_is_read_with_equal_bits(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.long
 def test_matchers(place: Deployment) -> None:
     """A pattern matches the whole value, and a missing label is the empty text."""
     cases: list[tuple[list[tuple[str, str, str]], int]] = [

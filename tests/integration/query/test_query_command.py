@@ -145,6 +145,7 @@ def test_lines_around_a_hit_are_those_of_its_source(place: Deployment) -> None:
     assert last["summary"]["results"] == 1
 
 
+@pytest.mark.long
 def test_columns_csv_and_parquet(place: Deployment, tmp_path: Path) -> None:
     columns = ("--columns", "service,body,k")
     assert _query(place, *SPAN, *columns).stdout.splitlines()[0] == "web  first ä  v"
@@ -224,8 +225,10 @@ def test_a_running_service_is_asked_instead_of_the_store(
             *("sluice_query.request", "sluice_store.url"),
         ):
             assert (library in imported) == imports, library
+        assert imports or "http.client" not in imported
 
 
+@pytest.mark.long
 def test_commands_find_a_query_service_that_was_started_alone(
     place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

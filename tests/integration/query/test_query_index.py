@@ -98,6 +98,7 @@ def test_damaged_and_missing_chunks_rule_nothing_out(tmp_path: Path) -> None:
     assert run_query(made, nowhere).summary.segments_read == 2
 
 
+@pytest.mark.long
 def test_a_chunk_that_was_removed_rules_nothing_out(tmp_path: Path) -> None:
     """The index job removes chunks of replaced files; a reader of an older state may need them."""
     made = deployment(tmp_path, lanes=1)
@@ -119,6 +120,7 @@ def test_a_chunk_that_was_removed_rules_nothing_out(tmp_path: Path) -> None:
         assert bodies(run_query(made, found)) == lines
 
 
+@pytest.mark.long
 def test_a_look_up_of_a_trace_reads_only_files_with_its_id(tmp_path: Path) -> None:
     """Of spans and of logs; alternatives read the files of each, and a pattern reads all."""
     made = deployment(tmp_path, lanes=1)

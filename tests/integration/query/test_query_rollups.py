@@ -101,6 +101,7 @@ def assert_equal(place: Deployment, query: Query | None = None) -> QueryResult:
     return result
 
 
+@pytest.mark.long
 def test_a_series_from_rollups_equals_that_from_samples(
     place: Deployment, rollups: LakeRollups, sender: Sender
 ) -> None:
@@ -214,6 +215,7 @@ def retain(place: Deployment, before_ns: int) -> None:
     put_delete(place, record)
 
 
+@pytest.mark.long
 def test_beyond_the_retention_of_samples_a_series_is_computed_from_rollups(
     place: Deployment, rollups: LakeRollups, sender: Sender
 ) -> None:

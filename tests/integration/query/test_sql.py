@@ -218,6 +218,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.daily(40)
 @pytest.mark.parametrize(
     "text", HOSTILE, ids=[one[:50].encode(errors="replace") for one in HOSTILE]
 )
@@ -254,6 +255,7 @@ JOINED = (
 REPLACED = "SELECT length(replace(repeat('a', 1000000), 'a', repeat('b', 1000000)))"
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("text", [REPLACED, JOINED], ids=["replaced", "joined"])
 def test_a_huge_value_ends_the_command_and_not_the_machine(place: Deployment, text: str) -> None:
     command = (sys.executable, "-m", "sluice_cli", "sql", text, "--store", place.url)

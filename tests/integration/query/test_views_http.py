@@ -147,6 +147,7 @@ def test_neighbours_cross_the_borders_of_batches(place: Deployment) -> None:
     talk(place, story)
 
 
+@pytest.mark.long
 def test_every_view_and_file_selects_by_logql(place: Deployment) -> None:
     async def story(client: QueryClient) -> None:
         asked = ("query", '{path="/var/log/1"} |= "error" | logfmt | level=""')

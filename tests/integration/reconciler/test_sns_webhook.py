@@ -7,6 +7,7 @@ from pathlib import Path
 
 import aioboto3
 import aiohttp
+import pytest
 from moto.core import DEFAULT_ACCOUNT_ID
 from moto.sns.models import sns_backends
 from support.reconciler_seed import accept, enqueued
@@ -108,6 +109,7 @@ class MotoHost(SnsHost):
         return FetchedPage(status=200, body=certificates[url.rpartition("/")[2]])
 
 
+@pytest.mark.long
 async def test_a_bucket_announces_its_batches_through_a_topic(moto: Server) -> None:
     """moto sends the event of the bucket to its topic, and signs the message to the webhook."""
     store_url = moto.url("topics", "pre")

@@ -197,6 +197,7 @@ def test_values_are_compared_by_their_bits(spark: Any, tmp_path: Path) -> None:
     assert len(set(found.values())) == 5
 
 
+@pytest.mark.long
 def test_a_run_of_few_overlaps_does_not_always_choose_the_same(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,6 +331,7 @@ def test_a_delete_is_applied_once_to_each_file(
     assert compact_once() == set()
 
 
+@pytest.mark.long
 def test_defaults_of_a_cluster_do_not_change_what_is_deleted(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -144,6 +144,7 @@ def test_chunks_of_replaced_files_are_removed_after_their_files(spark: Any, tmp_
     assert lines_with(deployment, "host-1 line 5") == found
 
 
+@pytest.mark.long
 def test_chunks_of_files_without_a_successor_are_removed(spark: Any, tmp_path: Path) -> None:
     """Retention removes files and adds none; also after an index run that stopped halfway."""
     deployment = Deployment(tmp_path, lanes=1).init()
@@ -166,6 +167,7 @@ def test_chunks_of_files_without_a_successor_are_removed(spark: Any, tmp_path: P
     assert make_due(deployment) == []
 
 
+@pytest.mark.long
 def test_a_chunk_of_an_interrupted_run_is_found_although_no_state_names_its_file(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -99,6 +99,7 @@ async def accept(url: str, number: int, at_ns: int) -> None:
         await (await Reconciler.of(store)).once()
 
 
+@pytest.mark.long
 def test_requests_of_micro_batches(server: MemoryServer) -> None:
     url = f"s3://b/p?endpoint={server.endpoint}&region=us-east-1"
     at_ns = SystemClock().now_ns()

@@ -132,6 +132,7 @@ def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path)
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("first_sequence", [None, 2])
 def test_lists_of_an_unfinished_run_are_not_written_again(
     tmp_path: Path, first_sequence: int | None
@@ -167,6 +168,7 @@ def test_the_lake_is_rebuilt_after_an_unfinished_run_lost_its_lists(tmp_path: Pa
     assert_lake_holds(deployment, deployment.sent)
 
 
+@pytest.mark.long
 def test_a_lake_that_was_restored_from_a_copy_is_rebuilt(tmp_path: Path) -> None:
     """The queue has acknowledged entries that the copy does not contain."""
     deployment = Deployment(tmp_path, lanes=1).init()

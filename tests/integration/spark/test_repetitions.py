@@ -237,6 +237,7 @@ def test_a_dry_run_counts_and_changes_nothing(compacted: Compacted) -> None:
     assert compacted.versions[0] == compacted.versions[1]
 
 
+@pytest.mark.long
 def test_files_are_examined_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs read what no earlier run has read; a late file leads to its date and the next.
 
@@ -335,6 +336,7 @@ def test_a_wrong_plan_is_not_committed(
     assert bodies(deployment) == ["line at 1", "line at 1", "line at 2"]
 
 
+@pytest.mark.long
 def test_a_witness_that_another_run_replaces_stops_the_removal(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,6 +251,7 @@ def check_files_read(
     assert roll_up().covers == 1
 
 
+@pytest.mark.long
 def test_a_run_reads_only_files_that_were_added_since_the_last_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

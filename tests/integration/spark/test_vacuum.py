@@ -147,6 +147,7 @@ def test_a_commit_is_based_on_the_state_that_was_checked(place: Deployment) -> N
     assert place.table("logs").version() == versions[1] + 1
 
 
+@pytest.mark.long
 def test_source_ranges_go_when_they_are_as_old_as_vacuumed_files(place: Deployment) -> None:
     """Those of the table's newest state and the one before stay, however old they are."""
     rollups = LakeRollups(place=place)
@@ -276,6 +277,7 @@ def test_retention_keeps_every_sample_if_the_source_range_is_missing(place: Depl
     assert drop_deleted(place).waiting_for_rollups == 1
 
 
+@pytest.mark.long
 def test_retention_waits_only_for_files_that_are_new_since_the_rollups(tmp_path: Path) -> None:
     """Sequences of lanes overlap, so the sequences of a file alone do not show that it is old."""
     place = Deployment(tmp_path / "store", lanes=2).init()

@@ -93,7 +93,7 @@ def sweep_of(document: Mapping[str, Any], *, each: bool = True) -> Iterator[Requ
     Args:
         document: The OpenAPI description.
         each: If false, a parameter of the same name and type gets its values in one operation, of
-            the values every third one, and of the fields every fourth one, in turn.
+            the values every sixth one, and of the fields every eighth one, in turn.
     """
     swept: list[Any] = []
     routes = 0
@@ -105,14 +105,14 @@ def sweep_of(document: Mapping[str, Any], *, each: bool = True) -> Iterator[Requ
                 if not each and one in swept:
                     continue
                 swept.append(one)
-                for text in HOSTILE if each else HOSTILE[len(swept) % 3 :: 3]:
+                for text in HOSTILE if each else HOSTILE[len(swept) % 6 :: 6]:
                     value = _quoted(text)
                     target = f"{plain}?{one['name']}={value}"
                     if one["in"] == "path":
                         target = path.replace("{" + one["name"] + "}", value or "-")
                     yield method, target[:8000], fields, b"{}" if fields else b""
             routes += 1
-            for field in _RAW_FIELDS if each else _RAW_FIELDS[routes % 4 :: 4]:
+            for field in _RAW_FIELDS if each else _RAW_FIELDS[routes % 8 :: 8]:
                 yield method, plain, (field, *fields), b"{}" if fields else b""
             if method == "POST":
                 yield from ((method, plain, fields, body) for body in _BODIES)

@@ -9,6 +9,7 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.otlp_requests import (
     LOG_REQUEST,
     LOG_REQUESTS,
@@ -35,12 +36,15 @@ from sluice_doors.decoded import (
 )
 from sluice_doors.otlp import arrow_logs as otlp_arrow
 from sluice_doors.otlp import arrow_metrics as otlp_metrics_arrow
+from sluice_doors.otlp import arrow_spans as otlp_spans_arrow
 from sluice_doors.otlp import protobuf as otlp_protobuf
 from sluice_doors.otlp.http import JSON, PROTOBUF, SIGNALS, decode_otlp_logs, decode_otlp_metrics
 from sluice_doors.otlp.logs import logs_from_groups
 from sluice_doors.otlp.metrics import metrics_from_groups
+from sluice_doors.otlp.spans import spans_from_groups
 from sluice_protocol.columns import check_columns
 from sluice_protocol.ndjson import ndjson_from_columns
+from sluice_protocol.times import TS_END
 
 RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
@@ -160,6 +164,88 @@ def check_json_and_protobuf_lead_to_the_same_spans(request: Message) -> None:
     text = SIGNALS["traces"](otlp_json(request), JSON, received_ns=RECEIVED_NS)
     assert shown(tuple(map(canonical, binary))) == shown(tuple(map(canonical, text)))
     assert [content_digest(one) for one in binary] == [content_digest(one) for one in text]
+
+
+@EXAMPLES
+def test_arrow_and_protobuf_lead_to_the_same_spans(examples: int) -> None:
+    for_all(examples, check_arrow_and_protobuf_lead_to_the_same_spans, TRACE_REQUESTS)
+
+
+def check_arrow_and_protobuf_lead_to_the_same_spans(request: Message) -> None:
+    body = request.SerializeToString()
+    slow = spans_from_groups(otlp_protobuf.span_groups(body), received_ns=RECEIVED_NS)
+    try:
+        fast = otlp_spans_arrow.decode_spans(body, received_ns=RECEIVED_NS)
+    except NotPlain:
+        return
+    assert (fast is None) == (slow is None)
+    if fast is not None and slow is not None:
+        assert shown((canonical(fast),)) == shown((canonical(slow),))
+        assert content_digest(fast) == content_digest(slow)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("kind", range(-1, 8)),
+        ("start_time_unix_nano", [0, 1, 9, TS_END - 1]),
+        ("end_time_unix_nano", [0, 1, 9, TS_END - 1]),
+        ("trace_id", [b"", b"\1" * 16, b"\2" * 15]),
+        ("flags", [0, 1, 257]),
+        ("name", ["", "GET /", "sluice.unnamed"]),
+    ],
+)
+def test_spans_of_every_form_are_the_same_on_both_roads(field: str, values: list[object]) -> None:
+    """Also a status that is not set, an end before the start, and an undefined kind."""
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for value in values:
+        usual = {"start_time_unix_nano": 7, "end_time_unix_nano": 8, "trace_id": b"\5" * 16}
+        spans.add(**{**usual, field: value}).status.code = len(spans) - 2
+        spans.add(**{**usual, field: value})
+    body = request.SerializeToString()
+    assert otlp_spans_arrow.decode_spans(body, received_ns=RECEIVED_NS) is not None
+    check_arrow_and_protobuf_lead_to_the_same_spans(request)
+
+
+def test_events_and_links_are_the_same_on_both_roads() -> None:
+    assert TRACE_REQUEST.resource_spans[0].scope_spans[0].spans[0].events
+    assert otlp_spans_arrow.decode_spans(TRACE_REQUEST.SerializeToString(), received_ns=RECEIVED_NS)
+    check_arrow_and_protobuf_lead_to_the_same_spans(TRACE_REQUEST)
+
+
+@pytest.mark.parametrize("signal", ["logs", "metrics"])
+def test_another_kind_is_no_request_of_spans(signal: str) -> None:
+    body = {"logs": LOG_REQUEST, "metrics": METRIC_REQUEST}[signal].SerializeToString()
+    with pytest.raises(NotPlain):
+        otlp_spans_arrow.decode_spans(body, received_ns=RECEIVED_NS)
+
+
+@EXAMPLES
+def test_a_request_in_pieces_leads_to_the_same_spans(examples: int) -> None:
+    for_all(
+        examples,
+        check_a_request_in_pieces_leads_to_the_same_spans,
+        st.lists(TRACE_REQUESTS, min_size=1, max_size=3),
+        PIECE_BYTES,
+    )
+
+
+def check_a_request_in_pieces_leads_to_the_same_spans(
+    requests: list[Message], piece_bytes: int
+) -> None:
+    body = b"".join(one.SerializeToString() for one in requests)
+    try:
+        whole = otlp_spans_arrow.decode_spans(body, received_ns=RECEIVED_NS)
+        pieces = otlp_spans_arrow.decode_spans(
+            body, received_ns=RECEIVED_NS, cut_bytes=0, piece_bytes=piece_bytes
+        )
+    except NotPlain:
+        return
+    assert (whole is None) == (pieces is None)
+    if whole is not None and pieces is not None:
+        assert shown((canonical(pieces),)) == shown((canonical(whole),))
+        assert content_digest(pieces) == content_digest(whole)
 
 
 @EXAMPLES

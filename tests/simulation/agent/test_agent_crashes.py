@@ -140,6 +140,7 @@ def test_a_power_cut_at_every_operation(seed: int, draws: int) -> None:
     cut_power_at_every_operation(World, seed, draws)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [60, pytest.param(times(300), marks=pytest.mark.long)])
 def test_many_crashes_in_a_row(count: int) -> None:
     """Repeated crashes, also during recovery, lose and duplicate nothing."""

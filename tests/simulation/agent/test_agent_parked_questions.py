@@ -166,6 +166,7 @@ def test_a_restarted_agent_asks_about_what_was_parked_before(seed: int) -> None:
     simulate_agent(seed, main)
 
 
+@pytest.mark.long
 def test_many_parked_batches_are_asked_about_slowly() -> None:
     async def main(rng: Random) -> None:
         _, net, running = await parked_agent(rng, lines=50)

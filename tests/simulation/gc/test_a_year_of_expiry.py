@@ -192,10 +192,10 @@ async def check(year: Year, days: int) -> None:
 
 
 async def test_months_of_few_large_batches() -> None:
-    await check(Year(batches_a_day=4, frame_bytes=512 << 10, every_days=2), days=90)
+    await check(Year(batches_a_day=4, frame_bytes=256 << 10, every_days=2), days=50)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 async def test_a_year() -> None:
-    await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=365)
+    await check(Year(batches_a_day=30, frame_bytes=128 << 10, every_days=2), days=366)

@@ -14,7 +14,13 @@ from sluice_doors import decoded, protobuf
 from sluice_doors.decoded import BodyTooLarge
 from sluice_doors.json.firehose import decode_firehose
 from sluice_doors.loki.push import decode_loki
-from sluice_doors.otlp.http import JSON, PROTOBUF, decode_otlp_logs, decode_otlp_metrics
+from sluice_doors.otlp.http import (
+    JSON,
+    PROTOBUF,
+    decode_otlp_logs,
+    decode_otlp_metrics,
+    decode_otlp_traces,
+)
 
 PAIRS, RECORDS = 30, 50
 PLAIN = {f"k{place}": "x" for place in range(PAIRS)}
@@ -30,6 +36,11 @@ def otlp(kind: str, groups: str, records: list[object]) -> bytes:
 
 def logs(records: int) -> object:
     return decode_otlp_logs(otlp("logRecords", "scopeLogs", [{}] * records), JSON, received_ns=1)
+
+
+def spans(records: int) -> object:
+    body = otlp("spans", "scopeSpans", [{}] * records)
+    return decode_otlp_traces(body, JSON, received_ns=1)
 
 
 POINT = {"asInt": 1, "timeUnixNano": 1}
@@ -79,7 +90,7 @@ def cloudwatch(records: int) -> object:
     return decode_firehose(json.dumps(body).encode(), {}, received_ns=1)
 
 
-@pytest.mark.parametrize("decode", [logs, streams, cloudwatch])
+@pytest.mark.parametrize("decode", [logs, spans, streams, cloudwatch])
 def test_repeated_attributes_are_counted_before_records_are_made(
     decode: Callable[[int], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:

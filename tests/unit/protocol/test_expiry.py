@@ -223,9 +223,10 @@ def test_a_tombstone_names_exactly_its_batches(hashes: dict[Identity, bytes], no
     boots = {(one.agent_id, one.boot_id): one for one in read.boots}
     for who, digest in batches.items():
         boot = boots[who.agent_id, who.boot_id]
-        assert boot.names(who, digest)
-        assert not boot.names(who, OTHER)
-        assert not boot.names(no, digest) or no == who
+        index = e.BootIndex(boot)
+        assert index.names(who, digest)
+        assert not index.names(who, OTHER)
+        assert not index.names(no, digest) or no == who
 
 
 def test_the_hash_of_contents_is_a_sum() -> None:

@@ -21,6 +21,11 @@ def test_a_query_selects_and_filters() -> None:
     assert parse_logql('{app="shop"} |= "a" or `b`') == expected
 
 
+def test_a_text_is_parsed_once() -> None:
+    text = '{app="parsed once"}'
+    assert parse_logql(text) is parse_logql(text)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -54,6 +54,7 @@ def differs(seed: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_lives_looked_up_together_have_the_state_that_they_have_alone() -> None:
     assert not any(differs(seed) for seed in range(60))
 

@@ -1,5 +1,6 @@
 """References of refused uploads are written, by a bounded number of pages in each check."""
 
+import pytest
 from support.queue_store import SimStore
 from support.reconciler_seed import refuse
 from support.reconciler_world import make, runtime_of
@@ -67,6 +68,7 @@ async def test_a_check_of_few_conflicts_sees_all_of_them(store: SimStore) -> Non
         del store.held[key]
 
 
+@pytest.mark.long
 async def test_the_pages_of_a_check_do_not_grow_with_the_conflicts(store: SimStore) -> None:
     """A check finds a new conflict after at most as many checks as one walk needs, twice."""
     await refuse_many(store, 12 * PAGE, referenced=True)

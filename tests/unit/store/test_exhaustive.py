@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 CALLER = """
 from sluice_protocol.outcomes import Applied, CreateOutcome, Exists, Unknown
@@ -31,6 +33,7 @@ def _mypy(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_forgotten_unknown_is_a_type_error(tmp_path: Path) -> None:
     forgotten = _mypy(CALLER, tmp_path)
     assert forgotten.returncode == 1

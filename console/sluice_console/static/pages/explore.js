@@ -240,7 +240,7 @@ function Around({ record, kind }) {
 
 export function Detail({ record, query, kind, choose, close }) {
   const [around, setAround] = useState(false);
-  const plain = Object.entries(record).filter(([name, value]) => typeof value !== "object" && !APART.has(name)).map(([name, value]) => [name, name, String(value), name === "duration_ns" ? `${value} = ${spanTime(value)}` : value]);
+  const plain = Object.entries(record).filter(([name, value]) => typeof value !== "object" && !APART.has(name)).map(([name, value]) => [name, name, record.digits?.[name] ?? String(value), name === "duration_ns" ? `${record.digits?.[name] ?? value} = ${spanTime(value)}` : record.digits?.[name] ?? value]);
   const nested = ["attributes", "resource"].flatMap((group) => Object.entries(record[group] ?? {}).map(([key, value]) => [`${group}.${key}`, labelOf(key), textOf(value), shownValue(value)]));
   const made = Object.entries(record.labels ?? {}).filter(([name]) => ![...plain, ...nested].some(([, label]) => label === name) && name !== "service_name");
   return html`<section class="detail card" aria-label="Record"><div class="head"><h2>Record ${safe(record.seq)} of ${safe(record.agent_id)}</h2><div class="tools"><${Copy} text=${JSON.stringify(record)} label="Copy JSON" /><button type="button" aria-expanded=${around ? "true" : "false"} onClick=${() => setAround(!around)}>Lines around it</button>${record.trace_id && html`<a href=${placeUrl("trace", [record.trace_id], record.span_id ? { span: record.span_id } : null)}>Trace of the record</a>`}<a href=${placeUrl("batches", [keyOf(record)])}>Batch of the record</a><button type="button" class="plain" onClick=${close} aria-label="Close the record">✕</button></div></div>

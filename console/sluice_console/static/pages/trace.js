@@ -27,6 +27,9 @@ function Open() {
 const spansUrl = (query) => `#explore?${new URLSearchParams({ ...(query && { query }), kind: "spans", from: "1h" })}`;
 const ofOperation = (row, values = {}, stage = "") => spansUrl(`${selector({ ...(row.service && { service: row.service }), name: row.name, ...values })}${stage}`);
 
+// A double above 2^53 may be above the number that it is of, by up to half of 1024 in 64 bits.
+const leastNear = (number) => (Math.abs(number) > Number.MAX_SAFE_INTEGER ? String(BigInt(number) - 1024n) : number);
+
 const OPERATIONS = [
   { name: "Service", cell: (row) => safe(serviceOf(row)) },
   { name: "Operation", wide: true, cell: (row) => html`<a href=${ofOperation(row)}>${short(row.name || "(no name)")}</a>` },
@@ -34,7 +37,7 @@ const OPERATIONS = [
   { name: "Errors", numeric: true, cell: (row) => (row.errors ? html`<a class="bad" href=${ofOperation(row, { status: "error" })}>${count(row.errors)}</a>` : "0") },
   { name: "Median", numeric: true, cell: (row) => spanTime(row.duration_p50_ns) },
   { name: "95 %", numeric: true, cell: (row) => spanTime(row.duration_p95_ns) },
-  { name: "Longest", numeric: true, cell: (row) => html`<a href=${ofOperation(row, {}, ` | duration_ns >= ${row.duration_max_ns}`)}>${spanTime(row.duration_max_ns)}</a>` },
+  { name: "Longest", numeric: true, cell: (row) => html`<a href=${ofOperation(row, {}, ` | duration_ns >= ${leastNear(row.duration_max_ns)}`)}>${spanTime(row.duration_max_ns)}</a>` },
 ];
 
 function Operations() {
@@ -151,7 +154,7 @@ function Span({ row, show, close }) {
       <dt>status</dt><dd>${isError(span) ? html`<strong class="bad">error</strong>` : safe(span.status)} ${safe(span.status_message)}</dd>
       <dt>start</dt><dd><${Time} at=${span.ts} /> <code class="quiet">${safe(span.ts)}</code>, after ${spanTime(row.offset)}</dd>
       ${end !== null && html`<dt>end</dt><dd>after ${spanTime(row.offset + row.length)}</dd>`}
-      <dt>duration</dt><dd>${spanTime(span.duration_ns)} <code class="quiet">${safe(span.duration_ns)} ns</code></dd>
+      <dt>duration</dt><dd>${spanTime(span.duration_ns)} <code class="quiet">${safe(span.digits?.duration_ns ?? span.duration_ns)} ns</code></dd>
       <dt>kind</dt><dd>${safe(span.span_kind)}</dd><dt>span id</dt><dd><code>${safe(span.span_id)}</code></dd>
       <dt>parent</dt><dd>${row.parent ? html`<button type="button" class="copy" onClick=${() => show(row.parent)}>${short(nameOf(row.parent))}</button> <code>${safe(span.parent_id)}</code>` : span.parent_id ? html`<code>${safe(span.parent_id)}</code>` : "none"}</dd>
       ${span.trace_state && html`<dt>trace state</dt><dd>${safe(span.trace_state)}</dd>`}<dt>host</dt><dd>${safe(span.host ?? "–")}</dd><dt>agent</dt><dd>${safe(span.agent_id)}</dd></dl>
