@@ -197,7 +197,7 @@ def check_hold(hold: LegalHold) -> None:
     if None not in span and span[0] >= span[1]:  # type: ignore[operator]
         raise BadUsage("the time range of a hold ends before it starts")
     if hold.review_at_unix_ns <= hold.held_at_unix_ns:
-        raise BadUsage("the review date of a hold is in the future: choose a later `--review`")
+        raise BadUsage("the review date of a hold is not in the future: choose a later `--review`")
 
 
 def decode_hold(key: str, body: bytes) -> LegalHold:

@@ -213,13 +213,14 @@ class GcWorld:
         await overwrite_known(self.store, DISCOVERY, body, Backoff.seeded_by(self.clock))
 
     async def hold(self, agent: str = "host-1") -> LegalHold:
+        now_ns = self.clock.now_ns()
         hold = LegalHold(
             hold_id=self.ids.ulid(),
             case="C-1",
             reason="litigation",
             held_by="ann",
-            review_at_unix_ns=self.clock.now_ns() + 1,
-            held_at_unix_ns=self.clock.now_ns(),
+            review_at_unix_ns=UnixNs(now_ns + 1),
+            held_at_unix_ns=now_ns,
             agent_id=agent,
         )
         return await add_hold(self.store, hold, Backoff.seeded_by(self.clock))
