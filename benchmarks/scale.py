@@ -9,8 +9,8 @@ in the queue. The client signs beforehand and is not counted; it needs a part of
 bytes a second stop growing when the cores are busy. What grows or not beyond that shows in the
 processor seconds of a GiB: they would stay equal if each process did only its own work.
 
-The control of the Spark jobs is the same job without anything to do: its start. With `WRITE=1` the
-result file is written, and from it the section of docs/sizing.md.
+The Spark jobs run over two loads, and what counts is the difference: the start of a job costs more
+than a small load. With `WRITE=1` the result file is written, and from it a part of docs/sizing.md.
 """
 
 import argparse
@@ -204,16 +204,29 @@ JOBS: Final = {
 """The Spark jobs in their order, with their arguments."""
 
 
-def spark_costs(url: str) -> dict[str, float]:
-    """Run each job twice; return its processor seconds without those of the second run.
+def spark_costs(batches: int, parent: Path | None) -> dict[str, float]:
+    """Return the processor seconds a GiB of each job, as the slope between two loads.
 
-    The second run has nothing to do, so it is the start of the job.
+    Most of what a job spends on a small load is the start of its processes.
     """
-    found: dict[str, float] = {}
-    for name, arguments in JOBS.items():
-        spent = [_cpu_of_job(*arguments, "--store", url) for _ in range(2)]
-        found[name] = max(0.0, spent[0] - spent[1])
-    return found
+    spent: list[dict[str, float]] = []
+    sizes: list[int] = []
+    for count in (batches, batches * MORE_TIMES):
+        with _scratch(parent) as folder:
+            sizes.append(measure(Point(), count, folder).raw_bytes)
+            store = ("--store", f"file://{folder}/store")
+            spent.append({name: _cpu_of_job(*job, *store) for name, job in JOBS.items()})
+    few, many = spent
+    return {name: (many[name] - few[name]) / (sizes[1] - sizes[0]) * GIB for name in JOBS}
+
+
+@contextmanager
+def _scratch(parent: Path | None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="sluice-scale-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _cpu_of_job(*arguments: str) -> float:
@@ -238,6 +251,8 @@ CURVES: Final = {
     "agents": [Point(agents=n, lines=FEW_LINES) for n in (10, 100, 1_000, 10_000)],
 }
 """The points of each curve, by the field that changes."""
+MORE_TIMES: Final = 5
+"""How many more batches the second load of the Spark jobs has."""
 FEW_TIMES: Final = 25
 """How many more batches of few lines are sent."""
 HEADS: Final = {
@@ -248,28 +263,21 @@ HEADS: Final = {
 
 
 def run(batches: int, parent: Path | None) -> dict[str, Any]:
-    """Measure every point, and the Spark jobs over the last one of the gateways."""
+    """Measure every point, and the Spark jobs."""
     curves: dict[str, list[dict[str, Any]]] = {name: [] for name in CURVES}
-    jobs: dict[str, float] = {}
     for name, points in CURVES.items():
         for point in points:
-            folder = Path(tempfile.mkdtemp(prefix="sluice-scale-", dir=parent))
-            try:
-                count = batches if point.lines == LINES else batches * FEW_TIMES
+            count = batches if point.lines == LINES else batches * FEW_TIMES
+            with _scratch(parent) as folder:
                 one = asdict(point) | asdict(measure(point, count, folder))
-                curves[name].append(one)
-                print(json.dumps(one), flush=True)
-                if name == "gateways" and point is points[-1]:
-                    spent = spark_costs(f"file://{folder}/store")
-                    jobs = {job: cpu_s / one["raw_bytes"] * GIB for job, cpu_s in spent.items()}
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+            curves[name].append(one)
+            print(json.dumps(one), flush=True)
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "revision": _revision(),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}",
         "curves": curves,
-        "job_cpu_s_per_gib": jobs,
+        "job_cpu_s_per_gib": spark_costs(batches, parent),
     }
 
 
