@@ -8,7 +8,7 @@ Source: OpenTelemetry protocol specification 1.x, "OTLP/HTTP"; the messages of t
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -39,76 +39,77 @@ PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 
 
-def decode_otlp_logs(
-    body: bytes, content_type: str, *, received_ns: int
+class _Signal(NamedTuple):
+    """The decoders of a signal.
+
+    `arrow` is the module and the function that read protobuf by columns; `protobuf` and `json`
+    return what `by_groups` maps record by record.
+    """
+
+    arrow: tuple[str, str]
+    protobuf: Callable[[bytes], Any]
+    json: Callable[[bytes], Any]
+    by_groups: Callable[..., DecodedRecords | None]
+
+
+def _decode(
+    signal: _Signal, body: bytes, content_type: str, *, received_ns: int
 ) -> tuple[DecodedRecords, ...]:
-    """Return the records of a logs request; empty if it has none.
+    """Return the records of a request of a signal; empty if it has none.
 
     `content_type` is `application/x-protobuf` or `application/json`; parameters are ignored.
     `received_ns` is the time of records that contain none.
     """
-    if not _is_protobuf(content_type):
-        found = logs_from_groups(otlp_json.log_groups(body), received_ns=received_ns)
+    if _is_protobuf(content_type):
+        found = _from_protobuf(signal, body, received_ns)
     else:
-        found = _logs_from_protobuf(body, received_ns)
+        found = signal.by_groups(signal.json(body), received_ns=received_ns)
     return () if found is None else (found,)
 
 
-def decode_otlp_metrics(
-    body: bytes, content_type: str, *, received_ns: int
-) -> tuple[DecodedRecords, ...]:
-    """Return the points of a metrics request; empty if it has none."""
-    if not _is_protobuf(content_type):
-        found = metrics_from_groups(otlp_json.metric_groups(body), received_ns=received_ns)
-    else:
-        found = _metrics_from_protobuf(body, received_ns)
-    return () if found is None else (found,)
+def _from_protobuf(signal: _Signal, body: bytes, received_ns: int) -> DecodedRecords | None:
+    module, decode = signal.arrow
+    fast = arrow_road(module, body)
+    if fast is not None:
+        with suppress(fast.NotPlain):
+            found: DecodedRecords | None = getattr(fast, decode)(body, received_ns=received_ns)
+            return found
+    return signal.by_groups(signal.protobuf(body), received_ns=received_ns)
 
 
-def decode_otlp_traces(
-    body: bytes, content_type: str, *, received_ns: int
-) -> tuple[DecodedRecords, ...]:
-    """Return the spans of a traces request; empty if it has none."""
-    if not _is_protobuf(content_type):
-        found = spans_from_groups(otlp_json.span_groups(body), received_ns=received_ns)
-    else:
-        found = _spans_from_protobuf(body, received_ns)
-    return () if found is None else (found,)
-
-
+decode_otlp_logs = partial(
+    _decode,
+    _Signal(
+        arrow=("otlp.arrow_logs", "decode_logs"),
+        protobuf=otlp_protobuf.log_groups,
+        json=otlp_json.log_groups,
+        by_groups=logs_from_groups,
+    ),
+)
+decode_otlp_metrics = partial(
+    _decode,
+    _Signal(
+        arrow=("otlp.arrow_metrics", "decode_metrics"),
+        protobuf=otlp_protobuf.metric_groups,
+        json=otlp_json.metric_groups,
+        by_groups=metrics_from_groups,
+    ),
+)
+decode_otlp_traces = partial(
+    _decode,
+    _Signal(
+        arrow=("otlp.arrow_spans", "decode_spans"),
+        protobuf=otlp_protobuf.span_groups,
+        json=otlp_json.span_groups,
+        by_groups=spans_from_groups,
+    ),
+)
 SIGNALS: Final = {
     "logs": decode_otlp_logs,
     "metrics": decode_otlp_metrics,
     "traces": decode_otlp_traces,
 }
 """The decoder of each signal, by the last part of its path."""
-
-
-def _logs_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
-    fast = arrow_road("otlp.arrow_logs", body)
-    if fast is not None:
-        with suppress(fast.NotPlain):
-            found: DecodedRecords | None = fast.decode_logs(body, received_ns=received_ns)
-            return found
-    return logs_from_groups(otlp_protobuf.log_groups(body), received_ns=received_ns)
-
-
-def _metrics_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
-    fast = arrow_road("otlp.arrow_metrics", body)
-    if fast is not None:
-        with suppress(fast.NotPlain):
-            found: DecodedRecords | None = fast.decode_metrics(body, received_ns=received_ns)
-            return found
-    return metrics_from_groups(otlp_protobuf.metric_groups(body), received_ns=received_ns)
-
-
-def _spans_from_protobuf(body: bytes, received_ns: int) -> DecodedRecords | None:
-    fast = arrow_road("otlp.arrow_spans", body)
-    if fast is not None:
-        with suppress(fast.NotPlain):
-            found: DecodedRecords | None = fast.decode_spans(body, received_ns=received_ns)
-            return found
-    return spans_from_groups(otlp_protobuf.span_groups(body), received_ns=received_ns)
 
 
 def _is_protobuf(content_type: str) -> bool:
