@@ -4,18 +4,28 @@ The result equals `attributes.merged` for each record, with the pairs of each re
 Only records with a key twice are visited one by one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice_doors.arrow.texts import ArrowArray, NotPlain, check_text, lengths, text_of
+from sluice_doors.arrow.texts import (
+    ArrowArray,
+    NotPlain,
+    check_text,
+    decimal_texts,
+    integers,
+    lengths,
+    text_of,
+)
 from sluice_doors.attributes import EMPTY_KEY, FIELD, free_name
 from sluice_doors.decoded import Tally
 from sluice_protocol.columns import I64, U8, U32, AttributeColumns
 from sluice_protocol.values import joined_types, some_types, value_types
+
+ConvertTexts = Callable[[ArrowArray], ArrowArray]
 
 
 @dataclass(slots=True)
@@ -72,6 +82,42 @@ def field_source(number: int, stated: npt.NDArray[np.bool_], values: ArrowArray)
     np.cumsum(stated, out=offsets[1:])
     keys = np.full(len(values), number, np.uint32)
     return PairSource(prefix=FIELD, offsets=offsets, keys=keys, values=values)
+
+
+def optional_sources(
+    records: ArrowArray, fields: Sequence[tuple[str, str, ConvertTexts | None]], names: Names
+) -> list[PairSource]:
+    """Return a source for each of some optional fields of records, if a record states it.
+
+    A field has a name, the key of its attribute, and how its values become text, if they are none.
+    """
+    found = []
+    for name, key, convert in fields:
+        values = records.field(name)
+        stated = integers(values) != 0 if convert is decimal_texts else lengths(values) != 0
+        if stated.any():
+            kept = values_where(values, stated)
+            texts = kept if convert is None else convert(kept)
+            found.append(field_source(names.number(key), stated, texts))
+    return found
+
+
+def numbers_within(
+    values: ArrowArray, largest: int, key: str, names: Names
+) -> tuple[U8, list[PairSource]]:
+    """Return numbers from 0 to `largest`, with 0 for others, and the source of these others."""
+    found = integers(values)
+    outside = (found < 0) | (found > largest)
+    sources = []
+    if outside.any():
+        texts = decimal_texts(values_where(values, outside))
+        sources.append(field_source(names.number(key), outside, texts))
+    return np.where(outside, 0, found).astype(np.uint8), sources
+
+
+def values_where(values: ArrowArray, stated: npt.NDArray[np.bool_]) -> ArrowArray:
+    """Return the values for which `stated` is True."""
+    return values if stated.all() else values.filter(pa.array(stated))
 
 
 def shared_source(

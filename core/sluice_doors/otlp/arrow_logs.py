@@ -7,12 +7,19 @@ or with a time that is out of range.
 
 from functools import partial
 from itertools import compress
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from sluice_doors.arrow.pairs import Names, PairSource, field_source, joined_attributes
+from sluice_doors.arrow.pairs import (
+    Names,
+    field_source,
+    joined_attributes,
+    numbers_within,
+    optional_sources,
+    values_where,
+)
 from sluice_doors.arrow.pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.arrow.requests import (
     MappedRecords,
@@ -29,7 +36,6 @@ from sluice_doors.arrow.texts import (
     decimal_texts,
     hex_texts,
     integers,
-    lengths,
     text_of,
     value_texts,
 )
@@ -41,6 +47,15 @@ from sluice_protocol.columns import I64, LogColumns
 from sluice_protocol.fields import SEVERITY_MAX
 from sluice_protocol.frame import Resource
 from sluice_protocol.times import TS_END
+
+_FIELDS: Final = (
+    ("severity_text", "severity_text", None),
+    ("trace_id", "trace_id", hex_texts),
+    ("span_id", "span_id", hex_texts),
+    ("flags", "trace_flags", decimal_texts),
+    ("event_name", "event_name", None),
+    ("dropped_attributes_count", "dropped_attributes_count", decimal_texts),
+)
 
 
 def decode_logs(
@@ -67,25 +82,27 @@ def _mapped(
     names = Names()
     ts, observed, stated = _times(records, received_ns)
     tally.timed = tally.timed and bool(stated.all())
-    severity, severity_source = _severity(records, names)
+    severity, severity_source = numbers_within(
+        records.field("severity_number"), SEVERITY_MAX, "severity_number", names
+    )
     outer = scoped.outer(shared)
     outer_sources = outer.sources(names)
     body_text = text_of(value_texts(records.field("body"), unset=b""))
     check_text(body_text)
     tally.add_sizes(0, len(body_text.data))
-    fields = [*severity_source, *_fields(records, names)]
+    fields = [*severity_source, *optional_sources(records, _FIELDS, names)]
     if observed.any():
         seen = records.field("observed_time_unix_nano")
         fields.append(
             field_source(
-                names.number(OBSERVED_KEY), observed, decimal_texts(_where(seen, observed))
+                names.number(OBSERVED_KEY), observed, decimal_texts(values_where(seen, observed))
             )
         )
     sources = [own_pairs(records.field("attributes"), names), *fields, *outer_sources]
     columns = LogColumns(
         ts=ts,
         body=body_text,
-        severity=severity,
+        severity=severity if severity.any() else None,
         attributes=joined_attributes(sources, names, tally),
     )
     return MappedRecords(columns, outer.shared)
@@ -103,41 +120,3 @@ def _times(
     stated = ts != 0
     ts = np.where(stated, ts, np.uint64(received_ns)).astype(np.int64)
     return ts, (observed != 0) & (observed != ts.view(np.uint64)), stated
-
-
-def _severity(
-    records: ArrowArray, names: Names
-) -> tuple[npt.NDArray[np.uint8] | None, list[PairSource]]:
-    """Return the severity column, and the source of numbers that are out of its range."""
-    found = integers(records.field("severity_number"))
-    outside = (found < 0) | (found > SEVERITY_MAX)
-    sources = []
-    if outside.any():
-        texts = decimal_texts(_where(records.field("severity_number"), outside))
-        sources.append(field_source(names.number("severity_number"), outside, texts))
-    column = np.where(outside, 0, found).astype(np.uint8)
-    return column if column.any() else None, sources
-
-
-def _fields(records: ArrowArray, names: Names) -> list[PairSource]:
-    found = []
-    for name, key, convert in (
-        ("severity_text", "severity_text", None),
-        ("trace_id", "trace_id", hex_texts),
-        ("span_id", "span_id", hex_texts),
-        ("flags", "trace_flags", decimal_texts),
-        ("event_name", "event_name", None),
-        ("dropped_attributes_count", "dropped_attributes_count", decimal_texts),
-    ):
-        values = records.field(name)
-        stated = integers(values) != 0 if convert is decimal_texts else lengths(values) != 0
-        if stated.any():
-            kept = _where(values, stated)
-            texts = kept if convert is None else convert(kept)
-            found.append(field_source(names.number(key), stated, texts))
-    return found
-
-
-def _where(values: ArrowArray, stated: npt.NDArray[np.bool_]) -> ArrowArray:
-    """Return the values for which `stated` is True."""
-    return values if stated.all() else values.filter(pa.array(stated))

@@ -6,12 +6,20 @@ module cannot map. Only spans with events or links are visited one by one, for t
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from sluice_doors.arrow.pairs import Names, PairSource, field_source, joined_attributes
+from sluice_doors.arrow.pairs import (
+    Names,
+    PairSource,
+    field_source,
+    joined_attributes,
+    numbers_within,
+    optional_sources,
+)
 from sluice_doors.arrow.pieces import CUT_BYTES, PIECE_BYTES
 from sluice_doors.arrow.requests import (
     MappedRecords,
@@ -42,11 +50,18 @@ from sluice_doors.otlp.protobuf import (
 )
 from sluice_doors.otlp.spans import KIND_MAX, STATUS_MAX, has_bad_time, list_texts
 from sluice_doors.protobuf import is_foreign
-from sluice_protocol.columns import U8, NameColumn, SpanColumns, TextColumn
+from sluice_protocol.columns import NameColumn, SpanColumns, TextColumn
 from sluice_protocol.errors import InvalidFrame
 from sluice_protocol.frame import Resource
 from sluice_protocol.records import string_column
 from sluice_protocol.times import TS_END
+
+_COUNTS: Final = (
+    ("flags", "trace_flags", decimal_texts),
+    ("dropped_attributes_count", "dropped_attributes_count", decimal_texts),
+    ("dropped_events_count", "dropped_events_count", decimal_texts),
+    ("dropped_links_count", "dropped_links_count", decimal_texts),
+)
 
 
 def decode_spans(
@@ -76,17 +91,17 @@ def _mapped(
         raise NotPlain
     stated = (start != 0) | (end != 0)
     tally.timed = tally.timed and bool(stated.all())
-    kind, kind_source = _enumerated(spans.field("kind"), KIND_MAX, "kind", names)
+    kind, kind_source = numbers_within(spans.field("kind"), KIND_MAX, "kind", names)
     statuses = spans.field("status")
     code = statuses.field("code").fill_null(0)
-    status, status_source = _enumerated(code, STATUS_MAX, "status_code", names)
+    status, status_source = numbers_within(code, STATUS_MAX, "status_code", names)
     sources = [
         own_pairs(spans.field("attributes"), names),
         *_unset(start, "start_time_unix_nano", names),
         *_unset(end, "end_time_unix_nano", names),
         *kind_source,
         *status_source,
-        *_counts(spans, names),
+        *optional_sources(spans, _COUNTS, names),
     ]
     texts = {
         "status_message": text_of(statuses.field("message")),
@@ -116,19 +131,6 @@ def _mapped(
     return MappedRecords(columns, outer.shared)
 
 
-def _enumerated(
-    numbers: ArrowArray, largest: int, key: str, names: Names
-) -> tuple[U8, list[PairSource]]:
-    """Return a column of an enumeration, and the source of numbers that it does not have."""
-    found = integers(numbers)
-    outside = (found < 0) | (found > largest)
-    column = np.where(outside, 0, found).astype(np.uint8)
-    if not outside.any():
-        return column, []
-    texts = decimal_texts(numbers.filter(pa.array(outside)))
-    return column, [field_source(names.number(key), outside, texts)]
-
-
 def _unset(times: npt.NDArray[np.uint64], key: str, names: Names) -> list[PairSource]:
     """Return the source of the times that are not set."""
     unset = times == 0
@@ -136,21 +138,6 @@ def _unset(times: npt.NDArray[np.uint64], key: str, names: Names) -> list[PairSo
         return []
     texts = pa.array([b"0"] * int(unset.sum()), pa.binary())
     return [field_source(names.number(key), unset, texts)]
-
-
-def _counts(spans: ArrowArray, names: Names) -> list[PairSource]:
-    found = []
-    for name, key in (
-        ("flags", "trace_flags"),
-        ("dropped_attributes_count", "dropped_attributes_count"),
-        ("dropped_events_count", "dropped_events_count"),
-        ("dropped_links_count", "dropped_links_count"),
-    ):
-        stated = integers(spans.field(name)) != 0
-        if stated.any():
-            texts = decimal_texts(spans.field(name).filter(pa.array(stated)))
-            found.append(field_source(names.number(key), stated, texts))
-    return found
 
 
 def _names(values: ArrowArray) -> NameColumn:
