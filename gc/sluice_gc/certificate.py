@@ -37,10 +37,9 @@ from sluice_gc.evidence_files import (
 from sluice_gc.key_ranges import check_coverage, cover_prefix, root_of_roots, split_shards
 from sluice_gc.signing_keys import (
     TrustedKeys,
-    has_signed,
-    key_id_of,
+    is_signed,
     make_key_file,
-    sign_bytes,
+    sign_record,
 )
 from sluice_protocol.collection_records import (
     Certificate,
@@ -91,12 +90,10 @@ def merkle_root_of(coverage: Iterable[PrefixCoverage]) -> Digest:
 
 def sign_certificate(certificate: Certificate, key: Ed25519PrivateKey) -> bytes:
     """Return the canonical bytes of the signed certificate, as they are stored."""
-    signed = SignedCertificate(
-        certificate=certificate,
-        key_id=key_id_of(key.public_key()),
-        signature=sign_bytes(key, _DOMAIN, encode_record(certificate)),
+    key_id, signature = sign_record(key, _DOMAIN, certificate)
+    return encode_record(
+        SignedCertificate(certificate=certificate, key_id=key_id, signature=signature)
     )
-    return encode_record(signed)
 
 
 def verify_certificate(
@@ -115,16 +112,14 @@ def verify_certificate(
         raise CertificateInvalid(
             place, "the stored bytes are not canonical, so that it was altered"
         )
-    public = trusted.get(signed.key_id)
-    if public is None:
+    if signed.key_id not in trusted:
         raise CertificateInvalid(
             place,
             "it is signed by a key that is not trusted; use the key file of the earlier audits, or"
             " add its public key to trusted_keys, or to the list that the key file of a command"
             f" that only verifies may be, key_id={signed.key_id}",
         )
-    inner = encode_record(signed.certificate)
-    if not has_signed(public, signed.signature, _DOMAIN + inner):
+    if not is_signed(signed, trusted, _DOMAIN, signed.certificate):
         raise CertificateInvalid(place, "the signature does not match, so that it was altered")
     check_complete(signed.certificate)
     return signed.certificate

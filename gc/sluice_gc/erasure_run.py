@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -38,7 +39,7 @@ from sluice_gc.settings import (
     PlanSettings,
     RunSettings,
 )
-from sluice_gc.signing_keys import AuditorKeys, TrustedKeys, has_signed, key_id_of, sign_bytes
+from sluice_gc.signing_keys import AuditorKeys, TrustedKeys, is_signed, sign_record
 from sluice_gc.task_engine import LocalTaskEngine
 from sluice_gc.tombstones import TrustedTombstones
 from sluice_gc.trash import purge_trash
@@ -207,8 +208,7 @@ class ErasurePlan:
 
 def sign_erasure(decision: ErasureDecision, keys: AuditorKeys) -> bytes:
     """Return the stored bytes of a decision."""
-    signature = sign_bytes(keys.private, _DECISION, encode_record(decision))
-    key_id = key_id_of(keys.private.public_key())
+    key_id, signature = sign_record(keys.private, _DECISION, decision)
     return encode_record(SignedErasure(decision=decision, key_id=key_id, signature=signature))
 
 
@@ -218,8 +218,8 @@ def check_signatures(stored: StoredErasure, trusted: TrustedKeys) -> None:
     if report is not None and report.report.decision_sha256 != digest_of(stored.body):
         key = erasure_report_key(decision.erasure_id, report.report.number)
         raise InvalidRecord(key, "the report is about another decision")
-    key = erasure_key(decision.erasure_id)
-    _check_signature(key, stored.signed, _DECISION + encode_record(decision), trusted)
+    if not is_signed(stored.signed, trusted, _DECISION, decision):
+        raise _untrusted(erasure_key(decision.erasure_id))
     if report is not None:
         check_report(report, trusted)
 
@@ -227,18 +227,14 @@ def check_signatures(stored: StoredErasure, trusted: TrustedKeys) -> None:
 def check_report(signed: SignedErasureReport, trusted: TrustedKeys) -> None:
     """Raise `InvalidRecord` unless a trusted key signed a report, which contains its decision."""
     report = signed.report
-    key = erasure_report_key(report.erasure_id, report.number)
-    _check_signature(key, signed, _REPORT + encode_record(report), trusted)
+    if not is_signed(signed, trusted, _REPORT, report):
+        raise _untrusted(erasure_report_key(report.erasure_id, report.number))
 
 
-def _check_signature(
-    key: ObjectKey, one: SignedErasure | SignedErasureReport, body: bytes, trusted: TrustedKeys
-) -> None:
-    public = trusted.get(one.key_id)
-    if public is None or not has_signed(public, one.signature, body):
-        raise InvalidRecord(
-            key, "it was altered, or its signer is not trusted: use the key of the runs"
-        )
+def _untrusted(key: ObjectKey) -> InvalidRecord:
+    return InvalidRecord(
+        key, "it was altered, or its signer is not trusted: use the key of the runs"
+    )
 
 
 class _Hashes:
@@ -516,13 +512,13 @@ class ErasureRun:
         )
         report = ErasureReport(
             erasure_id=erasure_id,
-            number=1 if before is None else before.number + 1,
+            number=1,
             authority_id=authority.authority_id,
             decision=decision,
             decision_sha256=digest_of(stored.body),
             made_at_unix_ns=outcome.now_ns,
-            batches=max(blobs.batches, 0 if before is None else before.batches),
-            records=max(blobs.records, 0 if before is None else before.records),
+            batches=blobs.batches,
+            records=blobs.records,
             searched={
                 "blobs": left.searched,
                 "data_files": sum(one.files for one in tables.values()),
@@ -531,10 +527,12 @@ class ErasureRun:
             verified=not (left.found or left.more or left.unreadable) and _is_clean(tables),
             copies=outcome.copies(),
             clean_versions=clean,
-            tombstones=facts.tombstones + (0 if before is None else before.tombstones),
-            audit_id=facts.audit_id or ("" if before is None else before.audit_id),
-            plan_id=facts.plan_id or ("" if before is None else before.plan_id),
+            tombstones=facts.tombstones,
+            audit_id=facts.audit_id,
+            plan_id=facts.plan_id,
         )
+        if before is not None:
+            report = _continued(report, before)
         await self._write_report(report)
         return report
 
@@ -545,8 +543,7 @@ class ErasureRun:
                 raise InvariantViolated(f"another delete has this id, id=`{record.delete_id}`")
 
     async def _write_report(self, report: ErasureReport) -> None:
-        signature = sign_bytes(self._keys.private, _REPORT, encode_record(report))
-        key_id = key_id_of(self._keys.private.public_key())
+        key_id, signature = sign_record(self._keys.private, _REPORT, report)
         signed = SignedErasureReport(report=report, key_id=key_id, signature=signature)
         key = erasure_report_key(report.erasure_id, report.number)
         body = encode_record(signed)
@@ -782,6 +779,19 @@ def _horizon_ends_ns(authority: Authority, one: SearchedBlob) -> int:
 
 def _is_clean(tables: Mapping[str, TableSearch]) -> bool:
     return not any(one.rows or one.replaced for one in tables.values())
+
+
+def _continued(report: ErasureReport, before: ErasureReport) -> ErasureReport:
+    """Return a report with what earlier runs have found and done."""
+    return msgspec.structs.replace(
+        report,
+        number=before.number + 1,
+        batches=max(report.batches, before.batches),
+        records=max(report.records, before.records),
+        tombstones=report.tombstones + before.tombstones,
+        audit_id=report.audit_id or before.audit_id,
+        plan_id=report.plan_id or before.plan_id,
+    )
 
 
 def _clean_versions(

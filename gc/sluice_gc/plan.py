@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from sluice_gc.certificate import ChainLink, read_certificate_or_newest
 from sluice_gc.errors import GcRefused, RefusalRule
-from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
+from sluice_gc.signing_keys import TrustedKeys, is_signed, sign_record
 from sluice_protocol.authority import Authority
 from sluice_protocol.blob_deletion import (
     ApprovalRuling,
@@ -61,10 +61,8 @@ def plan_key(plan_id: str) -> ObjectKey:
 
 def sign_plan(plan: Plan, key: Ed25519PrivateKey) -> bytes:
     """Return the canonical bytes of the signed plan, as they are stored."""
-    signature = sign_bytes(key, _DOMAIN, encode_record(plan))
-    return encode_record(
-        SignedPlan(plan=plan, key_id=key_id_of(key.public_key()), signature=signature)
-    )
+    key_id, signature = sign_record(key, _DOMAIN, plan)
+    return encode_record(SignedPlan(plan=plan, key_id=key_id, signature=signature))
 
 
 def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKey]) -> Plan:
@@ -73,9 +71,7 @@ def verify_plan(plan_id: str, body: bytes, trusted: Mapping[str, Ed25519PublicKe
         signed = decode_record(plan_key(plan_id), body, SignedPlan)
     except InvalidRecord as error:
         raise GcRefused(RefusalRule.PLAN_INVALID, str(error)) from error
-    public = trusted.get(signed.key_id)
-    inner = _DOMAIN + encode_record(signed.plan)
-    if public is None or not has_signed(public, signed.signature, inner):
+    if not is_signed(signed, trusted, _DOMAIN, signed.plan):
         raise GcRefused(
             RefusalRule.PLAN_INVALID,
             f"the plan was edited or its signer is not trusted, plan_id={plan_id}",

@@ -1,4 +1,4 @@
-"""The auditor's Ed25519 keys: load, create, trust; sign and verify bytes."""
+"""The auditor's Ed25519 keys: load, create, trust; sign and verify records."""
 
 import base64
 import binascii
@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
+import msgspec
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
@@ -17,9 +19,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.keys import (
-    digest_of,
-)
+from sluice_protocol.keys import digest_of
+from sluice_protocol.manifests import encode_record
 
 TrustedKeys = Mapping[str, Ed25519PublicKey]
 """Public keys by `key_id_of` whose certificates and plans are trusted."""
@@ -120,15 +121,43 @@ def trusted_of(texts: Iterable[str]) -> TrustedKeys:
     return {key_id_of(one): one for one in map(parse_public_key, texts)}
 
 
-def sign_bytes(key: Ed25519PrivateKey, domain: bytes, body: bytes) -> str:
-    """Return the base64 Ed25519 signature over a domain line and a body."""
-    return base64.b64encode(key.sign(domain + body)).decode()
+class KeySignature(NamedTuple):
+    """A signature in base64, and the id of its key."""
+
+    key_id: str
+    signature: str
 
 
-def has_signed(public: Ed25519PublicKey, signature: str, signed: bytes) -> bool:
-    """Return True if a base64 signature is valid for `signed`."""
+class SignedRecord(Protocol):
+    """A record that contains another one and its signature."""
+
+    @property
+    def key_id(self) -> str:
+        """The key that signed it."""
+        ...
+
+    @property
+    def signature(self) -> str:
+        """The signature in base64."""
+        ...
+
+
+def sign_record(key: Ed25519PrivateKey, domain: bytes, record: msgspec.Struct) -> KeySignature:
+    """Return the signature over a domain line and the canonical bytes of a record."""
+    signature = base64.b64encode(key.sign(domain + encode_record(record))).decode()
+    return KeySignature(key_id_of(key.public_key()), signature)
+
+
+def is_signed(
+    signed: SignedRecord, trusted: TrustedKeys, domain: bytes, record: msgspec.Struct
+) -> bool:
+    """Return True if a trusted key made the signature of the contained `record`."""
+    public = trusted.get(signed.key_id)
+    if public is None:
+        return False
     try:
-        public.verify(base64.b64decode(signature, validate=True), signed)
+        signature = base64.b64decode(signed.signature, validate=True)
+        public.verify(signature, domain + encode_record(record))
     except (InvalidSignature, binascii.Error, ValueError):
         return False
     return True

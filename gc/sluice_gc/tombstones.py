@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from sluice_gc.evidence_files import DIGEST, digest_bytes
 from sluice_gc.key_ranges import DigestShard
-from sluice_gc.signing_keys import TrustedKeys, has_signed, key_id_of, sign_bytes
+from sluice_gc.signing_keys import TrustedKeys, is_signed, sign_record
 from sluice_protocol.blob_deletion import ExpiryLookup
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.expiry import (
@@ -26,7 +26,7 @@ from sluice_protocol.expiry import (
     decode_tombstone,
 )
 from sluice_protocol.keys import EXPIRED, LAKE, digest_of
-from sluice_protocol.manifests import AcceptedManifest, encode_record
+from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
@@ -45,17 +45,14 @@ TOMBSTONES: Final = pa.schema(
 
 def sign_tombstone(tombstone: Tombstone, key: Ed25519PrivateKey) -> SignedTombstone:
     """Return a tombstone with its signature."""
-    signature = sign_bytes(key, _DOMAIN, encode_record(tombstone))
-    key_id = key_id_of(key.public_key())
+    key_id, signature = sign_record(key, _DOMAIN, tombstone)
     return SignedTombstone(tombstone=tombstone, key_id=key_id, signature=signature)
 
 
 def is_trusted(signed: SignedTombstone, trusted: TrustedKeys, authority_id: str) -> bool:
     """Return True if a trusted key signed a tombstone of this authority."""
-    public = trusted.get(signed.key_id)
-    if public is None or signed.tombstone.authority_id != authority_id:
-        return False
-    return has_signed(public, signed.signature, _DOMAIN + encode_record(signed.tombstone))
+    tombstone = signed.tombstone
+    return tombstone.authority_id == authority_id and is_signed(signed, trusted, _DOMAIN, tombstone)
 
 
 async def list_tombstones(store: ObjectStore) -> list[ObjectKey]:
