@@ -85,20 +85,17 @@ async def read_erasures(
     """Return all erasures, the oldest first, without those that are known as ended."""
     stored = await _list_keys(store, ERASURES)
     restored_at_ns = await read_restored_at(store) if stored else 0
-    if ended is not None and ended.restored_at_ns != restored_at_ns:
+    ended = EndedErasures() if ended is None else ended
+    if ended.restored_at_ns != restored_at_ns:
         ended.restored_at_ns = restored_at_ns
         ended.reports.clear()
-    known = {} if ended is None else ended.reports
-    found = [
-        await _read(store, one, keys, restored_at_ns)
-        for one, keys in stored.items()
-        if erasure_key(one) in keys and known.get(one) != keys[-1]
-    ]
-    if ended is not None:
-        for one in found:
-            if one.last is not None and one.ended:
-                key = erasure_report_key(one.last.erasure_id, one.last.number)
-                ended.reports[one.last.erasure_id] = key
+    found = []
+    for erasure_id, keys in stored.items():
+        if erasure_key(erasure_id) in keys and ended.reports.get(erasure_id) != keys[-1]:
+            one = await _read(store, erasure_id, keys, restored_at_ns)
+            if one.ended:
+                ended.reports[erasure_id] = keys[-1]
+            found.append(one)
     return found
 
 
