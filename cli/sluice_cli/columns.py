@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from cyclopts import App
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -137,7 +137,7 @@ def _wanted(kind: Kind, field: str, value_type: PromotedType, column: str | None
             key=key,
             column=column or column_of(source, key),
             type=value_type,
-            decided_by=f"operator:{user_name()}",
+            decided_by=operator_name(),
             decided_at_unix_ns=0,
         )
     except ValueError as error:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from sluice_cli.shell.operator import is_confirmed, user_name
+from sluice_cli.shell.operator import is_confirmed, operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
 from sluice_protocol.conflicts import (
@@ -110,7 +110,7 @@ async def _resolve(url: str, conflict_id: str, action: DecisionAction, note: str
     name = parse_conflict_id(conflict_id)
     wanted = ResolveRequest(action=action, note=note)
     async with open_deployment(url) as store:
-        decided_by = f"operator:{user_name()}"
+        decided_by = operator_name()
         decision = await _conflicts_of(store).resolve(name, wanted, decided_by=decided_by)
     if decision is None:
         raise BadUsage(f"no such conflict: see `sluice conflicts list`, id=`{conflict_id}`")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl, VerificationKeys
 from sluice_cli.shell.output import emit, format_size, print_columns
 from sluice_cli.spark import spark_session
@@ -282,7 +282,7 @@ async def _decision(
         erasure_id=ids.ulid(),
         delete_ids=[ids.ulid() for _ in KINDS],
         now_ns=await read_store_time(store),
-        decided_by=f"operator:{user_name()}",
+        decided_by=operator_name(),
     )
 
 

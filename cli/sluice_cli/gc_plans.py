@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size, format_time, print_columns
 from sluice_protocol.blob_deletion import ApprovalRuling, PlanApproval, PlanState
@@ -317,7 +317,7 @@ async def _approve(
             store,
             plan_id,
             shown_sha256=Digest(sha256) if sha256 else await _stored_sha256(store, plan_id),
-            by=f"operator:{user_name()}",
+            by=operator_name(),
             note=note,
             backoff=Backoff.seeded_by(SystemClock()),
         )
@@ -340,7 +340,7 @@ async def _stop(url: str, plan_id: str, reason: str) -> bool:
         raise BadUsage("reason must not be empty")
     _check_text("reason", reason)
     async with open_deployment(url) as store:
-        by, backoff = f"operator:{user_name()}", Backoff.seeded_by(SystemClock())
+        by, backoff = operator_name(), Backoff.seeded_by(SystemClock())
         return await stop_plan(store, plan_id, by=by, reason=reason.strip(), backoff=backoff)
 
 

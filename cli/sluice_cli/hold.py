@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from cyclopts import App
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, print_columns
 from sluice_protocol.errors import BadUsage, ExitCode
@@ -67,7 +67,7 @@ def add(
                 hold_id=SystemIds().ulid(),
                 case=case,
                 reason=reason,
-                held_by=f"operator:{user_name()}",
+                held_by=operator_name(),
                 review_at_unix_ns=_time(review),
                 held_at_unix_ns=0,
                 agent_id=agent,
@@ -125,7 +125,7 @@ async def _list(url: str) -> RetentionState:
 async def _lift(url: str, hold_id: str, reason: str) -> LegalHoldLifted:
     async with open_deployment(url) as store:
         backoff = Backoff.seeded_by(SystemClock())
-        by = f"operator:{user_name()}"
+        by = operator_name()
         return await lift_hold(store, hold_id, by=by, reason=reason, backoff=backoff)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import emit
 from sluice_protocol.authority import (
@@ -87,7 +87,7 @@ async def _write(
             store,
             keep_s,
             tables_keep_s=keep_s,
-            by=f"operator:{user_name()}",
+            by=operator_name(),
             note="sluice init",
             backoff=Backoff.seeded_by(SystemClock()),
         )

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit
 from sluice_protocol.authority import Restore
@@ -45,7 +45,7 @@ def restore(
 
 
 async def _restore(url: str, newest: str) -> Restore:
-    clock, ids, by = SystemClock(), SystemIds(), f"operator:{user_name()}"
+    clock, ids, by = SystemClock(), SystemIds(), operator_name()
     async with open_store(url) as store:
         if newest == "none":
             return await finish_restore(store, None, by=by, clock=clock, ids=ids)

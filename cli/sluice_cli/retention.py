@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import App, Parameter
 
-from sluice_cli.shell.operator import user_name
+from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size
 from sluice_cli.spark import spark_session
@@ -127,7 +127,7 @@ async def _set(url: str, wanted: Sequence[int | Unchanged | None], note: str) ->
             store,
             raw,
             tables_keep_s=tables,
-            by=f"operator:{user_name()}",
+            by=operator_name(),
             note=note,
             backoff=Backoff.seeded_by(SystemClock()),
         )

@@ -15,6 +15,11 @@ def user_name() -> str:
         return str(os.getuid())
 
 
+def operator_name() -> str:
+    """Return the name of the user as records of decisions have it."""
+    return f"operator:{user_name()}"
+
+
 def is_confirmed(question: str, *, yes: bool, refusal: str) -> bool:
     """Return True if an operator confirms a command.
 
