@@ -133,7 +133,7 @@ def test_a_hold_covers_what_meets_every_condition() -> None:
         ({"reason": ""}, "needs a reason"),
         ({"reason": "x" * 1_001}, "at most 1000 characters"),
         ({"from_unix_ns": 5, "to_unix_ns": 5}, "ends before it starts"),
-        ({"review_at_unix_ns": 10}, "is in the future"),
+        ({"review_at_unix_ns": 10}, "is not in the future"),
     ],
 )
 def test_a_hold_states_who_and_why(change: dict[str, object], message: str) -> None:
