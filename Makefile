@@ -21,6 +21,7 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --compile-bytecode --python $(BIN)/python -r requirements.lock
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+	@$(BIN)/python -m compileall -q */*sluice*
 	@touch $(STAMP)
 
 # pytest's own limit raises an exception in the test. Where a library or an event loop swallows that,

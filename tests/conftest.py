@@ -86,11 +86,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 _FILE_MARKS = re.compile(r"^pytestmark = (?:\[.*?\]|[^\[\n]*)$", re.MULTILINE | re.DOTALL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the folders in a different order in each worker.
+
+    In a new checkout each file of tests is compiled by the first worker that collects it. Workers
+    that collected in one order would all compile the same file at the same time.
+    """
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    tests = config.rootpath / config.args[0]
+    folders = sorted(str(path) for path in tests.glob("*/*") if any(path.glob("**/test_*.py")))
+    single = sorted(str(path) for path in tests.glob("*/test_*.py"))
+    first = len(folders) * int(worker["workerid"][2:]) // worker["workercount"]
+    config.args = [*folders[first:], *single, *folders[:first]]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the slowest files first: parallel workers then end at about the same time."""
     _mark_long_cases(items)
-    items.sort(key=_order)
+    items.sort(key=lambda item: (_order(item), item.path))
 
 
 def _mark_long_cases(items: list[pytest.Item]) -> None:
