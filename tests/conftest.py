@@ -95,11 +95,11 @@ def pytest_configure(config: pytest.Config) -> None:
     worker = getattr(config, "workerinput", None)
     if worker is None or config.args != config.getini("testpaths"):
         return
-    tests = config.rootpath / config.args[0]
-    folders = sorted(str(path) for path in tests.glob("*/*") if any(path.glob("**/test_*.py")))
-    single = sorted(str(path) for path in tests.glob("*/test_*.py"))
+    ignored = {config.rootpath / path for path in config.option.ignore or ()}
+    places = {path.parent for path in (config.rootpath / config.args[0]).rglob("test_*.py")}
+    folders = sorted(str(path) for path in places if ignored.isdisjoint({path, *path.parents}))
     first = len(folders) * int(worker["workerid"][2:]) // worker["workercount"]
-    config.args = [*folders[first:], *single, *folders[:first]]
+    config.args = [*folders[first:], *folders[:first]]
 
 
 @pytest.hookimpl(tryfirst=True)
