@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from support.store_versitygw import Server
 
 # A slow machine fails no test: speed is measured in benchmarks.
-# `make test-long` runs ten times as many examples of each property that sets no `max_examples`,
+# `make test-long` runs many more examples of each property that sets no `max_examples`,
 # and four times as many of the others: `support.repetitions.examples`.
 _ALLOWED = [HealthCheck.too_slow]
-settings.register_profile("sluice", deadline=None, max_examples=20, suppress_health_check=_ALLOWED)
+settings.register_profile("sluice", deadline=None, max_examples=12, suppress_health_check=_ALLOWED)
 settings.register_profile(
     "long", deadline=None, max_examples=times(200), suppress_health_check=_ALLOWED
 )

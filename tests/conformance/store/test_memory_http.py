@@ -15,7 +15,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-@pytest.mark.daily(13)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_memory_over_http_conforms(check: Check) -> None:
     """The real client and the fake together keep every promise of the port."""

@@ -42,7 +42,7 @@ DEAR = ("check_list_pages", "check_counter")
 """Thousands of requests. `test_pages_of_three` lists pages daily, and the model counts daily."""
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     "check",
     [pytest.param(one, marks=[pytest.mark.long] if one.__name__ in DEAR else []) for one in CHECKS],

@@ -180,6 +180,7 @@ def test_a_spool_that_cannot_be_written_is_not_ready(
         asyncio.run(main(gateway))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("when_full", list(WhenFull))
 async def test_a_full_spool_is_not_ready(tmp_path: Path, when_full: WhenFull) -> None:
     """Inputs wait, or records are dropped: neither is a healthy agent."""

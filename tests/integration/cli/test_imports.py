@@ -207,7 +207,7 @@ def folder(first_store: Path, tmp_path: Path) -> Path:
     return shutil.copytree(first_store, tmp_path / "one")
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("extra", "arguments"),
     [
@@ -242,6 +242,7 @@ def test_without_its_extra_a_command_is_one_line(
     assert f"pip install 'sluice-gateway[{extra}]'" in done.stderr
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("arguments", [("audit", "run"), ("gc", "plan")])
 def test_without_pyarrow_audit_and_collection_are_one_line(
     prepared: Interpreter, folder: Path, arguments: tuple[str, ...]
@@ -251,7 +252,7 @@ def test_without_pyarrow_audit_and_collection_are_one_line(
     assert install_command("query") in done.stderr
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -333,7 +334,7 @@ def test_the_help_imports_no_library(empty: Interpreter, tmp_path: Path) -> None
     assert sorted(done.modules & (QUIET | PARSER | TEXT | {"msgspec"})) == []
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("arguments", "unused"),
     [
@@ -371,6 +372,7 @@ def key_of(interpreter: Interpreter, folder: Path) -> str:
     return entry
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("command", "event", "unused"),
     [

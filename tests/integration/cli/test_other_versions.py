@@ -159,7 +159,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {one: one.read_bytes() for one in kept}
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("version", [UNRELEASED, NEWER])
 @pytest.mark.parametrize("one", REFUSED, ids=lambda one: one.what)
 def test_a_command_reports_it_in_one_line_and_changes_nothing(

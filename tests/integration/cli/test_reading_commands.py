@@ -73,7 +73,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, deployment: Path) -> P
             return Place(store / "authority", f"inside one: use `--store file://{store}`")
 
 
-@pytest.mark.daily(60)
+@pytest.mark.daily(12)
 @pytest.mark.parametrize("command", [*READING, *OTHERS])
 def test_a_place_without_a_store_stays_as_it_is(
     command: str, place: Place, tmp_path_factory: pytest.TempPathFactory, deployment: Path

@@ -130,6 +130,7 @@ def on_this_machine(commands: str, deployment: LocalDeployment) -> str:
     return commands.replace("127.0.0.1:8080", deployment.state["addresses"]["gateway"])
 
 
+@pytest.mark.long
 def test_the_commands_of_the_quick_start_run_in_order(deployment: LocalDeployment) -> None:
     install, *blocks = blocks_of("docs/quick-start.md")
     assert install.text == "pip install '/path/to/checkout[up]'\nsluice up\n"
@@ -205,10 +206,15 @@ def test_ctrl_c_stops_everything_with_spark(tmp_path: Path) -> None:
     assert not (tmp_path / ".sluice-up" / "up.json").exists()
 
 
-@pytest.mark.spark
-def test_services_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
-    with running(tmp_path, *free_ports("maintain")) as deployment:
-        wait_for_java(deployment)
+@pytest.mark.parametrize(
+    "java", [False, pytest.param(True, marks=[pytest.mark.long, pytest.mark.spark])]
+)
+def test_services_end_when_the_supervisor_is_killed(tmp_path: Path, java: bool) -> None:
+    env = {} if java else {"JAVA_HOME": make_java_home(tmp_path, None)}
+    ports = free_ports("maintain") if java else free_ports()
+    with running(tmp_path, *ports, **env) as deployment:
+        if java:
+            wait_for_java(deployment)
         everything = deployment.processes()
         deployment.process.kill()
         assert wait_gone(everything, STOPPED_S + 2) == []

@@ -152,6 +152,7 @@ def test_traces_over_grpc_arrive_once(tmp_path: Path) -> None:
         check_traces(served, 40)
 
 
+@pytest.mark.long
 def test_logs_over_grpc_arrive_once(tmp_path: Path) -> None:
     """The SDK's gRPC exporter, with one gateway: gRPC keeps one connection."""
     flags = ("--otlp-grpc-listen", "127.0.0.1:0")

@@ -272,7 +272,7 @@ async def step_all(world: GcWorld, store: Any) -> None:
 
 
 PLACES = [
-    ("memory", 4),
+    ("memory", 9),
     pytest.param("memory", 1, marks=pytest.mark.long),
     pytest.param("directory", 1, marks=pytest.mark.long),
     pytest.param("s3", 5, marks=[pytest.mark.long, pytest.mark.s3]),

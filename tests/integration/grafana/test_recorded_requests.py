@@ -116,7 +116,7 @@ async def replay(client: QueryClient, one: Mapping[str, Any]) -> tuple[int, str]
         return response.status, await response.text()
 
 
-@pytest.mark.daily(20)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("one", [*recorded()])
 def test_a_request_has_no_empty_success(place: Deployment, one: Mapping[str, Any]) -> None:
     async def run() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from support.local_deployment import clean_environment
 from support.reconciler_seed import accept_logs
+from support.sluice_process import run_process
 
 from sluice_protocol.authority import decode_authority
 from sluice_protocol.erasure import (
@@ -65,9 +67,15 @@ def shell(commands: str, folder: Path, **env: str) -> subprocess.CompletedProces
     )
 
 
+def sluice(words: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run one command, whose arguments are separated as in a shell."""
+    command = [sys.executable, "-m", "sluice_cli", *shlex.split(words)]
+    return run_process(command, cwd=folder, env=clean_environment(**env), text=True)
+
+
 def found_lines(store: Path) -> set[str]:
-    done = shell(
-        f"sluice query --store file://{store} --from 2025-01-01T00:00:00Z -q line- --json", store
+    done = sluice(
+        f"query --store file://{store} --from 2025-01-01T00:00:00Z -q line- --json", store
     )
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"line-\d+-end", done.stdout))
@@ -96,7 +104,7 @@ def test_a_backup_under_load_is_restored_completely(source: Path, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 differences found" in done.stdout
     assert {f"line-{seq}-end" for seq in range(3)} <= found_lines(restored)
-    again = shell(f"sluice reconciler --once --store file://{restored}", tmp_path)
+    again = sluice(f"reconciler --once --store file://{restored}", tmp_path)
     assert again.returncode == 0, again.stdout  # no batch is held back: each manifest has its blob
 
 
@@ -140,8 +148,8 @@ def test_a_copy_is_refused_until_newer_deletes_and_erasures_are_applied(
     copied = shell(COPY, tmp_path, SOURCE=str(source), BACKUP=str(tmp_path / "restored"))
     assert copied.returncode == 0, copied.stderr
     restored = tmp_path / "restored"
-    deleting = "sluice delete --where \"body contains 'line-1-end'\" --store"
-    assert shell(f"{deleting} file://{source}", tmp_path).returncode == 0
+    deleting = "delete --where \"body contains 'line-1-end'\" --store"
+    assert sluice(f"{deleting} file://{source}", tmp_path).returncode == 0
     record_erasure(source)
     expired = source / "expired" / "v1" / "date=2025-06-15" / "hour=15" / "x-0000.json.z"
     expired.parent.mkdir(parents=True)
@@ -151,12 +159,12 @@ def test_a_copy_is_refused_until_newer_deletes_and_erasures_are_applied(
         "query -q line-", "sql 'select 1'", "batches", "status", "doctor", "rebuild",
         "reconciler --once", "gateway --listen 127.0.0.1:0", "audit run", "erase list",
     ):  # fmt: skip
-        refused = shell(f"sluice {command}", tmp_path, **env)
+        refused = sluice(command, tmp_path, **env)
         assert refused.returncode != 0, command
         assert "line-" not in refused.stdout, command
         assert "this store is a copy" in refused.stderr, (command, refused.stderr)
         assert "run `sluice restore`" in refused.stderr
-    assert shell("sluice restore", tmp_path, **env).returncode == 2
+    assert sluice("restore", tmp_path, **env).returncode == 2
     for _ in range(2):  # it may be repeated
         done = shell(NEWEST, tmp_path, **env, NEWEST=f"file://{source}")
         assert done.returncode == 0, done.stderr
@@ -164,9 +172,7 @@ def test_a_copy_is_refused_until_newer_deletes_and_erasures_are_applied(
     expired.unlink()
     (restored / expired.relative_to(source)).unlink()
     listed = {
-        place: json.loads(
-            shell(f"sluice erase list --json --store file://{place}", tmp_path).stdout
-        )
+        place: json.loads(sluice(f"erase list --json --store file://{place}", tmp_path).stdout)
         for place in (source, restored)
     }
     assert [one["ended"] for one in listed[source]] == [True]
@@ -178,7 +184,7 @@ def test_a_copy_is_refused_until_newer_deletes_and_erasures_are_applied(
     assert shell(COPY, tmp_path, SOURCE=str(restored), BACKUP=str(again)).returncode == 0
     later = time.time() + 7200  # the copy of a restored store is a copy again
     os.utime(again / AUTHORITY_SETTINGS, (later, later))
-    assert "this store is a copy" in shell("sluice status", tmp_path, **env | {
+    assert "this store is a copy" in sluice("status", tmp_path, **env | {
         "SLUICE_STORE": f"file://{again}"
     }).stderr  # fmt: skip
 
@@ -186,8 +192,8 @@ def test_a_copy_is_refused_until_newer_deletes_and_erasures_are_applied(
 def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     accept(other, 0)
-    words = f"sluice restore --store file://{source} --newest file://{other}"
-    refused = shell(words, tmp_path)
+    words = f"restore --store file://{source} --newest file://{other}"
+    refused = sluice(words, tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "another authority" in refused.stderr
     assert not (source / "authority/v1/restores").exists()
@@ -195,11 +201,11 @@ def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_
     for place, body in ((source, b"1"), (other, b"2")):
         (place / "retention/v1/raw").mkdir(parents=True)
         (place / "retention/v1/raw/000001.json").write_bytes(body)
-    refused = shell(words, tmp_path)
+    refused = sluice(words, tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "key=`retention/v1/raw/000001.json`" in refused.stderr
     assert not (source / "authority/v1/restores").exists()
-    stated = shell(f"sluice restore --store file://{source} --newest none", tmp_path)
+    stated = sluice(f"restore --store file://{source} --newest none", tmp_path)
     assert stated.returncode == 0, stated.stderr
 
 
@@ -207,7 +213,7 @@ def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_
 def test_the_other_order_loses_blobs(source: Path, tmp_path: Path) -> None:
     restored = tmp_path / "restored"
     backup(source, restored, ORDER[::-1])
-    again = shell(f"sluice reconciler --once --store file://{restored}", tmp_path)
+    again = sluice(f"reconciler --once --store file://{restored}", tmp_path)
     assert again.returncode == 1
     assert "held back" in again.stdout
 

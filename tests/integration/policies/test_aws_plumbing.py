@@ -80,6 +80,7 @@ def test_apply_without_a_terminal_requires_yes(command: Callable[..., tuple[int,
     assert command("diff")[0] == 1
 
 
+@pytest.mark.long
 def test_apply_changes_nothing_if_the_operator_declines(
     command: Callable[..., tuple[int, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

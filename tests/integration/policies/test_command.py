@@ -64,6 +64,7 @@ def test_denials_names_each_statement_and_what_a_weaker_policy_allows(
     assert "missing or changed: NeverDeleted" in out
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("words", "named"),
     [

@@ -44,6 +44,7 @@ def discovery(place: Deployment) -> tuple[DiscoveryRecord, UnixNs]:
     return asyncio.run(read())
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("ingested", [False, True])
 def test_a_batch_that_is_not_enqueued_makes_the_answer_partial(
     place: Deployment, ingested: bool

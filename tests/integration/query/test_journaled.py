@@ -164,7 +164,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     return visits
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("step", "end"), MOVES)
 def test_a_journaled_batch_that_moves_between_two_reads_is_found_once(
     place: Deployment,

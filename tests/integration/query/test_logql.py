@@ -62,7 +62,7 @@ def places(place: Deployment, text: str) -> list[int]:
     return [LINES.index(str(one)) for one in bodies(found(place, text))]
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [

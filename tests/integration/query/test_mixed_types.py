@@ -108,7 +108,7 @@ def test_a_pending_status_that_is_a_number_and_a_text_is_found(pending: Deployme
     talk(pending, check_answers)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("promoted", ["", "integer", "float", "text", "boolean"])
 def test_a_status_in_the_table_has_the_answers_of_a_pending_one(
     pending: Deployment, tmp_path: Path, promoted: str

@@ -223,7 +223,7 @@ def test_every_kind_of_answer_is_whole_without_a_reason(whole: Deployment) -> No
     assert {name: reasons for name, (partial, reasons) in found.items() if partial} == {}
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("break_it", "settings"),
     REASONS,
@@ -246,7 +246,7 @@ def test_every_kind_of_answer_names_the_reason(
     assert silent == {}
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["records", "count", "series", "stream"])
 def test_other_files_are_answered_from_if_one_is_damaged(
     whole: Deployment, tmp_path: Path, kind: str

@@ -282,7 +282,7 @@ def test_rollups_that_do_not_match_the_samples_are_not_used(
     assert "rollups are not used" in summary.reasons[0]
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     "step",
     [

@@ -239,7 +239,7 @@ def _move_before(monkeypatch: pytest.MonkeyPatch, step: str, move: Callable[[], 
     return visits
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "end",
     [
@@ -262,7 +262,7 @@ def test_a_batch_that_moves_between_two_reads_is_found_once(
     assert len(visits) >= int(step.partition(" ")[2] or "1")
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("step", _steps(STEPS[2:10]))
 def test_a_transferred_batch_that_moves_between_two_reads_is_found_once(
     here: Site, monkeypatch: pytest.MonkeyPatch, step: str
@@ -457,6 +457,7 @@ def test_the_command_reads_an_existing_spool(here: Site, tmp_path: Path) -> None
     assert not (tmp_path / "gone").exists()
 
 
+@pytest.mark.long
 def test_sql_reads_a_spool_once_at_each_stage(here: Site) -> None:
     """Records and batches: accepted, transferred, enqueued, ingested."""
     batch, other = log_batch(["secret", "plain"]), metric_batch([1.0, 2.0], start=2)

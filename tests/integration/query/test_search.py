@@ -224,7 +224,7 @@ def test_records_of_all_kinds_are_returned_as_they_were_sent(place: Deployment) 
         )
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_pending_batches_are_equal_alone_and_together(place: Deployment, kind: str) -> None:
     """Read alone and together with others, and after ingestion."""

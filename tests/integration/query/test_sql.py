@@ -218,7 +218,7 @@ HOSTILE = (
 )
 
 
-@pytest.mark.daily(40)
+@pytest.mark.daily(12)
 @pytest.mark.parametrize(
     "text", HOSTILE, ids=[one[:50].encode(errors="replace") for one in HOSTILE]
 )
@@ -240,7 +240,7 @@ ENDLESS = (
 )
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("text", ENDLESS)
 def test_time_and_memory_are_bounded(place: Deployment, text: str) -> None:
     settings = QuerySettings(threads=2, time_s_max=3, memory_bytes_max=128 << 20)
@@ -275,6 +275,7 @@ def test_the_bound_of_memory_is_for_what_a_command_adds(place: Deployment) -> No
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_a_large_result_is_refused_for_a_table_and_streamed_by_the_command(
     place: Deployment,
 ) -> None:

@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Deployment:
     return overlapping_ingestions(tmp_path_factory.mktemp("views"))
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("limit", [1, 7, 80, 319, 320, 10_000])
 def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -> None:
     async def story(client: QueryClient) -> None:

@@ -219,7 +219,7 @@ async def download(client: QueryClient, **given: object) -> tuple[aiohttp.Client
         return response, await response.read()
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("limit", [RECORDS + 1, RECORDS, ROWS_PER_PART, 1])
 def test_a_download_has_all_records_in_order(
     full: Deployment, limit: int, monkeypatch: pytest.MonkeyPatch

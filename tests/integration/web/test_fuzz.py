@@ -274,6 +274,7 @@ def fuzz(services: Services, service: str, examples: int) -> None:
     run()
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("service", SERVICES)
 def test_no_hostile_value_causes_a_server_error(services: Services, service: str) -> None:
     """Values in every different parameter, and in fields and body of every route."""

@@ -97,7 +97,7 @@ def test_both_readers_agree_on_damaged_blocks() -> None:
         *("%Y-%m-%d %H:%M:%S UTC", "%Y-%m-%d %H:%M:%S PM", "%Y-%m-%dT%H:%M:%S.{f}+01"),
         *("%b %d %H:%M:%S", "%b %d %H:%M:%S CET", "%Y-%m-%d %H:%M:%S,{f} WARN"),
     ]
-    for number in range(600):
+    for number in range(200):
         lines = block(
             rng.choice(forms), count=rng.choice([1, 3, 40]), step_ms=rng.choice([1, 5000])
         )
@@ -111,4 +111,4 @@ def test_both_readers_agree_on_damaged_blocks() -> None:
         found = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=zone).tolist()
         assert found == [time_of(line, zone) for line in lines], f"seed={seed} number={number}"
         times += sum(one != ARRIVED for one in found)
-    assert times > 1000
+    assert times > 300

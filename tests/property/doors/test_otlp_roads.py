@@ -49,9 +49,7 @@ from sluice_protocol.times import TS_END
 RECEIVED_NS = 1_763_000_000_000_000_000
 in_pieces = partial(otlp_arrow.decode_logs, cut_bytes=0, piece_bytes=64)
 PIECE_BYTES = st.sampled_from([1, 60, 400])
-EXAMPLES = pytest.mark.parametrize(
-    "examples", [15, pytest.param(times(80), marks=pytest.mark.long)]
-)
+EXAMPLES = pytest.mark.parametrize("examples", [8, pytest.param(times(80), marks=pytest.mark.long)])
 
 
 def for_all(examples: int, check: Callable[..., None], *drawn: st.SearchStrategy[object]) -> None:

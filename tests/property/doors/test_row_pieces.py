@@ -109,7 +109,7 @@ def log(attributes: list[object], time: object, text: str) -> object:
         ("traces", "scopeSpans", "spans", span),
     ],
 )
-@pytest.mark.parametrize("count", [100, pytest.param(times(1_000), marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [25, pytest.param(times(1_000), marks=pytest.mark.long)])
 def test_what_records_share_is_joined_as_if_merged_into_each(
     monkeypatch: pytest.MonkeyPatch,
     count: int,

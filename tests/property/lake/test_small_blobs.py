@@ -145,6 +145,7 @@ def changed_column(good: bytes, name: str, place: int, value: int) -> bytes:
     return b"".join((good[:HEADER_BYTES], envelope, *pieces))
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_frame_that_is_refused_alone_is_refused_in_a_group(kind: Kind) -> None:
     """Each byte of a column is changed; a group with the frame is refused, or is equal."""

@@ -233,6 +233,7 @@ def same(found: float, wanted: float) -> bool:
     return found == wanted or math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 2**32))
 @example(seed=7_001_374)  # a pattern over an empty line, after the label that it would set
 @settings(max_examples=examples(60), deadline=None)

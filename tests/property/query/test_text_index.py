@@ -110,7 +110,7 @@ def test_a_text_is_found_in_every_line_that_contains_it(
     """Also parts of characters that combine, NUL, and texts of one byte."""
     place, lines = lake
     rng = Random(1)
-    for _, text in zip(range(15), needles(lines, rng), strict=False):
+    for _, text in zip(range(8), needles(lines, rng), strict=False):
         expected = sorted(line for line in lines if text in line)
         assert answer(place, make_query(text=text)) == expected, text
 
@@ -129,7 +129,7 @@ def test_a_pattern_is_found_in_every_line_that_matches(
         lambda a, _: f"^.*{a}",
         lambda a, _: f"{a}[0-9a-f]{{2,}}",
     ]
-    for number in range(15):
+    for number in range(len(forms)):
         a, b = re.escape(next(parts)), re.escape(next(parts))
         pattern = forms[number % len(forms)](a, b)
         expected = sorted(line for line in lines if re.search(pattern, line))
@@ -144,7 +144,7 @@ def test_a_search_without_case_returns_what_it_returns_without_chunks(
     queries = [
         make_query(matching(f"(?i){re.escape(change(text))}"))
         for change in (str.upper, str.lower, str)
-        for _, text in zip(range(4), needles(lines, rng), strict=False)
+        for _, text in zip(range(2), needles(lines, rng), strict=False)
     ]
     with_chunks = [answer(place, query) for query in queries]
     monkeypatch.setattr("sluice_query.pruning.is_indexed", lambda _: False)

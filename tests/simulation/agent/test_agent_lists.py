@@ -70,7 +70,7 @@ def test_one_upload_at_a_time_sends_no_lists() -> None:
     simulate_agent(1, main)
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", seeds(20))
 def test_lost_lists_and_failed_frames_are_sent_again(seed: int) -> None:
     """Each line is accepted once, parked once where refused, and repeats are marked as such."""
@@ -113,7 +113,7 @@ def test_a_refused_frame_of_a_list_is_parked_alone() -> None:
     simulate_agent(1, main)
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", seeds(20))
 def test_a_kill_between_results_loses_and_duplicates_nothing(seed: int) -> None:
     """The agent is killed while it settles a list; the next run sends what was not settled."""

@@ -75,6 +75,7 @@ def test_seed_replays_the_simulation() -> None:
     assert sorted(first.store.versions) == sorted(again.store.versions)
 
 
+@pytest.mark.long
 def test_hostile_plans_lose_nothing() -> None:
     """If plans list every blob, the clauses of the run alone ensure I2."""
     check(play(1, 0.04, hostile=True))

@@ -76,6 +76,7 @@ def test_every_batch_is_enqueued_once_while_parts_are_written_and_merged(
     assert len(merges) > 2
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run() -> None:
     assert simulate(3) == simulate(3)
 

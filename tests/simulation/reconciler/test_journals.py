@@ -62,6 +62,7 @@ def test_an_hour_without_the_store() -> None:
     assert found.seconds > 3600
 
 
+@pytest.mark.long
 def test_the_same_seed_gives_the_same_run() -> None:
     plan = Plan(fault_s=20.0, removal=False)
     assert run_chaos(3, plan) == run_chaos(3, plan)

@@ -295,7 +295,7 @@ EVENTS = (
 )  # fmt: skip
 
 
-@pytest.mark.daily(90)
+@pytest.mark.daily(24)
 @pytest.mark.parametrize("count", [SMALL, LARGE])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("event", EVENTS, ids=lambda one: one.change.__name__)

@@ -180,6 +180,7 @@ def records_of(door: str, plain: bytes) -> list[DecodedRecords] | None:
         return None
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     ("road", "door"),
     [*(("rows", door) for door in DOORS), *(("arrow", door) for door in OF_PROTOBUF)],

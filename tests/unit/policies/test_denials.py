@@ -119,7 +119,7 @@ def test_the_spark_role_puts_no_delete_marker_over_an_index_chunk(report: Denial
 SIDS = [one.sid for one in AWS.bucket.statements]
 
 
-@pytest.mark.daily(12)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("sid", SIDS)
 def test_a_statement_that_is_removed_is_missing_where_it_is_needed(
     sid: str, report: DenialReport

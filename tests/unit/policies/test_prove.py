@@ -45,7 +45,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("variant", "target"),
     [
@@ -177,6 +177,7 @@ def test_the_spark_role_deletes_versions_of_index_chunks_and_nothing_more(mutant
     assert len(broken) == 1
 
 
+@pytest.mark.long
 def test_denying_everything_violates_the_work_of_every_role() -> None:
     """Properties of safety alone would accept such a policy."""
     policies = policy_set(settings(), Target.AWS)
@@ -206,7 +207,7 @@ def without_roles(policies: PolicySet) -> set[str]:
     return {name for name in broken_properties(policies) if not name.endswith("-nothing-else")}
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("grant", GRANTS, ids=lambda grant: grant.sid)
 def test_a_grant_to_a_caller_outside_the_account_is_found_although_it_is_denied(
     grant: PolicyStatement,
