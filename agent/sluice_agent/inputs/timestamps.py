@@ -104,10 +104,12 @@ def _heads(lines: TextColumn) -> Bytes2D:
 
     The array is in column order in memory, because all later steps read columns.
     """
-    data = np.frombuffer(lines.data + bytes(_HEAD_BYTES + 1), np.uint8)
+    data = lines.data + bytes(_HEAD_BYTES + 1)
     starts, ends = lines.offsets[:-1], lines.offsets[1:]
-    starts = starts + ((data[starts] == ord("[")) & (starts < ends))
-    head = np.asfortranarray(np.lib.stride_tricks.sliding_window_view(data, _HEAD_BYTES)[starts])
+    starts = starts + ((np.frombuffer(data, np.uint8)[starts] == ord("[")) & (starts < ends))
+    # One item for each byte at which a head may begin: they overlap, and only chosen ones are copied.
+    items = np.ndarray((len(lines.data) + 2,), f"V{_HEAD_BYTES}", data, strides=(1,))
+    head = np.asfortranarray(items[starts].view(np.uint8).reshape(-1, _HEAD_BYTES))
     size = ends - starts
     short = np.flatnonzero(size < _HEAD_BYTES)
     if len(short):
