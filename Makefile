@@ -28,10 +28,11 @@ $(STAMP): requirements.lock pyproject.toml
 # this one prints what each thread is doing and ends the process; the rest of the file runs in another.
 HANGING := -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
-# A file of tests runs in one process, so its tests share their fixtures. Three processes more than
-# cores, because many tests wait for other processes.
+# A file of tests runs in one process, so its tests share their fixtures. Two processes more than
+# cores, because many tests wait for other processes; each collects all tests, for 14 s of processor
+# time.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := -n $(shell expr $(CORES) + 3) --maxprocesses 6 --dist loadfile --no-loadscope-reorder $(HANGING)
+PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 6 --dist loadfile --no-loadscope-reorder $(HANGING)
 
 # For targets whose tests measure, open browsers or start many processes each.
 TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder

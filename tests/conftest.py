@@ -41,12 +41,13 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 _RUNTIME = TemporaryDirectory(prefix="sluice-runtime-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
 
-# A JVM of a test runs for seconds: the second compiler would cost more than it saves, and an eighth
-# of the time of a short job is the verification of the classes of Spark.
+# A JVM of a test runs for seconds: the second compiler and a collector with threads would cost more
+# than they save, and an eighth of a short job is the verification of the classes of Spark.
 for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     os.environ.setdefault(
         _options,
-        "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+        "-XX:TieredStopAtLevel=1 -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+        " -XX:+UseSerialGC",
     )
 
 

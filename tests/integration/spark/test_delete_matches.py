@@ -74,7 +74,7 @@ def random_delete(rng: random.Random, kind: Kind) -> DeleteRecord:
     )
 
 
-@pytest.mark.daily(1)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", list(RECORD_TABLES))
 def test_lookups_remove_what_the_conditions_remove(spark: Any, kind: Kind) -> None:
     table = RECORD_TABLES[kind]

@@ -73,7 +73,7 @@ def frames_made(flush: FlushLimits) -> int:
     return len(frames)
 
 
-@pytest.mark.daily(1)
+@pytest.mark.long
 @pytest.mark.parametrize("flush_s", [0.25, 1.0, 2.0, 5.0])
 def test_the_model_predicts_the_frames_of_combined_requests(flush_s: float) -> None:
     plan = CostPlan(rate="1KB/s", agents=1, doors=True, freshness_s=flush_s, gateway_workers=1)

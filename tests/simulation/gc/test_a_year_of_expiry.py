@@ -192,7 +192,7 @@ async def check(year: Year, days: int) -> None:
 
 
 async def test_months_of_few_large_batches() -> None:
-    await check(Year(batches_a_day=4, frame_bytes=256 << 10, every_days=2), days=50)
+    await check(Year(batches_a_day=4, frame_bytes=256 << 10, every_days=2), days=38)
 
 
 @pytest.mark.long
