@@ -38,7 +38,12 @@ from sluice_protocol.keys import (
     path_of_hour,
     tombstone_hours,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_record,
+    encode_record,
+)
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.authority import read_authority, read_store_time
@@ -214,19 +219,30 @@ class TombstoneReader:
         self._read: OrderedDict[ObjectKey, tuple[SignedTombstone | None, Boots]] = OrderedDict()
         self._lock = asyncio.Lock()
 
-    async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
+    async def find(self, manifest: AcceptedManifest | ConflictManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
+        if isinstance(manifest, ConflictManifest):
+            hour = hour_of(manifest.observed_at_unix_ns)
+            digest = Digest(manifest.submitted_frame_sha256)
+            return await self.look_up(hour, manifest.identity, digest, refused=True)
         hour = hour_of(manifest.accepted_at_unix_ns)
         return await self.look_up(hour, manifest.identity, manifest.digest)
 
-    async def look_up(self, hour: int, who: Identity, digest: Digest) -> SignedTombstone | None:
-        """Return the newest tombstone that names a batch of an hour of acceptance since 1970."""
+    async def look_up(
+        self, hour: int, who: Identity, digest: Digest, *, refused: bool = False
+    ) -> SignedTombstone | None:
+        """Return the newest tombstone that names a batch of an hour of acceptance since 1970.
+
+        With `refused`, it is the hour in which these bytes were refused.
+        """
         newest: SignedTombstone | None = None
         async with self._lock:
             for key in await self._keys_of(hour):
                 signed, boots = await self._get(key)
                 boot = boots.get((who.agent_id, who.boot_id))
                 if signed is None or boot is None or not boot.names(who, digest):
+                    continue
+                if signed.tombstone.refused != refused:
                     continue
                 if newest is None or newest.tombstone.run_id < signed.tombstone.run_id:
                     newest = signed

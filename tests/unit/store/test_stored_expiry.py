@@ -4,7 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from support.builders import manifest, tombstone_of
+from support.builders import conflict_manifest, manifest, tombstone_of
 from support.memory_bucket import MemoryBucket, open_memory_store
 
 from sluice_protocol.authority import Authority
@@ -20,11 +20,11 @@ from sluice_protocol.expiry import (
     hold_lifted_key,
     legal_hold_key,
 )
-from sluice_protocol.keys import digest_of, hour_of
+from sluice_protocol.keys import digest_of, hour_of, quarantine_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRequest
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_spark.compaction.file_selection import read_maintenance_input
 from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
@@ -207,3 +207,36 @@ async def test_the_newest_tombstone_of_a_batch_counts_and_a_damaged_one_names_no
     found = await TombstoneReader(store).find(batch)
     assert found is not None
     assert found.tombstone == newest
+
+
+async def test_a_tombstone_names_accepted_batches_or_refused_bytes_and_never_both() -> None:
+    """Two refusals of one identity may differ in their bytes only."""
+    store = await deployment()
+    batch = manifest(0, at_ns=0)
+    one, two = (
+        conflict_manifest(
+            batch.identity, accepted=batch.digest, submitted=digest_of(body), at_ns=HOUR_NS
+        )
+        for body in (b"one", b"two")
+    )
+    same = conflict_manifest(batch.identity, accepted=batch.digest, submitted=batch.digest, at_ns=0)
+    await put_tombstone(store, 1, batch)
+    assert await TombstoneReader(store).find(same) is None
+    refused = replace(
+        tombstone_of(batch, STATE, run_id=f"{2:026d}"),
+        refused=True,
+        first_hour=1,
+        last_hour=1,
+        boots=group_by_boot([(batch.identity, digest_of(body)) for body in (b"one", b"two")]),
+    )
+    signed = SignedTombstone(tombstone=refused, key_id="k", signature="s")
+    await store.create(refused.key, encode_tombstone(signed))
+    for conflict in (one, two):
+        found = await TombstoneReader(store).find(conflict)
+        assert found is not None
+        assert found.tombstone == refused
+        named = dict(found.tombstone.named())
+        key = quarantine_key(batch.identity, Digest(conflict.submitted_frame_sha256))
+        assert named[key] == conflict.submitted_frame_sha256
+    accepted = replace(batch, frame_sha256=digest_of(b"one"), accepted_at_unix_ns=HOUR_NS)
+    assert await TombstoneReader(store).find(accepted) is None
