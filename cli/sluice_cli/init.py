@@ -20,6 +20,7 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.expiry import RawRetention, check_keep_s, describe_keep, parse_keep
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, create_authority, open_store
+from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_expiry import Unchanged, read_raw_retention, set_raw_retention
 
@@ -66,31 +67,42 @@ def init(
     keep_s: int | Unchanged | None = "unchanged" if keep is None else parse_keep("keep", keep)
     if keep_s != "unchanged":
         check_keep_s(wanted, keep_s)
-    settings, rule = asyncio.run(_write(store, wanted, keep_s))
+
+    async def write() -> tuple[Authority, RawRetention | None]:
+        async with open_store(store, StoreMode.CREATE) as opened:
+            return await create_deployment(opened, wanted, keep_s)
+
+    settings, rule = asyncio.run(write())
     emit(settings, as_json=json, human=lambda console: _draw(console, store, settings, rule))
 
 
-async def _write(
-    url: str, wanted: Authority, keep_s: int | Unchanged | None
+async def create_deployment(
+    store: ObjectStore, wanted: Authority, keep_s: int | Unchanged | None
 ) -> tuple[Authority, RawRetention | None]:
-    async with open_store(url, StoreMode.CREATE) as store:
-        settings = await create_authority(store, wanted)
-        rule = await read_raw_retention(store)
-        if keep_s == "unchanged" or (rule is None and keep_s is None):
-            return settings, rule
-        if rule is not None and (rule.keep_s, rule.tables_keep_s) != (keep_s, keep_s):
-            raise BadUsage(
-                "the store has another decision about retention: see `sluice retention show`, and"
-                f" change it with `sluice retention set`, keep=`{describe_keep(keep_s)}`"
-            )
-        return settings, await set_raw_retention(
-            store,
-            keep_s,
-            tables_keep_s=keep_s,
-            by=operator_name(),
-            note="sluice init",
-            backoff=Backoff.seeded_by(SystemClock()),
+    """Create the settings, and decide how long records are kept unless that is unchanged.
+
+    The role of a gateway creates the settings, and may neither read nor write decisions about
+    retention; the role of an operator may write only those.
+    """
+    settings = await create_authority(store, wanted)
+    if keep_s == "unchanged":
+        return settings, None
+    rule = await read_raw_retention(store)
+    if rule is None and keep_s is None:
+        return settings, rule
+    if rule is not None and (rule.keep_s, rule.tables_keep_s) != (keep_s, keep_s):
+        raise BadUsage(
+            "the store has another decision about retention: see `sluice retention show`, and"
+            f" change it with `sluice retention set`, keep=`{describe_keep(keep_s)}`"
         )
+    return settings, await set_raw_retention(
+        store,
+        keep_s,
+        tables_keep_s=keep_s,
+        by=operator_name(),
+        note="sluice init",
+        backoff=Backoff.seeded_by(SystemClock()),
+    )
 
 
 def _draw(console: "Console", url: str, settings: Authority, rule: RawRetention | None) -> None:
@@ -100,7 +112,7 @@ def _draw(console: "Console", url: str, settings: Authority, rule: RawRetention 
             console.print(f"  {name} = {value} s")
         elif name in {"lanes", "acceptance", "spool_writer"} and value is not None:
             console.print(f"  {name} = {value}")
-    kept = "permanently: `sluice retention set` changes it"
+    kept = "permanently, unless `sluice retention set` decided otherwise"
     if rule is not None:
         tables, raw = describe_keep(rule.tables_keep_s), describe_keep(rule.keep_s)
         kept = f"tables end after {tables}, raw batches after {raw}"
