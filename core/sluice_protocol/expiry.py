@@ -33,7 +33,7 @@ from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     HOLDS,
-    RAW_RETENTION,
+    RETENTION_DECISIONS,
     accepted_key,
     quarantine_key,
     tombstone_key,
@@ -61,35 +61,35 @@ TEXT_CHARS_MAX: Final = 1_000
 _DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
 
 
-class RawRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of an operator how long batches and records are kept; the last is in effect.
+class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of an operator how long raw batches and records are kept; the last is in effect.
 
     Attributes:
         number: 1 for the first decision, without gaps.
-        keep_s: The age at which a batch may expire, seconds; None: never.
+        raw_keep_s: The age at which a batch may expire, seconds; None: never.
         tables_keep_s: The age at which `sluice maintain` deletes records of every kind from the
             tables, seconds; None: never. Its setting `retention_days` has priority.
         decided_at_unix_ns: By the store's clock.
     """
 
-    schema: Literal["sluice.raw_retention.v1"] = "sluice.raw_retention.v1"
+    schema: Literal["sluice.retention.v1"] = "sluice.retention.v1"
     number: int
-    keep_s: int | None
+    raw_keep_s: int | None
     tables_keep_s: int | None = None
     decided_by: str
     decided_at_unix_ns: int
     note: str = ""
 
 
-def raw_retention_key(number: int) -> ObjectKey:
-    """Return the key of a decision about raw retention."""
-    return ObjectKey(f"{RAW_RETENTION}{number:06d}.json")
+def retention_key(number: int) -> ObjectKey:
+    """Return the key of a decision about retention."""
+    return ObjectKey(f"{RETENTION_DECISIONS}{number:06d}.json")
 
 
-def decode_raw_retention(number: int, body: bytes) -> RawRetention:
-    """Decode a decision about raw retention."""
-    key = raw_retention_key(number)
-    found = decode_record(key, body, RawRetention)
+def decode_retention(number: int, body: bytes) -> RetentionDecision:
+    """Decode a decision about retention."""
+    key = retention_key(number)
+    found = decode_record(key, body, RetentionDecision)
     if found.number != number:
         raise InvalidRecord(key, "decision has another number than its key")
     return found
@@ -369,7 +369,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         part: 0 for the first tombstone of the run.
         first_hour: The hour since 1970 in which the oldest of its batches was accepted.
         last_hour: The same of the youngest.
-        rule: The number of the decision about raw retention; 0 for an erasure.
+        rule: The number of the decision about retention; 0 for an erasure.
         erasure: The id of the erasure whose records the batches contain; empty for a rule.
         refused: Whether the batches were refused. No table contains them, so nothing was compared.
         tables: The states that were read, by the name of the table.

@@ -37,7 +37,7 @@ from sluice_protocol.expiry import (
     BatchCheck,
     BatchEvidence,
     Holds,
-    RawRetention,
+    RetentionDecision,
     RowTally,
     TableVersion,
     Tombstone,
@@ -55,7 +55,7 @@ from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, r
 from sluice_store.authority import read_store_time
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
-from sluice_store.stored_expiry import read_holds, read_raw_retention
+from sluice_store.stored_expiry import read_holds, read_retention
 
 BATCHES_TOGETHER: Final = 50_000
 """Batches that one job compares: about 1 KiB each on the driver."""
@@ -73,7 +73,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run.
 
     Attributes:
-        rule: The decision about raw retention; null if nothing was ever decided.
+        rule: The decision about retention; null if nothing was ever decided.
         candidates: Batches that are older than the rule, and whose blob exists.
         expired: Batches that were proved; with `dry_run`, those that would expire.
         expired_bytes: The size of their blobs.
@@ -82,7 +82,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     dry_run: bool
-    rule: RawRetention | None
+    rule: RetentionDecision | None
     candidates: int = 0
     expired: int = 0
     expired_bytes: int = 0
@@ -92,7 +92,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryCause:
-    """Why batches expire: a decision about raw retention, or the erasure with an id."""
+    """Why batches expire: a decision about retention, or the erasure with an id."""
 
     rule: int = 0
     keep_s: int = 0
@@ -154,10 +154,10 @@ class ExpiryRun:
         Raises:
             GcRefused: A safety rule is violated; nothing more expires.
         """
-        rule = await read_raw_retention(self._store)
-        if rule is None or rule.keep_s is None:
+        rule = await read_retention(self._store)
+        if rule is None or rule.raw_keep_s is None:
             return ExpireReport(run_id=self._run_id, dry_run=settings.dry_run, rule=rule)
-        cause = ExpiryCause(rule=rule.number, keep_s=rule.keep_s)
+        cause = ExpiryCause(rule=rule.number, keep_s=rule.raw_keep_s)
         basis = await self._read_basis(cause, settings)
         rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
         _check_amount(basis, len(rows), settings.max_expire_ratio)

@@ -23,7 +23,7 @@ from sluice_policies.verify import ProbeOutcome, open_with_profiles, send_probes
 from sluice_protocol import keys
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, StoreDenied, StoreUnavailable
-from sluice_protocol.expiry import RawRetention
+from sluice_protocol.expiry import RetentionDecision
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.administration import open_administration
@@ -87,7 +87,7 @@ async def test_a_gateway_creates_the_settings_and_an_operator_decides_how_long_r
 ) -> None:
     """As the two jobs of the Helm chart do; a repetition of either changes nothing."""
 
-    async def init(role: RoleName, keep_s: int | Unchanged) -> RawRetention | None:
+    async def init(role: RoleName, keep_s: int | Unchanged) -> RetentionDecision | None:
         async with open_s3_store(replace(applied, profile=profile(role))) as store:
             return (await create_deployment(store, WANTED, keep_s))[1]
 
@@ -99,7 +99,7 @@ async def test_a_gateway_creates_the_settings_and_an_operator_decides_how_long_r
     for _ in range(2):
         rule = await init(RoleName.OPERATOR, KEEP_S)
         assert rule is not None
-        assert (rule.number, rule.keep_s, rule.tables_keep_s) == (1, KEEP_S, KEEP_S)
+        assert (rule.number, rule.raw_keep_s, rule.tables_keep_s) == (1, KEEP_S, KEEP_S)
         assert await init(RoleName.GATEWAY, "unchanged") is None
     with pytest.raises(BadUsage, match="another decision about retention"):
         await init(RoleName.OPERATOR, KEEP_S + 86_400)

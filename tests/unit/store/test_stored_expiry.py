@@ -35,8 +35,8 @@ from sluice_store.stored_expiry import (
     add_hold,
     lift_hold,
     read_holds,
-    read_raw_retention,
-    set_raw_retention,
+    read_retention,
+    set_retention,
 )
 
 DAY_S = 86_400
@@ -55,7 +55,7 @@ def backoff() -> Backoff:
 
 async def decide(store: ObjectStore, days: int | None, by: str = "ann") -> int:
     keep_s = None if days is None else days * DAY_S
-    return (await set_raw_retention(store, keep_s, by=by, note="", backoff=backoff())).number
+    return (await set_retention(store, keep_s, by=by, note="", backoff=backoff())).number
 
 
 async def hold(store: ObjectStore, case: str = "C-1", **changes: object) -> LegalHold:
@@ -81,15 +81,15 @@ async def remove(store: ObjectStore, agent: str = "host-1") -> str:
 
 async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
     store = await deployment()
-    assert await read_raw_retention(store) is None
+    assert await read_retention(store) is None
     assert [await decide(store, days) for days in (30, 30, 14, None)] == [1, 1, 2, 3]
-    rule = await read_raw_retention(store)
+    rule = await read_retention(store)
     assert rule is not None
-    assert (rule.number, rule.keep_s, rule.decided_by) == (3, None, "ann")
+    assert (rule.number, rule.raw_keep_s, rule.decided_by) == (3, None, "ann")
     assert rule.decided_at_unix_ns > 0
     with pytest.raises(BadUsage, match="use 14d or more"):
         await decide(store, 13)
-    assert await read_raw_retention(store) == rule
+    assert await read_retention(store) == rule
 
 
 async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
@@ -98,12 +98,12 @@ async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
     found = []
     for raw, tables in wanted:
         raw_s, tables_s = (one * DAY_S if isinstance(one, int) else one for one in (raw, tables))
-        rule = await set_raw_retention(
+        rule = await set_retention(
             store, raw_s, tables_keep_s=tables_s, by="ann", note="", backoff=backoff()
         )
-        found.append(tuple(one and one // DAY_S for one in (rule.keep_s, rule.tables_keep_s)))
+        found.append(tuple(one and one // DAY_S for one in (rule.raw_keep_s, rule.tables_keep_s)))
     assert found == [(30, 90), (30, 60), (14, 60), (None, 60)]
-    assert (await decide(store, 14), (await read_raw_retention(store)).number) == (5, 5)
+    assert (await decide(store, 14), (await read_retention(store)).number) == (5, 5)
 
 
 async def test_the_last_hold_that_is_lifted_frees() -> None:
