@@ -219,19 +219,21 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
 
 async def collect_stream(searcher: Searcher, query: Query) -> QueryResult:
     """Return the result of a query for the newest records."""
-    records: list[Row] = []
+    records, summary = list[Row](), None
+    # To its end: the engine of a stream that is left earlier is not kept.
     async for part in stream_search(searcher, query):
         records += part.records
-        if part.summary is not None:
-            return QueryResult(kind=query.kind, records=records, summary=part.summary)
-    raise AssertionError("a stream ends with its summary")
+        summary = part.summary
+    if summary is None:
+        raise AssertionError("a stream ends with its summary")
+    return QueryResult(kind=query.kind, records=records, summary=summary)
 
 
 async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]:
     """Yield the waves of a search. Those that are read first are divided by row groups."""
     for number, wave in enumerate(plan_waves(read.files.read, read.waiting)):
         parts: list[DataFile] = []
-        if number < DIVIDED_WAVES:
+        if number < DIVIDED_WAVES and sum(map(_cost_bytes, wave.files)) > FIRST_PART_BYTES:
             try:
                 parts = await reader.bounded(partial(_row_groups, reader, read, wave))
             except DataFilesUnreadable:  # the search itself finds out which one

@@ -104,10 +104,12 @@ def _heads(lines: TextColumn) -> Bytes2D:
 
     The array is in column order in memory, because all later steps read columns.
     """
-    data = np.frombuffer(lines.data + bytes(_HEAD_BYTES + 1), np.uint8)
+    data = lines.data + bytes(_HEAD_BYTES + 1)
     starts, ends = lines.offsets[:-1], lines.offsets[1:]
-    starts = starts + ((data[starts] == ord("[")) & (starts < ends))
-    head = np.asfortranarray(np.lib.stride_tricks.sliding_window_view(data, _HEAD_BYTES)[starts])
+    starts = starts + ((np.frombuffer(data, np.uint8)[starts] == ord("[")) & (starts < ends))
+    # One item for each byte at which a head may begin; they overlap, and only some are copied.
+    items = np.ndarray((len(lines.data) + 2,), f"V{_HEAD_BYTES}", data, strides=(1,))
+    head = np.asfortranarray(items[starts].view(np.uint8).reshape(-1, _HEAD_BYTES))
     size = ends - starts
     short = np.flatnonzero(size < _HEAD_BYTES)
     if len(short):
@@ -134,12 +136,13 @@ def _looks_syslog(head: Bytes2D) -> Bools:
 
 
 def _is_digit(octets: Bytes2D) -> Bools:
-    found: Bools = (octets >= ord("0")) & (octets <= ord("9"))
+    found: Bools = octets - np.uint8(ord("0")) < 10  # noqa: PLR2004 - smaller bytes wrap around
     return found
 
 
 def _number(head: Bytes2D, *places: int) -> Ints:
-    value = np.zeros(len(head), np.int32)
+    """Return the number that at most four digits of each row are."""
+    value = np.zeros(len(head), np.int16)
     for place in places:
         value = value * 10 + (head[:, place] & 15)
     return value.astype(np.int64)
@@ -213,20 +216,24 @@ def _days(year: Ints, month: Ints, day: Ints) -> tuple[Ints, Bools]:
 def _fraction(head: Bytes2D) -> tuple[Ints, Ints]:
     """Return the nanoseconds of the fraction, and its width in bytes including the separator."""
     running: Bools = (head[:, 19] == ord(".")) | (head[:, 19] == ord(","))
-    value = np.zeros(len(head), np.int64)
-    width = np.zeros(len(head), np.int64)
+    value = np.zeros(len(head), np.int32)
+    width = np.zeros(len(head), np.int8)
     for place in range(20, 20 + _FRACTION_DIGITS):
         running &= _is_digit(head[:, place])
         if not running.any():
             value *= 10 ** (20 + _FRACTION_DIGITS - place)
             break
-        value = value * 10 + np.where(running, head[:, place] & 15, 0)
+        value *= 10
+        value += (head[:, place] & 15) * running
         width += running
-    return value, np.where(width > 0, width + 1, 0)
+    return value.astype(np.int64), (width + (width > 0)).astype(np.int64)
 
 
 def _zone_offsets(zone: Bytes2D) -> tuple[Ints, Bools]:
     """Return the offset of `Z`, `+HH:MM` or `+HHMM`, seconds, and which rows have one that ends."""
+    rows = 1
+    if all((column == column[0]).all() for column in zone.T):  # as usual
+        rows, zone = len(zone), zone[:1]
     colon = zone[:, 3] == ord(":")
     minutes = (np.where(colon, zone[:, 4], zone[:, 3]), np.where(colon, zone[:, 5], zone[:, 4]))
     signed = (zone[:, 0] == ord("+")) | (zone[:, 0] == ord("-"))
@@ -237,7 +244,8 @@ def _zone_offsets(zone: Bytes2D) -> tuple[Ints, Bools]:
     size_s = hours * _HOUR_S + minute * 60
     offset_s = np.where(zone[:, 0] == ord("-"), -size_s, size_s)
     zulu = ((zone[:, 0] == ord("Z")) | (zone[:, 0] == ord("z"))) & _ends(zone[:, 1])
-    return np.where(numeric, offset_s, 0), numeric | zulu
+    offset_s = np.where(numeric, offset_s, 0)
+    return offset_s.repeat(rows), (numeric | zulu).repeat(rows)
 
 
 def _ends(octets: Bytes2D) -> Bools:

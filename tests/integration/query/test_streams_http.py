@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from support.query_lake import (
     DAY0_NS,
@@ -18,10 +19,12 @@ from support.spark_lake import Deployment, Sent
 from support.spark_local import ingest_locally
 
 from sluice_lake.blobs import RejectedBlob, fetch_frame
+from sluice_lake.data_files import DataFile
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.frame import Frame
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
+from sluice_query.engine import QueryEngine
 from sluice_query.pending import FetchedBatches, fetch_batches
 
 
@@ -43,6 +46,36 @@ def test_a_stream_has_the_records_of_the_search(place: Deployment, limit: int) -
             summary = lines[-1]["summary"]
             for name in ("results", "more", "partial", "waiting_batches"):
                 assert summary[name] == last["summary"][name], name
+
+    talk(place, story)
+
+
+def test_small_files_are_not_divided_and_the_engine_serves_the_next_query(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their footers and another engine cost more than reading them."""
+    opened, divided = [], []
+    connect, footers = duckdb.connect, QueryEngine.with_row_groups
+
+    def counting_connect(*given: Any, **named: Any) -> Any:
+        opened.append(connect(*given, **named))
+        return opened[-1]
+
+    def counting_footers(*given: Any) -> DataFile:
+        divided.append(given[-1])
+        return footers(*given)
+
+    monkeypatch.setattr(duckdb, "connect", counting_connect)
+    monkeypatch.setattr(QueryEngine, "with_row_groups", counting_footers)
+
+    async def story(client: QueryClient) -> None:
+        for _ in range(2):
+            assert await client.lines("/v1/query", limit=5, newest_first="true")
+            assert await client.lines("/v1/query/stream", limit=5)
+        assert (len(opened), divided) == (1, [])
+        monkeypatch.setattr("sluice_query.streaming.FIRST_PART_BYTES", 1)
+        assert await client.lines("/v1/query", limit=5, newest_first="true")
+        assert divided
 
     talk(place, story)
 
