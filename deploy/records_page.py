@@ -64,7 +64,7 @@ _KEYS: Final = {
     "sluice.maintenance_task": "maintain/v1/tasks/<task>.json",
     "sluice.packed_deletes": "lake/v1/deletes.json.z",
     "sluice.promotion": "promotions/v1/<kind>/<column>.json",
-    "sluice.raw_retention": "retention/v1/raw/<number>.json",
+    "sluice.retention": "retention/v1/decisions/<number>.json",
     "sluice.reconciler_discovery": "reconciler/v1/discovery.json",
     "sluice.reconciler_lane": "reconciler/v1/lanes/<queue>.<lane>, in one zstd frame",
     "sluice.hold_record": "reconciler/v1/held/<sha256 of the held key>.json",

@@ -93,7 +93,7 @@ def _with_decision(settings: list[Setting]) -> list[Setting]:
         if rule is None:
             return settings
         values = {
-            "--raw": describe_keep(rule.keep_s),
+            "--raw": describe_keep(rule.raw_keep_s),
             "--tables": describe_keep(rule.tables_keep_s),
         }
         origin = "; ".join((describe_rule(rule), *describe_expiring(rule, audit)))

@@ -53,7 +53,9 @@ class ErasurePreview(msgspec.Struct, frozen=True, kw_only=True):
         unsearched: Kinds of records that do not have the fields of the filter.
         records: Matching records in the blobs of accepted batches.
         batches: Those batches, whose blobs would be deleted; their other records stay.
-        other_blobs: Further blobs with matching records: refused, without a manifest, in the trash.
+        refused: Refused batches of conflicts with matching records. They were never accepted, so
+            their other records would be deleted too.
+        other_blobs: Further blobs with matching records: without a manifest, or in the trash.
         rows: By table, matching rows that readers do not hide yet or that are not removed yet.
         replaced_files: Data files with matching rows that their table no longer contains.
     """
@@ -64,6 +66,7 @@ class ErasurePreview(msgspec.Struct, frozen=True, kw_only=True):
     records: int
     batches: int
     blob_bytes: int
+    refused: int
     other_blobs: int
     rows: dict[str, int]
     replaced_files: int
@@ -130,7 +133,11 @@ def plan(
         records=planned.blobs.records,
         batches=planned.blobs.batches,
         blob_bytes=planned.blobs.batch_bytes,
-        other_blobs=len(planned.blobs.found) + planned.blobs.more - planned.blobs.batches,
+        refused=planned.blobs.refused,
+        other_blobs=len(planned.blobs.found)
+        + planned.blobs.more
+        - planned.blobs.batches
+        - planned.blobs.refused,
         rows={name: one.rows for name, one in planned.tables.items()},
         replaced_files=sum(len(one.replaced) for one in planned.tables.values()),
         unreadable_blobs=len(planned.blobs.unreadable),
@@ -318,8 +325,9 @@ def _draw_plan(console: "Console", shown: ErasurePreview) -> None:
         f" ({format_size(shown.blob_bytes)}), whose other records stay in the tables"
     )
     console.print(
-        f"{shown.other_blobs} further blobs: refused, without a manifest, or in the trash"
+        f"{shown.refused} refused batches of conflicts, whose other records would be deleted too"
     )
+    console.print(f"{shown.other_blobs} further blobs: without a manifest, or in the trash")
     for name, rows in sorted(shown.rows.items()):
         if name in shown.kinds:
             console.print(f"table {name}: {rows} rows")
@@ -353,6 +361,8 @@ def _draw_report(console: "Console", found: ErasureReport) -> None:
             state = f"{verb} {format_rfc3339(one.at_unix_ns)}"
         rows.append((one.name, state, str(one.found or ""), one.detail))
     print_columns(console, rows)
+    for key in found.refused:
+        console.print(f"refused batch: {key}", markup=False)
     searched = ", ".join(f"{count} {name}" for name, count in sorted(found.searched.items()))
     console.print(f"verified: {str(found.verified).lower()}; searched: {searched}")
     if found.ended:

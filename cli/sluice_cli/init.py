@@ -17,11 +17,12 @@ from sluice_protocol.authority import (
     check_authority,
 )
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.expiry import RawRetention, check_keep_s, describe_keep, parse_keep
+from sluice_protocol.expiry import RetentionDecision, check_keep_s, describe_keep, parse_keep
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, create_authority, open_store
+from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
-from sluice_store.stored_expiry import Unchanged, read_raw_retention, set_raw_retention
+from sluice_store.stored_expiry import Unchanged, read_retention, set_retention
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -66,43 +67,56 @@ def init(
     keep_s: int | Unchanged | None = "unchanged" if keep is None else parse_keep("keep", keep)
     if keep_s != "unchanged":
         check_keep_s(wanted, keep_s)
-    settings, rule = asyncio.run(_write(store, wanted, keep_s))
+
+    async def write() -> tuple[Authority, RetentionDecision | None]:
+        async with open_store(store, StoreMode.CREATE) as opened:
+            return await create_deployment(opened, wanted, keep_s)
+
+    settings, rule = asyncio.run(write())
     emit(settings, as_json=json, human=lambda console: _draw(console, store, settings, rule))
 
 
-async def _write(
-    url: str, wanted: Authority, keep_s: int | Unchanged | None
-) -> tuple[Authority, RawRetention | None]:
-    async with open_store(url, StoreMode.CREATE) as store:
-        settings = await create_authority(store, wanted)
-        rule = await read_raw_retention(store)
-        if keep_s == "unchanged" or (rule is None and keep_s is None):
-            return settings, rule
-        if rule is not None and (rule.keep_s, rule.tables_keep_s) != (keep_s, keep_s):
-            raise BadUsage(
-                "the store has another decision about retention: see `sluice retention show`, and"
-                f" change it with `sluice retention set`, keep=`{describe_keep(keep_s)}`"
-            )
-        return settings, await set_raw_retention(
-            store,
-            keep_s,
-            tables_keep_s=keep_s,
-            by=operator_name(),
-            note="sluice init",
-            backoff=Backoff.seeded_by(SystemClock()),
+async def create_deployment(
+    store: ObjectStore, wanted: Authority, keep_s: int | Unchanged | None
+) -> tuple[Authority, RetentionDecision | None]:
+    """Create the settings, and decide how long records are kept unless that is unchanged.
+
+    The role of a gateway creates the settings, and may neither read nor write decisions about
+    retention; the role of an operator may write only those.
+    """
+    settings = await create_authority(store, wanted)
+    if keep_s == "unchanged":
+        return settings, None
+    rule = await read_retention(store)
+    if rule is None and keep_s is None:
+        return settings, rule
+    if rule is not None and (rule.raw_keep_s, rule.tables_keep_s) != (keep_s, keep_s):
+        raise BadUsage(
+            "the store has another decision about retention: see `sluice retention show`, and"
+            f" change it with `sluice retention set`, keep=`{describe_keep(keep_s)}`"
         )
+    return settings, await set_retention(
+        store,
+        keep_s,
+        tables_keep_s=keep_s,
+        by=operator_name(),
+        note="sluice init",
+        backoff=Backoff.seeded_by(SystemClock()),
+    )
 
 
-def _draw(console: "Console", url: str, settings: Authority, rule: RawRetention | None) -> None:
+def _draw(
+    console: "Console", url: str, settings: Authority, rule: RetentionDecision | None
+) -> None:
     console.print(f"authority {settings.authority_id} in {url}")
     for name, value in msgspec.structs.asdict(settings).items():
         if name.endswith("_s"):
             console.print(f"  {name} = {value} s")
         elif name in {"lanes", "acceptance", "spool_writer"} and value is not None:
             console.print(f"  {name} = {value}")
-    kept = "permanently: `sluice retention set` changes it"
+    kept = "permanently, unless `sluice retention set` decided otherwise"
     if rule is not None:
-        tables, raw = describe_keep(rule.tables_keep_s), describe_keep(rule.keep_s)
+        tables, raw = describe_keep(rule.tables_keep_s), describe_keep(rule.raw_keep_s)
         kept = f"tables end after {tables}, raw batches after {raw}"
     console.print(f"  kept {kept}", markup=False)
     console.print(f"next: sluice doctor --store {url}")

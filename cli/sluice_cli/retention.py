@@ -13,7 +13,7 @@ from sluice_cli.shell.output import emit, format_size
 from sluice_cli.spark import spark_session
 from sluice_gc.settings import ExpireSettings
 from sluice_protocol.errors import BadUsage, ExitCode
-from sluice_protocol.expiry import RawRetention, parse_keep
+from sluice_protocol.expiry import RetentionDecision, parse_keep
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_reconciler.audit_summaries import (
@@ -27,7 +27,7 @@ from sluice_store.stored_expiry import (
     RetentionState,
     Unchanged,
     read_retention_state,
-    set_raw_retention,
+    set_retention,
 )
 
 if TYPE_CHECKING:
@@ -120,10 +120,10 @@ def run(
     return ExitCode.DONE.value
 
 
-async def _set(url: str, wanted: Sequence[int | Unchanged | None], note: str) -> RawRetention:
+async def _set(url: str, wanted: Sequence[int | Unchanged | None], note: str) -> RetentionDecision:
     raw, tables = wanted
     async with open_deployment(url) as store:
-        return await set_raw_retention(
+        return await set_retention(
             store,
             raw,
             tables_keep_s=tables,
@@ -142,13 +142,13 @@ async def read_decision(
         return await read_retention_state(store), audits[0] if audits else None
 
 
-def describe_rule(rule: RawRetention | None) -> str:
+def describe_rule(rule: RetentionDecision | None) -> str:
     """Return a decision about retention as a phrase."""
     if rule is None:
         return "raw batches never expire: nothing was decided"
     raw = "raw batches never expire"
-    if rule.keep_s is not None:
-        raw = f"raw batches may expire after {rule.keep_s / _DAY_S:g} days"
+    if rule.raw_keep_s is not None:
+        raw = f"raw batches may expire after {rule.raw_keep_s / _DAY_S:g} days"
     tables = ""
     if rule.tables_keep_s is not None:
         tables = f", records of tables are deleted after {rule.tables_keep_s / _DAY_S:g} days"
@@ -157,10 +157,10 @@ def describe_rule(rule: RawRetention | None) -> str:
 
 
 def describe_expiring(
-    rule: RawRetention | None, audit: AuditOverview | UnreadableRecord | None
+    rule: RetentionDecision | None, audit: AuditOverview | UnreadableRecord | None
 ) -> tuple[str, ...]:
     """Return how many batches and bytes are older than a rule, by the newest audit."""
-    if rule is None or rule.keep_s is None:
+    if rule is None or rule.raw_keep_s is None:
         return ()
     if not isinstance(audit, AuditOverview) or audit.started_at_unix_ns <= rule.decided_at_unix_ns:
         return ("the next audit counts the older batches",)

@@ -253,7 +253,8 @@ def references_absent(evidence: Evidence) -> MustKeep | None:
 def envelope_unnamed(evidence: Evidence) -> MustKeep | None:
     """Clause 3: neither key that the blob's envelope names contains a manifest of it now.
 
-    The quarantine key contains the sha256, so any object there keeps the blob.
+    The quarantine key contains the sha256, so any object there keeps the blob, unless a verified
+    tombstone names the refused bytes.
     """
     look = evidence.envelope
     if look is None:
@@ -261,7 +262,7 @@ def envelope_unnamed(evidence: Evidence) -> MustKeep | None:
     unnamed = (ManifestLookup.ABSENT, ManifestLookup.NAMES_OTHER, ManifestLookup.EXPIRED)
     if look.accepted not in unnamed:
         return MustKeep(clause=Clause.ENVELOPE, reason=f"accepted manifest: {look.accepted.value}")
-    if look.quarantine is not ManifestLookup.ABSENT:
+    if look.quarantine not in (ManifestLookup.ABSENT, ManifestLookup.EXPIRED):
         return MustKeep(
             clause=Clause.ENVELOPE, reason=f"quarantine manifest: {look.quarantine.value}"
         )
@@ -273,7 +274,8 @@ def expiry_stands(evidence: Evidence) -> MustKeep | None:
 
     A blob whose manifest is absent or names other bytes is no batch, so nothing holds it.
     """
-    if evidence.envelope is None or evidence.envelope.accepted is not ManifestLookup.EXPIRED:
+    names = evidence.envelope
+    if names is None or ManifestLookup.EXPIRED not in (names.accepted, names.quarantine):
         return None
     look = evidence.expiry
     if look is None or look.held is None or look.held:

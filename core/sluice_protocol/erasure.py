@@ -97,6 +97,8 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
         decision_sha256: That of the stored bytes of the decision.
         batches: The accepted batches in which the run found matching records, or an earlier run.
         records: The matching records that the run found in blobs, or an earlier run.
+        refused: The quarantine manifests of refused batches in which this run or an earlier one
+            found matching records; 1,000 at most. All records of such a batch end.
         searched: How many blobs and data files the last search of the run has read.
         verified: Whether that search read everything and found nothing.
         clean_versions: By table, the first version without a matching row that a run has seen.
@@ -116,6 +118,7 @@ class ErasureReport(msgspec.Struct, frozen=True, kw_only=True):
     searched: dict[str, int]
     verified: bool
     copies: tuple[ErasedCopy, ...]
+    refused: tuple[ObjectKey, ...] = ()
     clean_versions: dict[str, int] = {}
     tombstones: int = 0
     audit_id: str = ""

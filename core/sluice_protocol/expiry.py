@@ -33,11 +33,17 @@ from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     HOLDS,
-    RAW_RETENTION,
+    RETENTION_DECISIONS,
     accepted_key,
+    quarantine_key,
     tombstone_key,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_record,
+    encode_record,
+)
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 
@@ -55,35 +61,35 @@ TEXT_CHARS_MAX: Final = 1_000
 _DAYS: Final = re.compile(r"([1-9][0-9]{0,4})d", re.ASCII)
 
 
-class RawRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The decision of an operator how long batches and records are kept; the last is in effect.
+class RetentionDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """The decision of an operator how long raw batches and records are kept; the last is in effect.
 
     Attributes:
         number: 1 for the first decision, without gaps.
-        keep_s: The age at which a batch may expire, seconds; None: never.
+        raw_keep_s: The age at which a batch may expire, seconds; None: never.
         tables_keep_s: The age at which `sluice maintain` deletes records of every kind from the
             tables, seconds; None: never. Its setting `retention_days` has priority.
         decided_at_unix_ns: By the store's clock.
     """
 
-    schema: Literal["sluice.raw_retention.v1"] = "sluice.raw_retention.v1"
+    schema: Literal["sluice.retention.v1"] = "sluice.retention.v1"
     number: int
-    keep_s: int | None
+    raw_keep_s: int | None
     tables_keep_s: int | None = None
     decided_by: str
     decided_at_unix_ns: int
     note: str = ""
 
 
-def raw_retention_key(number: int) -> ObjectKey:
-    """Return the key of a decision about raw retention."""
-    return ObjectKey(f"{RAW_RETENTION}{number:06d}.json")
+def retention_key(number: int) -> ObjectKey:
+    """Return the key of a decision about retention."""
+    return ObjectKey(f"{RETENTION_DECISIONS}{number:06d}.json")
 
 
-def decode_raw_retention(number: int, body: bytes) -> RawRetention:
-    """Decode a decision about raw retention."""
-    key = raw_retention_key(number)
-    found = decode_record(key, body, RawRetention)
+def decode_retention(number: int, body: bytes) -> RetentionDecision:
+    """Decode a decision about retention."""
+    key = retention_key(number)
+    found = decode_record(key, body, RetentionDecision)
     if found.number != number:
         raise InvalidRecord(key, "decision has another number than its key")
     return found
@@ -145,12 +151,19 @@ class LegalHold(msgspec.Struct, frozen=True, kw_only=True):
     from_unix_ns: int | None = None
     to_unix_ns: int | None = None
 
-    def covers(self, batch: AcceptedManifest) -> bool:
-        """Return True if the hold keeps a batch."""
-        at_ns = batch.accepted_at_unix_ns
+    def covers(self, batch: AcceptedManifest | ConflictManifest) -> bool:
+        """Return True if the hold keeps a batch, or the refused bytes of a conflict.
+
+        It is not recorded which principal sent refused bytes, so a hold over any principal covers
+        them.
+        """
+        if isinstance(batch, ConflictManifest):
+            principals, at_ns = (None, self.principal), batch.observed_at_unix_ns
+        else:
+            principals, at_ns = (None, batch.principal), batch.accepted_at_unix_ns
         return (
             self.agent_id in (None, batch.agent_id)
-            and self.principal in (None, batch.principal)
+            and self.principal in principals
             and (self.from_unix_ns is None or at_ns >= self.from_unix_ns)
             and (self.to_unix_ns is None or at_ns < self.to_unix_ns)
         )
@@ -221,8 +234,8 @@ class Holds:
     unreadable: tuple[InvalidRecord, ...] = ()
     lifted: tuple[tuple[LegalHold, LegalHoldLifted], ...] = ()
 
-    def covers(self, batch: AcceptedManifest) -> bool:
-        """Return True if a hold keeps a batch."""
+    def covers(self, batch: AcceptedManifest | ConflictManifest) -> bool:
+        """Return True if a hold keeps a batch, or the refused bytes of a conflict."""
         return bool(self.unreadable) or any(hold.covers(batch) for hold in self.active)
 
     def touching(self, record: DeleteRecord) -> str | None:
@@ -245,7 +258,7 @@ class Holds:
 
 
 NamedBatch = tuple[ObjectKey, Digest]
-"""The key of a manifest, and the sha256 of its blob."""
+"""The key of an accepted or quarantine manifest, and the sha256 of its blob."""
 
 
 class ExpiredBoot(msgspec.Struct, frozen=True, array_like=True):
@@ -295,11 +308,11 @@ class BootIndex:
 
     def names(self, who: Identity, digest: Digest) -> bool:
         """Return True if a batch with this range and hash expired."""
-        first = bisect_left(self._starts, who.seq_start)
-        for at in range(first, bisect_right(self._starts, who.seq_start, lo=first)):
-            if self._ends[at] == who.seq_end:
-                return self._hashes[32 * at : 32 * at + 32] == bytes.fromhex(digest)
-        return False
+        first, sha256 = bisect_left(self._starts, who.seq_start), bytes.fromhex(digest)
+        return any(
+            self._ends[at] == who.seq_end and self._hashes[32 * at : 32 * at + 32] == sha256
+            for at in range(first, bisect_right(self._starts, who.seq_start, lo=first))
+        )
 
 
 def group_by_boot(batches: Iterable[tuple[Identity, Digest]]) -> tuple[ExpiredBoot, ...]:
@@ -348,15 +361,17 @@ class RowTally(msgspec.Struct, frozen=True, kw_only=True):
 class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     """The record that batches of a few hours of acceptance expired; permanent.
 
-    The manifests have the sizes and times of the batches.
+    The manifests have the sizes and times of the batches. With `refused`, the batches are refused
+    bytes of conflicts, and the hours are those in which they were refused.
 
     Attributes:
         run_id: ULID of the run that proved the batches.
         part: 0 for the first tombstone of the run.
         first_hour: The hour since 1970 in which the oldest of its batches was accepted.
         last_hour: The same of the youngest.
-        rule: The number of the decision about raw retention; 0 for an erasure.
+        rule: The number of the decision about retention; 0 for an erasure.
         erasure: The id of the erasure whose records the batches contain; empty for a rule.
+        refused: Whether the batches were refused. No table contains them, so nothing was compared.
         tables: The states that were read, by the name of the table.
         deletes: The number of recorded deletes that were applied to both sides.
         made_at_unix_ns: By the store's clock.
@@ -373,6 +388,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     rule: int
     keep_s: int
     erasure: str = ""
+    refused: bool = False
     audit_id: str
     certificate_sha256: Digest
     tables: dict[str, TableVersion]
@@ -390,7 +406,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         """Yield each batch."""
         for boot in self.boots:
             for who, digest in boot.named():
-                yield accepted_key(who), digest
+                yield quarantine_key(who, digest) if self.refused else accepted_key(who), digest
 
 
 class SignedTombstone(msgspec.Struct, frozen=True, kw_only=True):
@@ -625,10 +641,18 @@ EXPIRY_CLAUSES: Final[tuple[BatchCheck, ...]] = (
 
 ERASURE_CLAUSES: Final[tuple[BatchCheck, ...]] = (
     contains_matches,
-    *(one for one in EXPIRY_CLAUSES if one not in (rule_in_effect, batch_old_enough)),
+    *(one for one in EXPIRY_CLAUSES if one not in (rule_in_effect, batch_old_enough, no_conflict)),
 )
 """The clauses for a batch with records that are erased.
 
-Its age does not matter beyond the retry horizon, which `audited_after` requires. Everything that
-proves its other records is the same: the deletes of the erasure are left out on both sides.
+Its age does not matter beyond the retry horizon, which `audited_after` requires. A conflict does
+not keep it: both manifests stay, and prove that other bytes were refused. Everything that proves
+its other records is the same: the deletes of the erasure are left out on both sides.
+"""
+
+REFUSED_CLAUSES: Final[tuple[BatchCheck, ...]] = (contains_matches, audited_after, not_held)
+"""The clauses for refused bytes of a conflict with records that are erased.
+
+They were never accepted, so no table has their other records, and nothing about those is proved:
+all of them end. Only an erasure lets refused bytes end.
 """

@@ -23,7 +23,7 @@ from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import BadUsage, InvalidRecord, NoStore, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
-from sluice_protocol.outcomes import Applied, Exists, Found
+from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.mode import StoreMode
@@ -41,14 +41,18 @@ async def create_authority(
 ) -> Authority:
     """Create the settings of a deployment; creating the same settings again succeeds.
 
-    `wanted` is stored with the store's time; None means the defaults with a new id.
+    Existing settings are only read, so a caller that may not create them may repeat it. `wanted` is
+    stored with the store's time; None means the defaults with a new id.
 
     Raises:
         BadUsage: The settings break a rule, or the store has other settings.
     """
     wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())
     check_authority(wanted)
-    wanted = msgspec.structs.replace(wanted, created_at_unix_ns=await read_store_time(store))
+    looked = await store.head(AUTHORITY_SETTINGS)
+    if isinstance(looked, ObjectInfo):
+        return _same(wanted, await read_authority(store))
+    wanted = msgspec.structs.replace(wanted, created_at_unix_ns=looked.date_ns)
     backoff = Backoff.seeded_by(clock or SystemClock())
     match await create_known(store, AUTHORITY_SETTINGS, encode_record(wanted), backoff):
         case Applied() | Exists():

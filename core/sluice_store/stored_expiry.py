@@ -17,28 +17,33 @@ from sluice_protocol.expiry import (
     Holds,
     LegalHold,
     LegalHoldLifted,
-    RawRetention,
+    RetentionDecision,
     SignedTombstone,
     check_hold,
     check_keep_s,
     decode_hold,
-    decode_raw_retention,
+    decode_retention,
     decode_tombstone,
     hold_lifted_key,
     keep_s_least,
     legal_hold_key,
-    raw_retention_key,
+    retention_key,
 )
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
     EXPIRED,
     HOLDS,
-    RAW_RETENTION,
+    RETENTION_DECISIONS,
     hour_of,
     path_of_hour,
     tombstone_hours,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_record,
+    encode_record,
+)
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_store.authority import read_authority, read_store_time
@@ -54,54 +59,55 @@ Unchanged = Literal["unchanged"]
 """A retention that stays as it was decided before."""
 
 
-async def read_raw_retention(store: ObjectStore) -> RawRetention | None:
+async def read_retention(store: ObjectStore) -> RetentionDecision | None:
     """Return the decision in effect; None if nothing was ever decided."""
     numbers = [
-        int(one.key.removeprefix(RAW_RETENTION).removesuffix(".json"))
-        async for page in store.list(RAW_RETENTION)
+        int(one.key.removeprefix(RETENTION_DECISIONS).removesuffix(".json"))
+        async for page in store.list(RETENTION_DECISIONS)
         for one in page.objects
-        if one.key.removeprefix(RAW_RETENTION).removesuffix(".json").isdecimal()
+        if one.key.removeprefix(RETENTION_DECISIONS).removesuffix(".json").isdecimal()
     ]
     if not numbers:
         return None
-    key = raw_retention_key(max(numbers))
+    key = retention_key(max(numbers))
     read = await store.get(key)
     if not isinstance(read, Found):
         raise InvalidRecord(key, "listed but no longer present, although decisions are permanent")
-    return decode_raw_retention(max(numbers), read.body)
+    return decode_retention(max(numbers), read.body)
 
 
-async def set_raw_retention(
+async def set_retention(
     store: ObjectStore,
-    keep_s: int | Unchanged | None,
+    raw_keep_s: int | Unchanged | None,
     *,
     tables_keep_s: int | Unchanged | None = "unchanged",
     by: str,
     note: str,
     backoff: Backoff,
-) -> RawRetention:
+) -> RetentionDecision:
     """Record a decision, unless it is in effect already; return the one in effect.
 
     Raises:
         BadUsage: It is too short, or another operator decided at the same moment.
     """
-    before = await read_raw_retention(store)
-    if keep_s == "unchanged":
-        keep_s = None if before is None else before.keep_s
+    before = await read_retention(store)
+    if raw_keep_s == "unchanged":
+        raw_keep_s = None if before is None else before.raw_keep_s
     if tables_keep_s == "unchanged":
         tables_keep_s = None if before is None else before.tables_keep_s
-    check_keep_s(await read_authority(store), keep_s)
-    if before is not None and (before.keep_s, before.tables_keep_s) == (keep_s, tables_keep_s):
+    check_keep_s(await read_authority(store), raw_keep_s)
+    decided = (raw_keep_s, tables_keep_s)
+    if before is not None and (before.raw_keep_s, before.tables_keep_s) == decided:
         return before
-    wanted = RawRetention(
+    wanted = RetentionDecision(
         number=1 if before is None else before.number + 1,
-        keep_s=keep_s,
+        raw_keep_s=raw_keep_s,
         tables_keep_s=tables_keep_s,
         decided_by=by,
         decided_at_unix_ns=await read_store_time(store),
         note=note,
     )
-    key = raw_retention_key(wanted.number)
+    key = retention_key(wanted.number)
     if isinstance(await create_once(store, key, encode_record(wanted), backoff), OtherBytes):
         raise BadUsage("another operator decided at the same moment: see `sluice retention show`")
     return wanted
@@ -175,7 +181,7 @@ class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
         lifted: The ends of earlier holds.
     """
 
-    rule: RawRetention | None = None
+    rule: RetentionDecision | None = None
     least_s: int
     holds: tuple[LegalHold, ...] = ()
     unreadable: tuple[str, ...] = ()
@@ -185,7 +191,7 @@ class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read_retention_state(store: ObjectStore) -> RetentionState:
     """Read the decision in effect and every hold."""
-    rule = await read_raw_retention(store)
+    rule = await read_retention(store)
     holds = await read_holds(store)
     now_ns = await read_store_time(store)
     return RetentionState(
@@ -214,19 +220,30 @@ class TombstoneReader:
         self._read: OrderedDict[ObjectKey, tuple[SignedTombstone | None, Boots]] = OrderedDict()
         self._lock = asyncio.Lock()
 
-    async def find(self, manifest: AcceptedManifest) -> SignedTombstone | None:
+    async def find(self, manifest: AcceptedManifest | ConflictManifest) -> SignedTombstone | None:
         """Return the newest tombstone that names a manifest and its hash; None without one."""
+        if isinstance(manifest, ConflictManifest):
+            hour = hour_of(manifest.observed_at_unix_ns)
+            digest = Digest(manifest.submitted_frame_sha256)
+            return await self.look_up(hour, manifest.identity, digest, refused=True)
         hour = hour_of(manifest.accepted_at_unix_ns)
         return await self.look_up(hour, manifest.identity, manifest.digest)
 
-    async def look_up(self, hour: int, who: Identity, digest: Digest) -> SignedTombstone | None:
-        """Return the newest tombstone that names a batch of an hour of acceptance since 1970."""
+    async def look_up(
+        self, hour: int, who: Identity, digest: Digest, *, refused: bool = False
+    ) -> SignedTombstone | None:
+        """Return the newest tombstone that names a batch of an hour of acceptance since 1970.
+
+        With `refused`, it is the hour in which these bytes were refused.
+        """
         newest: SignedTombstone | None = None
         async with self._lock:
             for key in await self._keys_of(hour):
                 signed, boots = await self._get(key)
                 boot = boots.get((who.agent_id, who.boot_id))
                 if signed is None or boot is None or not boot.names(who, digest):
+                    continue
+                if signed.tombstone.refused != refused:
                     continue
                 if newest is None or newest.tombstone.run_id < signed.tombstone.run_id:
                     newest = signed

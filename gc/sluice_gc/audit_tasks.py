@@ -510,9 +510,11 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     seen = ShardPass(task=task, shard=parse_shard(task.shard), backoff=backoff)
     named = await read_tables(store, task.named, NAMED)
     seen.tombstones = await read_tables(store, task.tombstones, TOMBSTONES)
-    unexpired = named
+    unexpired, batches_expired = named, 0
     if len(seen.tombstones):
-        unexpired = named.filter(pa.array(~_are_expired(named, seen.tombstones)))
+        expired = pa.array(_are_expired(named, seen.tombstones))
+        unexpired = named.filter(pc.invert(expired))
+        batches_expired = pc.sum(pc.and_not(expired, named["quarantined"])).as_py()
     seen.names.update(unexpired["sha256"].to_pylist())
     ranges = [
         (root, await _join_references(store, seen, root, _expected_references(named, root)))
@@ -529,7 +531,7 @@ async def audit_shard(store: ObjectStore, task: ShardTask, *, clock: Clock) -> A
     if blobs is not None:
         eligible = join_names(blobs, names["sha256"])
         counts = counts.plus(_compare(blobs, eligible, unexpired, seen))
-        counts = counts.plus(AuditCounts(expired=len(named) - len(unexpired)))
+        counts = counts.plus(AuditCounts(expired=batches_expired))
         tables |= {"blobs": blobs, "eligible": eligible_table(eligible)}
         tables |= _expired_table(eligible, seen)
         expiring, expiring_counts = _select_expiring(blobs, named, seen)
@@ -547,11 +549,11 @@ def _pairs(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _are_expired(named: pa.Table, tombstones: pa.Table) -> Mask:
-    """Return which manifests have expired: an accepted one whose key and sha256 one names."""
+    """Return which manifests have expired: those whose key and sha256 a tombstone names."""
     if not len(tombstones):
         return np.zeros(len(named), bool)
     found = pc.is_in(_pairs(named), value_set=_pairs(tombstones).combine_chunks())
-    expired: Mask = pc.and_(found, pc.invert(named["quarantined"])).to_numpy()
+    expired: Mask = found.to_numpy()
     return expired
 
 

@@ -62,7 +62,7 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
-from sluice_store.stored_expiry import read_raw_retention
+from sluice_store.stored_expiry import read_retention
 
 _PLACES_MAX: Final = 16
 """How often an audit tries the next chain position when concurrent audits take its position."""
@@ -237,8 +237,8 @@ class Auditor:
                     named[file.place].append(file)
                 elif file.kind == "tombstones":
                     tombstones[file.place].append(file)
-        rule = await read_raw_retention(self._store)
-        keep_s = None if rule is None else rule.keep_s
+        rule = await read_retention(self._store)
+        keep_s = None if rule is None else rule.raw_keep_s
         started_ns = audit.started_at_ns
         tasks = [
             ShardTask(

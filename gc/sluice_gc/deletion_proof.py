@@ -44,8 +44,8 @@ from sluice_protocol.keys import (
     quarantine_by_blob_prefix,
     quarantine_key,
 )
-from sluice_protocol.manifests import decode_accepted
-from sluice_protocol.outcomes import Found, NotFound
+from sluice_protocol.manifests import decode_accepted, decode_conflict
+from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_store.port import ListedIncarnation, ObjectStore
 
@@ -171,10 +171,13 @@ async def _count_references(
 
 async def _is_of_expired(store: ObjectStore, key: str, expired: ExpiredBatches) -> bool:
     """Return True if a reverse reference is that of an expired manifest."""
-    if not key.startswith(ACCEPTED_BY_BLOB):
-        return False
     try:
         reference = parse_by_blob_key(key)
+        if not key.startswith(ACCEPTED_BY_BLOB):
+            _, expiry = await _look_up_refused(
+                store, quarantine_key(reference.identity, reference.digest), expired
+            )
+            return expiry is not None
         place = accepted_key(reference.identity)
         read = await store.get(place)
         if not isinstance(read, Found):
@@ -183,6 +186,19 @@ async def _is_of_expired(store: ObjectStore, key: str, expired: ExpiredBatches) 
     except InvalidRecord:
         return False
     return manifest.digest == reference.digest and await expired.look_up(manifest) is not None
+
+
+async def _look_up_refused(
+    store: ObjectStore, place: ObjectKey, expired: ExpiredBatches
+) -> tuple[ObjectInfo | None, ExpiryLookup | None]:
+    """Return a quarantine manifest, and what is known about the expiry of the refused bytes."""
+    read = await store.get(place)
+    if not isinstance(read, Found):
+        return None, None
+    try:
+        return read.info, await expired.look_up(decode_conflict(place, read.body))
+    except InvalidRecord:
+        return read.info, None
 
 
 async def _read_identity(store: ObjectStore, candidate: Candidate) -> Identity | None:
@@ -203,11 +219,16 @@ async def _look_up_envelope(
         return None, None
     digest = case.candidate.digest
     accepted, expiry = await _look_up_accepted(store, case, accepted_key(identity), expired)
-    quarantined = await store.head(quarantine_key(identity, digest))
-    if isinstance(quarantined, NotFound):
-        return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.ABSENT), expiry
-    _check_seen(case, quarantined.key, quarantined.last_modified_ns)
-    return EnvelopeLookup(accepted=accepted, quarantine=ManifestLookup.NAMES_IT), expiry
+    quarantined, refusal = await _look_up_refused(store, quarantine_key(identity, digest), expired)
+    if quarantined is None:
+        found = ManifestLookup.ABSENT
+    elif refusal is not None:
+        found = ManifestLookup.EXPIRED
+        expiry = refusal if expiry is None else replace(expiry, held=expiry.held or refusal.held)
+    else:
+        found = ManifestLookup.NAMES_IT
+        _check_seen(case, quarantined.key, quarantined.last_modified_ns)
+    return EnvelopeLookup(accepted=accepted, quarantine=found), expiry
 
 
 async def _look_up_accepted(

@@ -28,7 +28,7 @@ from sluice_gc.auditor import Auditor
 from sluice_gc.certificate import read_newest
 from sluice_gc.cycle import plan_if_covered, read_due_plan
 from sluice_gc.errors import GcRefused
-from sluice_gc.expiry_run import ExpiryCandidate, ExpiryRun
+from sluice_gc.expiry_run import ExpireReport, ExpiryCandidate, ExpiryRun, RefusedCandidate
 from sluice_gc.plan_runner import PlanRunner
 from sluice_gc.planner import Planner
 from sluice_gc.settings import (
@@ -68,9 +68,16 @@ from sluice_protocol.keys import (
     parse_blob_key,
     parse_quarantine_key,
     parse_trash_key,
+    quarantine_key,
     trash_key,
 )
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted, encode_record
+from sluice_protocol.manifests import (
+    AcceptedManifest,
+    ConflictManifest,
+    decode_accepted,
+    decode_conflict,
+    encode_record,
+)
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
@@ -85,6 +92,8 @@ FOUND_MAX: Final = 100_000
 """Blobs with matching records that one run removes: about 2 KiB each. The next run removes more."""
 HASHES_BYTES_MAX: Final = 64 << 20
 """Bytes of hashes in memory before they are written to temporary files."""
+REFUSED_LISTED_MAX: Final = 1_000
+"""Refused batches that a report names, about 200 bytes each; the tombstones name all."""
 SEARCHED_TOGETHER: Final = 20_000
 """Manifests whose blobs are searched in one job: about 1 KiB each on the driver."""
 _HOUR_NS: Final = 3600 * NS_PER_S
@@ -127,25 +136,29 @@ class SearchedBlob:
     """A blob with matching records.
 
     `place` is what names it: an accepted manifest, a quarantine manifest, nothing, or its copy in
-    the trash. `appeared_at_ns` is that of the manifest; without one, that of the blob.
+    the trash. `appeared_at_ns` is that of the manifest; without one, that of the blob. `conflict`
+    is the quarantine manifest of refused bytes, None if it cannot be read.
     """
 
     manifest: AcceptedManifest
     appeared_at_ns: UnixNs
     place: str
     matches: int
+    conflict: ConflictManifest | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class CollectionFacts:
     """What expiry and garbage collection did with blobs that contain matching records.
 
-    `kept` counts by clause the batches that are not proved. `plan_at_ns` is from when the plan with
+    `kept` counts by clause the batches that are not proved, and `kept_refused` the refused ones
+    that cannot end. `plan_at_ns` is from when the plan with
     the other blobs can be executed. `refused` is why garbage collection stopped.
     """
 
     tombstones: int = 0
     kept: dict[str, int] = field(default_factory=dict)
+    kept_refused: dict[str, int] = field(default_factory=dict)
     audit_id: str = ""
     plan_id: str = ""
     plan_at_ns: int | None = None
@@ -162,6 +175,7 @@ class BlobSearch:
         batches: The accepted batches with matching records.
         records: Their matching records.
         batch_bytes: The size of their blobs.
+        refused: The refused batches of conflicts with matching records.
         searched: The blobs that were decoded.
         total: The records of all accepted batches.
         unreadable: Keys of blobs that exist and cannot be decoded, `FOUND_MAX` at most.
@@ -172,6 +186,7 @@ class BlobSearch:
     batches: int = 0
     records: int = 0
     batch_bytes: int = 0
+    refused: int = 0
     searched: int = 0
     total: int = 0
     unreadable: list[ObjectKey] = field(default_factory=list)
@@ -186,6 +201,7 @@ class BlobSearch:
             self.batches += 1
             self.records += one.matches
             self.batch_bytes += one.manifest.frame_bytes
+        self.refused += one.place == "quarantine"
         if len(self.found) < FOUND_MAX:
             self.found.append(one)
         else:
@@ -339,11 +355,25 @@ class ErasureSearch:
         for place, one in enumerate(blobs):
             matches = counts.get(place)
             if matches:
-                search.add(replace(one, matches=matches))
+                found = replace(one, matches=matches)
+                search.add(await self._read_refusal(found) if one.place == "quarantine" else found)
             elif matches is None:
                 key = ObjectKey(one.manifest.raw_blob_key)
                 if await self._exists(key):
                     search.add_unreadable(key)
+
+    async def _read_refusal(self, one: SearchedBlob) -> SearchedBlob:
+        """Return refused bytes with their quarantine manifest; the later of both counts."""
+        key = quarantine_key(one.manifest.identity, one.manifest.digest)
+        read = await self._store.get(key)
+        if not isinstance(read, Found):
+            return one
+        try:
+            conflict = decode_conflict(key, read.body)
+        except InvalidRecord:
+            return one
+        times = (one.appeared_at_ns, read.info.last_modified_ns, conflict.observed_at_unix_ns)
+        return replace(one, conflict=conflict, appeared_at_ns=UnixNs(max(times)))
 
     async def _accepted(self, named: _Hashes, search: BlobSearch) -> AsyncIterator[SearchedBlob]:
         """Yield the accepted batches, count their records, and add their hashes to `named`."""
@@ -526,6 +556,12 @@ class ErasureRun:
             },
             verified=not (left.found or left.more or left.unreadable) and _is_clean(tables),
             copies=outcome.copies(),
+            refused=tuple(
+                sorted(
+                    quarantine_key(one.manifest.identity, one.manifest.digest)
+                    for one in blobs.of("quarantine")
+                )
+            )[:REFUSED_LISTED_MAX],
             clean_versions=clean,
             tombstones=facts.tombstones,
             audit_id=facts.audit_id,
@@ -561,8 +597,8 @@ class ErasureRun:
         if not blobs.found:
             return facts
         try:
-            await self._expire(decision, blobs.of("accepted"), settings, facts)
-            if blobs.of("accepted") or blobs.of("orphans"):
+            await self._expire(decision, blobs, settings, facts)
+            if any(one.place != "trash" for one in blobs.found):
                 await self._delete_blobs(settings, facts)
         except GcRefused as refused:
             facts.refused = str(refused)
@@ -573,39 +609,75 @@ class ErasureRun:
     async def _expire(
         self,
         decision: ErasureDecision,
-        batches: Sequence[SearchedBlob],
+        blobs: BlobSearch,
         settings: EraseSettings,
         facts: CollectionFacts,
     ) -> None:
         """Create tombstones for the batches that are older than the retry horizon."""
         authority = await read_authority(self._store)
         now_ns = await read_store_time(self._store)
-        tombstones = TrustedTombstones(self._store, self._keys.trusted, authority.authority_id)
-        fresh = [one for one in batches if await tombstones.find(one.manifest) is None]
-        old = [one for one in fresh if _horizon_ends_ns(authority, one) < now_ns]
-        if len(fresh) > len(old):
-            facts.kept["certificate"] = len(fresh) - len(old)
-        if not old:
+        unread = sum(one.conflict is None for one in blobs.of("quarantine"))
+        if unread:
+            facts.kept_refused["manifest"] = unread
+        batches = await self._unexpired(authority, blobs.of("accepted"))
+        refused = await self._unexpired(authority, blobs.of("quarantine"))
+        old, old_refused = (
+            [one for one in some if _horizon_ends_ns(authority, one) < now_ns]
+            for some in (batches, refused)
+        )
+        if len(batches) > len(old):
+            facts.kept["certificate"] = len(batches) - len(old)
+        ends = [_horizon_ends_ns(authority, one) for one in (*old, *old_refused)]
+        if not ends:
             return
         newest = await read_newest(self._store, self._keys.trusted)
-        covered_ns = max(_horizon_ends_ns(authority, one) for one in old)
-        if newest is None or newest.certificate.started_at_unix_ns <= covered_ns:
+        if newest is None or newest.certificate.started_at_unix_ns <= max(ends):
             await self._audit(settings, facts)
-        expiry = ExpiryRun(self._store, self._lake.compare, self._keys, self._clock, self._ids)
-        candidates = [
-            ExpiryCandidate(
-                manifest=one.manifest, appeared_at_ns=one.appeared_at_ns, matches=one.matches
+        wanted = ExpireSettings(key_file=settings.key_file, trusted_keys=settings.trusted_keys)
+        if old:
+            report = await self._expiry().erase(
+                decision.erasure_id,
+                [
+                    ExpiryCandidate(
+                        manifest=one.manifest,
+                        appeared_at_ns=one.appeared_at_ns,
+                        matches=one.matches,
+                    )
+                    for one in old
+                ],
+                wanted,
             )
-            for one in old
-        ]
-        report = await expiry.erase(
-            decision.erasure_id,
-            candidates,
-            ExpireSettings(key_file=settings.key_file, trusted_keys=settings.trusted_keys),
-        )
-        facts.tombstones = report.tombstones
-        for clause, count in report.kept.items():
-            facts.kept[clause] = facts.kept.get(clause, 0) + count
+            _add_report(facts, facts.kept, report)
+        if old_refused:
+            report = await self._expiry().erase_refused(
+                decision.erasure_id,
+                [
+                    RefusedCandidate(
+                        conflict=one.conflict,
+                        appeared_at_ns=one.appeared_at_ns,
+                        matches=one.matches,
+                    )
+                    for one in old_refused
+                    if one.conflict is not None
+                ],
+                wanted,
+            )
+            _add_report(facts, facts.kept_refused, report)
+
+    async def _unexpired(
+        self, authority: Authority, blobs: Sequence[SearchedBlob]
+    ) -> list[SearchedBlob]:
+        """Return the blobs whose manifest was read and that no trusted tombstone names."""
+        tombstones = TrustedTombstones(self._store, self._keys.trusted, authority.authority_id)
+        found = []
+        for one in blobs:
+            manifest = one.conflict if one.place == "quarantine" else one.manifest
+            if manifest is not None and await tombstones.find(manifest) is None:
+                found.append(one)
+        return found
+
+    def _expiry(self) -> ExpiryRun:
+        return ExpiryRun(self._store, self._lake.compare, self._keys, self._clock, self._ids)
 
     async def _audit(self, settings: EraseSettings, facts: CollectionFacts) -> None:
         engine = LocalTaskEngine(self._store)
@@ -674,7 +746,6 @@ class _Outcome:
     def copies(self) -> tuple[ErasedCopy, ...]:
         """Return the state of every place that may have contained the records."""
         replaced = sum(len(one.replaced) for one in self.tables.values())
-        refused = [one.manifest.raw_blob_key for one in self.blobs.of("quarantine")]
         unreadable = self.blobs.unreadable
         return (
             *(self._table(one.kind) for one in self.decision.deletes),
@@ -685,11 +756,7 @@ class _Outcome:
             self._batches(),
             self._unnamed("orphans"),
             self._unnamed("trash"),
-            self._copy(
-                "quarantine",
-                len(refused),
-                detail=f"refused bytes of a conflict, delete by hand: {', '.join(refused[:3])}",
-            ),
+            self._refused(),
             self._copy("further_blobs", self.blobs.more, wait_ns=0),
             self._copy("unreadable_blobs", len(unreadable), detail=", ".join(unreadable[:3])),
             self._copy("noncurrent_versions", 0),
@@ -742,11 +809,20 @@ class _Outcome:
             detail=f"{young} younger than the retry horizon" if young else "",
         )
 
+    def _refused(self) -> ErasedCopy:
+        """Return the state of the refused bytes of conflicts."""
+        blobs, kept = self.blobs.of("quarantine"), self.facts.kept_refused
+        if not kept or self.facts.refused:
+            return self._unnamed("quarantine")
+        text = ", ".join(f"{name} {count}" for name, count in sorted(kept.items()))
+        keys = ", ".join(one.manifest.raw_blob_key for one in blobs[:3])
+        return self._copy("quarantine", len(blobs), detail=f"kept by {text}: {keys}")
+
     def _unnamed(self, place: str) -> ErasedCopy:
         blobs = self.blobs.of(place)
-        if self.facts.refused and place == "orphans":
+        if self.facts.refused and place != "trash":
             return self._copy(place, len(blobs), detail=self.facts.refused)
-        plan_at_ns = self.facts.plan_at_ns if place == "orphans" else None
+        plan_at_ns = None if place == "trash" else self.facts.plan_at_ns
         return self._copy(place, len(blobs), wait_ns=self._wait_ns(blobs, plan_at_ns))
 
     def _wait_ns(self, blobs: Iterable[SearchedBlob], plan_at_ns: int | None) -> int:
@@ -777,6 +853,12 @@ def _horizon_ends_ns(authority: Authority, one: SearchedBlob) -> int:
     return at_ns + authority.retry_horizon_ns
 
 
+def _add_report(facts: CollectionFacts, kept: dict[str, int], report: ExpireReport) -> None:
+    facts.tombstones += report.tombstones
+    for clause, count in report.kept.items():
+        kept[clause] = kept.get(clause, 0) + count
+
+
 def _is_clean(tables: Mapping[str, TableSearch]) -> bool:
     return not any(one.rows or one.replaced for one in tables.values())
 
@@ -788,6 +870,7 @@ def _continued(report: ErasureReport, before: ErasureReport) -> ErasureReport:
         number=before.number + 1,
         batches=max(report.batches, before.batches),
         records=max(report.records, before.records),
+        refused=tuple(sorted({*report.refused, *before.refused}))[:REFUSED_LISTED_MAX],
         tombstones=report.tombstones + before.tombstones,
         audit_id=report.audit_id or before.audit_id,
         plan_id=report.plan_id or before.plan_id,

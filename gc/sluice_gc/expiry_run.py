@@ -10,9 +10,9 @@ a tombstone, or the next run proves it again.
 import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -31,12 +31,13 @@ from sluice_protocol.errors import InvalidRecord, InvariantViolated
 from sluice_protocol.expiry import (
     ERASURE_CLAUSES,
     EXPIRY_CLAUSES,
+    REFUSED_CLAUSES,
     TOMBSTONE_BATCHES_MAX,
     TOMBSTONE_HOURS_MAX,
     BatchCheck,
     BatchEvidence,
     Holds,
-    RawRetention,
+    RetentionDecision,
     RowTally,
     TableVersion,
     Tombstone,
@@ -48,13 +49,13 @@ from sluice_protocol.expiry import (
 from sluice_protocol.fields import Kind
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import QUARANTINE_CONFLICTS, hour_of, parse_quarantine_key
-from sluice_protocol.manifests import AcceptedManifest, decode_accepted
+from sluice_protocol.manifests import AcceptedManifest, ConflictManifest, decode_accepted
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.read_back import BatchComparison, ComparedBatch, QueueFacts, read_queues
 from sluice_store.authority import read_store_time
 from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
-from sluice_store.stored_expiry import read_holds, read_raw_retention
+from sluice_store.stored_expiry import read_holds, read_retention
 
 BATCHES_TOGETHER: Final = 50_000
 """Batches that one job compares: about 1 KiB each on the driver."""
@@ -72,7 +73,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run.
 
     Attributes:
-        rule: The decision about raw retention; null if nothing was ever decided.
+        rule: The decision about retention; null if nothing was ever decided.
         candidates: Batches that are older than the rule, and whose blob exists.
         expired: Batches that were proved; with `dry_run`, those that would expire.
         expired_bytes: The size of their blobs.
@@ -81,7 +82,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     dry_run: bool
-    rule: RawRetention | None
+    rule: RetentionDecision | None
     candidates: int = 0
     expired: int = 0
     expired_bytes: int = 0
@@ -91,7 +92,7 @@ class ExpireReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpiryCause:
-    """Why batches expire: a decision about raw retention, or the erasure with an id."""
+    """Why batches expire: a decision about retention, or the erasure with an id."""
 
     rule: int = 0
     keep_s: int = 0
@@ -124,6 +125,15 @@ class ExpiryCandidate:
     matches: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedCandidate:
+    """Refused bytes of a conflict, when they appeared, and how many records an erasure selects."""
+
+    conflict: ConflictManifest
+    appeared_at_ns: UnixNs
+    matches: int
+
+
 class ExpiryRun:
     """One run over one store. `compare` is called outside of any event loop."""
 
@@ -144,10 +154,10 @@ class ExpiryRun:
         Raises:
             GcRefused: A safety rule is violated; nothing more expires.
         """
-        rule = await read_raw_retention(self._store)
-        if rule is None or rule.keep_s is None:
+        rule = await read_retention(self._store)
+        if rule is None or rule.raw_keep_s is None:
             return ExpireReport(run_id=self._run_id, dry_run=settings.dry_run, rule=rule)
-        cause = ExpiryCause(rule=rule.number, keep_s=rule.keep_s)
+        cause = ExpiryCause(rule=rule.number, keep_s=rule.raw_keep_s)
         basis = await self._read_basis(cause, settings)
         rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
         _check_amount(basis, len(rows), settings.max_expire_ratio)
@@ -174,6 +184,34 @@ class ExpiryRun:
             some = ordered[at : at + BATCHES_TOGETHER]
             report = await self._expire(basis, settings, some, report)
         return report
+
+    async def erase_refused(
+        self, erasure_id: str, candidates: Sequence[RefusedCandidate], settings: ExpireSettings
+    ) -> ExpireReport:
+        """Create tombstones for refused bytes with records of an erasure."""
+        basis = await self._read_basis(ExpiryCause(erasure=erasure_id), settings)
+        holds = await read_holds(self._store)
+        going: list[ConflictManifest] = []
+        for one in candidates:
+            verdict = decide_expiry(_refused_evidence(basis, one, holds), REFUSED_CLAUSES)
+            if isinstance(verdict, MustKeep):
+                self._kept[verdict.clause.value] += 1
+            else:
+                going.append(one.conflict)
+        made = list(_split_tombstones(going, lambda one: one.observed_at_unix_ns))
+        for some in made:
+            hours = [hour_of(one.observed_at_unix_ns) for one in some]
+            named = [(one.identity, Digest(one.submitted_frame_sha256)) for one in some]
+            await self._create(basis, hours, named, refused=True)
+        return ExpireReport(
+            run_id=self._run_id,
+            dry_run=False,
+            rule=None,
+            candidates=len(candidates),
+            expired=len(going),
+            tombstones=len(made),
+            kept=dict(self._kept),
+        )
 
     async def _expire(
         self,
@@ -277,40 +315,61 @@ class ExpiryRun:
         """Create the tombstones of proved batches; return their number."""
         states = await self._read_states(comparison.versions)
         count = 0
-        backoff = Backoff.seeded_by(self._clock)
-        for batches in _split_tombstones(proved):
+        for batches in _split_tombstones(proved, lambda one: one[0].accepted_at_unix_ns):
             compared: dict[Kind, RowTally] = {}
             for manifest, one in batches:
                 if one.table_rows is None:
                     raise InvariantViolated("a batch expires only if its rows were compared")
                 sum_ = compared.get(manifest.kind)
                 compared[manifest.kind] = one.table_rows.plus(sum_) if sum_ else one.table_rows
-            tombstone = Tombstone(
-                run_id=self._run_id,
-                part=self._parts,
-                first_hour=hour_of(batches[0][0].accepted_at_unix_ns),
-                last_hour=hour_of(batches[-1][0].accepted_at_unix_ns),
-                authority_id=basis.authority.authority_id,
-                rule=basis.cause.rule,
-                keep_s=basis.cause.keep_s,
-                erasure=basis.cause.erasure,
-                audit_id=basis.link.certificate.audit_id,
-                certificate_sha256=basis.link.sha256,
+            await self._create(
+                basis,
+                [hour_of(one.accepted_at_unix_ns) for one, _ in batches],
+                [(one.identity, one.digest) for one, _ in batches],
                 tables=states,
                 deletes=comparison.deletes,
-                made_at_unix_ns=await read_store_time(self._store),
                 compared=compared,
-                boots=group_by_boot((one.identity, one.digest) for one, _ in batches),
             )
-            body = encode_tombstone(sign_tombstone(tombstone, self._keys.private))
-            outcome = await create_once(self._store, tombstone.key, body, backoff)
-            if isinstance(outcome, OtherBytes):
-                raise InvariantViolated(
-                    f"another tombstone exists under a new id, key=`{tombstone.key}`"
-                )
-            self._parts += 1
             count += 1
         return count
+
+    async def _create(  # noqa: PLR0913 - the fields of the tombstone
+        self,
+        basis: _Basis,
+        hours: Sequence[int],
+        named: Iterable[tuple[Identity, Digest]],
+        *,
+        tables: Mapping[str, TableVersion] | None = None,
+        deletes: int = 0,
+        compared: Mapping[Kind, RowTally] | None = None,
+        refused: bool = False,
+    ) -> None:
+        """Create the next tombstone of the run."""
+        tombstone = Tombstone(
+            run_id=self._run_id,
+            part=self._parts,
+            first_hour=hours[0],
+            last_hour=hours[-1],
+            authority_id=basis.authority.authority_id,
+            rule=basis.cause.rule,
+            keep_s=basis.cause.keep_s,
+            erasure=basis.cause.erasure,
+            refused=refused,
+            audit_id=basis.link.certificate.audit_id,
+            certificate_sha256=basis.link.sha256,
+            tables=dict(tables or {}),
+            deletes=deletes,
+            made_at_unix_ns=await read_store_time(self._store),
+            compared=dict(compared or {}),
+            boots=group_by_boot(named),
+        )
+        body = encode_tombstone(sign_tombstone(tombstone, self._keys.private))
+        backoff = Backoff.seeded_by(self._clock)
+        if isinstance(await create_once(self._store, tombstone.key, body, backoff), OtherBytes):
+            raise InvariantViolated(
+                f"another tombstone exists under a new id, key=`{tombstone.key}`"
+            )
+        self._parts += 1
 
     async def _read_states(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
         states = {}
@@ -359,10 +418,29 @@ def _evidence(
     )
 
 
-def _split_tombstones(proved: Sequence[Proved]) -> Iterator[Sequence[Proved]]:
-    """Yield the batches of each tombstone, in the order of their acceptance."""
-    ordered = sorted(proved, key=lambda one: one[0].accepted_at_unix_ns)
-    hours = [hour_of(one.accepted_at_unix_ns) for one, _ in ordered]
+def _refused_evidence(basis: _Basis, one: RefusedCandidate, holds: Holds) -> BatchEvidence:
+    counts = basis.link.certificate.counts
+    return BatchEvidence(
+        named=Digest(one.conflict.submitted_frame_sha256),
+        accepted_at_ns=UnixNs(one.conflict.observed_at_unix_ns),
+        retry_horizon_ns=basis.authority.retry_horizon_ns,
+        appeared_at_ns=one.appeared_at_ns,
+        audit_started_at_ns=UnixNs(basis.link.certificate.started_at_unix_ns),
+        audit_found_wrong=msgspec.structs.replace(counts, missing_blobs=0).found_wrong,
+        held=holds.covers(one.conflict),
+        matches=one.matches,
+    )
+
+
+_Batch = TypeVar("_Batch")
+
+
+def _split_tombstones(
+    batches: Sequence[_Batch], at_ns: Callable[[_Batch], int]
+) -> Iterator[Sequence[_Batch]]:
+    """Yield the batches of each tombstone, in the order of their acceptance or refusal."""
+    ordered = sorted(batches, key=at_ns)
+    hours = [hour_of(at_ns(one)) for one in ordered]
     at = 0
     while at < len(ordered):
         end = bisect_left(hours, hours[at] + TOMBSTONE_HOURS_MAX, lo=at)

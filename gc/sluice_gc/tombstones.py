@@ -26,7 +26,7 @@ from sluice_protocol.expiry import (
     decode_tombstone,
 )
 from sluice_protocol.keys import EXPIRED, LAKE, digest_of
-from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.manifests import AcceptedManifest, ConflictManifest
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.port import ObjectStore
@@ -98,7 +98,7 @@ class TrustedTombstones:
         self._authority_id = authority_id
         self._verified: dict[str, bool] = {}
 
-    async def find(self, manifest: AcceptedManifest) -> Tombstone | None:
+    async def find(self, manifest: AcceptedManifest | ConflictManifest) -> Tombstone | None:
         """Return the newest tombstone that names a manifest; None if it is not trusted."""
         signed = await self._reader.find(manifest)
         if signed is None:
@@ -121,11 +121,16 @@ class ExpiredBatches:
         self._tombstones = tombstones
         self._tables: dict[tuple[str, int], str | None] = {}
 
-    async def look_up(self, manifest: AcceptedManifest) -> ExpiryLookup | None:
-        """Return what is known about the expiry of a batch; None if it has not expired."""
+    async def look_up(self, manifest: AcceptedManifest | ConflictManifest) -> ExpiryLookup | None:
+        """Return what is known about the expiry of a batch; None if it has not expired.
+
+        Refused bytes of a conflict are in no table, so none has to stay.
+        """
         found = await self._tombstones.find(manifest)
         if found is None:
             return None
+        if isinstance(manifest, ConflictManifest):
+            return ExpiryLookup(held=self._holds.covers(manifest), table_stays=True)
         tables = found.tables
         stays = [await self._stays(name, state) for name, state in sorted(tables.items())]
         named = {manifest.kind, "batches"} <= set(tables)

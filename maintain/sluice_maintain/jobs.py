@@ -47,7 +47,7 @@ from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import write_delete
 from sluice_store.stored_erasures import EndedErasures, count_late_erasures
-from sluice_store.stored_expiry import read_holds, read_raw_retention
+from sluice_store.stored_expiry import read_holds, read_retention
 from sluice_store.url import open_store
 
 _DENIED: Final = re.compile(r"\b(AccessDenied|Access Denied|PermissionDenied|403 Forbidden)\b")
@@ -142,8 +142,8 @@ async def _expire_batches(store_url: str, options: GcOptions, compare: Compare) 
     Before the first audit there are no candidates, which is no reason to halt the task.
     """
     async with open_store(store_url) as store:
-        rule = await read_raw_retention(store)
-        if rule is None or rule.keep_s is None:
+        rule = await read_retention(store)
+        if rule is None or rule.raw_keep_s is None:
             return None
         keys = load_keys(options.key_file, options.trusted_keys)
         run = ExpiryRun(store, compare, keys, SystemClock(), SystemIds())
@@ -157,7 +157,7 @@ async def _expire_batches(store_url: str, options: GcOptions, compare: Compare) 
 
 async def read_retention_days(store: ObjectStore, settings: MaintainSettings) -> dict[str, int]:
     """Return the days for which records are kept, by kind: the setting, else the decision."""
-    rule = await read_raw_retention(store)
+    rule = await read_retention(store)
     keep_s = None if rule is None else rule.tables_keep_s
     decided = {} if keep_s is None else dict.fromkeys(KINDS, keep_s * NS_PER_S // _DAY_NS)
     return decided | settings.retention_days

@@ -19,7 +19,7 @@ from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_o
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.stored_expiry import read_raw_retention
+from sluice_store.stored_expiry import read_retention
 from sluice_store.url import open_store, with_profile
 
 _NO_ETAG: Final = ETag('"00000000000000000000000000000000"')
@@ -154,7 +154,7 @@ async def _deletes_by_age(url: str, profile: str, settings: MaintainSettings) ->
         return True
     try:
         async with open_store(with_profile(url, profile), StoreMode.READ) as store:
-            rule = await read_raw_retention(store)
+            rule = await read_retention(store)
     except StoreDenied:
         return False
     return rule is not None and rule.tables_keep_s is not None

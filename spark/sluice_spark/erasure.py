@@ -30,7 +30,12 @@ from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_r
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRecord, rollup_deletes
-from sluice_spark.compaction.delete_matches import any_of, only_deleted, touched_condition
+from sluice_spark.compaction.delete_matches import (
+    any_of,
+    is_deleted,
+    only_deleted,
+    touched_condition,
+)
 from sluice_spark.compaction.file_selection import may_contain_deleted
 from sluice_spark.compaction.job import remove_deleted_rows
 from sluice_spark.compaction.rewrite import read_files
@@ -79,6 +84,8 @@ class ErasureLake:
 
         A batch whose blob is missing or cannot be decoded is not in the result.
         """
+        from pyspark.sql.functions import expr  # noqa: PLC0415 - the import takes a second
+
         found: dict[int, int] = {}
         for kind in dict.fromkeys(one.kind for one in deletes):
             places = [place for place, one in enumerate(manifests) if one.kind == kind]
@@ -89,11 +96,8 @@ class ErasureLake:
             rows = decode_batches(
                 self.spark, self.store_url, RECORD_TABLES[kind].without_promoted, batches
             )
-            matching = only_deleted(rows.where(f"{READ} IS NULL"), own).selectExpr(
-                BATCH, "1 AS one"
-            )
-            decoded = rows.where(f"{READ} IS NOT NULL").selectExpr(BATCH, "0 AS one")
-            totals = matching.unionByName(decoded).groupBy(BATCH).sum("one").toArrow()
+            matches = (expr(f"{READ} IS NULL") & is_deleted(own)).cast("int").alias("one")
+            totals = rows.select(BATCH, matches).groupBy(BATCH).sum("one").toArrow()
             for place, count in zip(*(totals.column(at).to_pylist() for at in (0, 1)), strict=True):
                 found[places[place]] = int(count)
         return found

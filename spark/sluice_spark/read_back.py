@@ -15,6 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from sluice_lake.blobs import RejectedBlob, decode_blob
@@ -45,9 +47,9 @@ from sluice_protocol.record_deletes import DeleteRecord, needed_deletes
 from sluice_protocol.units import Digest
 from sluice_queue.inspection import list_lanes, read_lane
 from sluice_queue.worklists import PendingBatch, read_pending_batches
-from sluice_spark.compaction.delete_matches import without_deleted
+from sluice_spark.compaction.delete_matches import is_deleted
 from sluice_spark.compaction.rewrite import content_of, read_files
-from sluice_spark.ingest.blob_reader import BlobReader
+from sluice_spark.ingest.blob_reader import BlobReader, FetchedBlob
 from sluice_spark.session import Session, spark_schema
 from sluice_store import open_store
 from sluice_store.port import ObjectStore
@@ -55,7 +57,13 @@ from sluice_store.stored_deletes import read_all_deletes
 
 PENDING_MAX: Final = 200_000
 """Batches of unacknowledged entries that are read; with more, no batch counts as acknowledged."""
-BATCHES_PER_TASK: Final = 500
+BATCHES_PER_TASK: Final = 2_000
+ROWS_TOGETHER: Final = 4_096
+"""Records that are passed to Spark together, unless a batch has more: a hand-over costs
+milliseconds.
+"""
+BYTES_TOGETHER: Final = 4 << 20
+"""The same for the bytes of their frames."""
 _NS_PER_US: Final = 1_000
 _NOTHING: Final = RowTally(rows=0, content="0-0")
 BATCH: Final = "batch_number"
@@ -248,7 +256,7 @@ def decode_batches(
     """Return the records that the blobs decode to, with the number of the batch as `BATCH`.
 
     Each batch whose blob was decoded has one further row, with the sha256 of the bytes that were
-    read as `READ` and nothing else.
+    read as `READ` and nothing else but its time of acceptance.
     """
     bodies = [encode_record(one) for one in manifests]
     rows = pa.table(
@@ -280,27 +288,62 @@ def _decoder(store_url: str, table: Table) -> Any:  # noqa: ANN401 - the functio
                 )
                 for number, body in zip(numbers, batch.column(1).to_pylist(), strict=True)
             ]
-            for fetched in BlobReader(store_url, rows):
-                manifest = fetched.row.manifest
-                frame = decode_blob(manifest, fetched.body)
-                if isinstance(frame, RejectedBlob) or fetched.body is None:
-                    continue
-                one = DecodedBatch(
-                    frame=frame, accepted_at_ns=manifest.accepted_at_unix_ns, sequence=0
+            for some in _groups(BlobReader(store_url, rows)):
+                kind, numbers = some[0].kind, [one.number for one in some]
+                records = conform(records_table(kind, [one.batch for one in some]), schema)
+                counts = [one.batch.frame.envelope.count for one in some]
+                yield from _numbered(
+                    records, np.repeat(numbers, counts), pa.nulls(len(records), pa.string())
                 )
-                records = conform(records_table(manifest.kind, [one]), schema)
-                yield from _numbered(records, fetched.row.position, None)
-                marker = conform(pa.table({"seq": pa.nulls(1, pa.int64())}), schema)
-                yield from _numbered(marker, fetched.row.position, digest_of(fetched.body))
+                times = [one.batch.accepted_at_ns // _NS_PER_US for one in some]
+                accepted = pa.array(times, pa.timestamp("us", tz="UTC"))
+                markers = conform(pa.table({"accepted_at": accepted}), schema)
+                yield from _numbered(markers, numbers, pa.array([one.sha256 for one in some]))
 
     return decode
 
 
-def _numbered(rows: pa.Table, number: int, sha256: str | None) -> Iterator[pa.RecordBatch]:
-    count = rows.num_rows
-    rows = rows.append_column(BATCH, pa.repeat(pa.scalar(number, pa.int64()), count))
-    rows = rows.append_column(READ, pa.repeat(pa.scalar(sha256, pa.string()), count))
-    yield from rows.combine_chunks().to_batches()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decoded:
+    """A batch that was read and decoded, and the hash of the bytes."""
+
+    number: int
+    kind: Kind
+    batch: DecodedBatch
+    sha256: Digest
+
+
+def _groups(blobs: Iterable[FetchedBlob]) -> Iterator[list[_Decoded]]:
+    """Yield the batches that can be decoded, as many together as Spark gets at a time."""
+    group: list[_Decoded] = []
+    rows = size_bytes = 0
+    for one in blobs:
+        manifest = one.row.manifest
+        frame = decode_blob(manifest, one.body)
+        if isinstance(frame, RejectedBlob) or one.body is None:
+            continue
+        batch = DecodedBatch(frame=frame, accepted_at_ns=manifest.accepted_at_unix_ns, sequence=0)
+        group.append(
+            _Decoded(
+                number=one.row.position,
+                kind=manifest.kind,
+                batch=batch,
+                sha256=digest_of(one.body),
+            )
+        )
+        rows, size_bytes = rows + frame.envelope.count, size_bytes + len(one.body)
+        if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
+            yield group
+            group, rows, size_bytes = [], 0, 0
+    if group:
+        yield group
+
+
+def _numbered(
+    rows: pa.Table, numbers: Sequence[int] | npt.NDArray[np.int64], sha256: pa.Array
+) -> Iterator[pa.RecordBatch]:
+    rows = rows.append_column(BATCH, pa.array(numbers, pa.int64()))
+    yield from rows.append_column(READ, sha256).combine_chunks().to_batches()
 
 
 def _tallies(
@@ -309,20 +352,21 @@ def _tallies(
     deletes: Sequence[DeleteRecord],
 ) -> dict[int, tuple[Digest | None, RowTally]]:
     """Return the sha256 that was read, and the tally of the records, by the number of the batch."""
-    markers = rows.where(f"{READ} IS NOT NULL").select(BATCH, READ)
-    records = without_deleted(rows.where(f"{READ} IS NULL"), deletes)
-    content = f"sha2(concat({content_of(table)}, ' ', seq), 256) AS content"
-    records = records.selectExpr(BATCH, f"cast(null AS string) AS {READ}", content)
-    markers = markers.selectExpr(BATCH, READ, "cast(null AS string) AS content")
+    from pyspark.sql.functions import expr  # noqa: PLC0415 - the import takes a second
+
+    if deletes:
+        rows = rows.where(expr(f"{READ} IS NOT NULL") | ~is_deleted(deletes))
+    content = f"sha2(concat({content_of(table)}, ' ', seq), 256)"
+    contents = rows.selectExpr(
+        BATCH, READ, f"CASE WHEN {READ} IS NULL THEN {content} END AS content"
+    )
     sums = [
         f"cast(coalesce(sum(cast(conv(substring(content, {at}, {_DIGITS}), 16, 10)"
         f" AS decimal(20, 0))), 0) AS string) AS sum_{at}"
         for at in (1, 1 + _DIGITS)
     ]
-    from pyspark.sql.functions import expr  # noqa: PLC0415 - the import takes a second
-
     totals = [f"max({READ}) AS {READ}", "count(content) AS rows", *sums]
-    found = records.unionByName(markers).groupBy(BATCH).agg(*map(expr, totals)).toArrow()
+    found = contents.groupBy(BATCH).agg(*map(expr, totals)).toArrow()
     columns = (found.column(at).to_pylist() for at in range(found.num_columns))
     return {
         number: (

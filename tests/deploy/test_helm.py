@@ -36,6 +36,7 @@ EVERYTHING = (
     "gc.enabled=true",
     "gc.trustedKeys={key}",
     "sparkJobs.enabled=true",
+    "retention.keep=90d",
     "agent.enabled=true",
     "agent.keySecret=agent",
     "agent.gateway=https://gateways.example",
@@ -129,7 +130,7 @@ def test_each_container_starts_a_command_that_exists(objects: list[dict[str, Any
         for name, template in pods(objects).items()
         if "args" in template["spec"]["containers"][0]
     }
-    assert len(started) == 12
+    assert len(started) == 13
     for words in started.values():
         check_command(words)
 
@@ -228,6 +229,18 @@ def selects(selector: dict[str, Any], role: str) -> bool:
     )
 
 
+def test_retention_is_decided_by_a_job_with_another_account_than_gateways(
+    objects: list[dict[str, Any]],
+) -> None:
+    """The role of a gateway may not write decisions about retention."""
+    found = pods(objects)
+    one = found["one-retention-1"]["spec"]
+    assert one["containers"][0]["args"] == ["init", "--keep=90d"]
+    assert one["serviceAccountName"] == "one-retention"
+    assert found["one-prepare-1"]["spec"]["serviceAccountName"] == "one-gateway"
+    assert "one-retention-1" not in pods(rendered(*REQUIRED))
+
+
 def test_maintenance_leaves_the_tasks_of_other_roles_out(objects: list[dict[str, Any]]) -> None:
     words = {
         name: one["spec"]["containers"][0].get("args", []) for name, one in pods(objects).items()
@@ -291,6 +304,7 @@ def test_the_documented_values_render(page: str, tmp_path: Path) -> None:
         ("principalsSecret=", "principalsSecret"),
         ("console.viewers=", "console.viewers"),
         ("gateway.replicas=0", "replicas"),
+        ("retention.keep=90", "keep"),
         ("gateway.doors={http}", "doors"),
         ("gatway.replicas=3", "gatway"),
         ("certifier.enabled=true", "keySecret"),

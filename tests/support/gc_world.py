@@ -77,7 +77,7 @@ from sluice_store.authority import create_authority
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, OtherBytes, create_once, overwrite_known
-from sluice_store.stored_expiry import add_hold, set_raw_retention
+from sluice_store.stored_expiry import add_hold, set_retention
 
 START_NS = 1_790_000_000 * NS_PER_S
 HORIZON_S, MARGIN_S = 300, 80
@@ -203,7 +203,7 @@ class GcWorld:
     async def decide(self, keep_s: int | None) -> None:
         """Decide how long raw batches are kept."""
         backoff = Backoff.seeded_by(self.clock)
-        await set_raw_retention(self.store, keep_s, by="ann", note="", backoff=backoff)
+        await set_retention(self.store, keep_s, by="ann", note="", backoff=backoff)
 
     async def discover(self) -> None:
         """Record that every batch so far is in every queue."""

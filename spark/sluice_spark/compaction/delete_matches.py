@@ -221,15 +221,16 @@ def _number_of(pair: tuple[int, list[DeleteRecord]]) -> int:
 def without_deleted(rows: Any, records: Iterable[DeleteRecord]) -> Any:  # noqa: ANN401 - DataFrames
     """Return the rows of a record table that no delete removes."""
     deletes = list(records)
-    return rows.where(~_is_deleted(deletes)) if deletes else rows
+    return rows.where(~is_deleted(deletes)) if deletes else rows
 
 
 def only_deleted(rows: Any, records: Iterable[DeleteRecord]) -> Any:  # noqa: ANN401 - DataFrames
     """Return the rows of a record table that some delete removes."""
-    return rows.where(_is_deleted(records))
+    return rows.where(is_deleted(records))
 
 
-def _is_deleted(records: Iterable[DeleteRecord]) -> Any:  # noqa: ANN401 - a column
+def is_deleted(records: Iterable[DeleteRecord]) -> Any:  # noqa: ANN401 - a column
+    """Return the condition that some delete removes a row; each row needs its `accepted_at`."""
     from pyspark.sql.functions import arrow_udf, expr  # noqa: PLC0415
 
     matches = DeleteMatches(records)

@@ -71,7 +71,7 @@ def test_config_show_has_the_recorded_decision_with_its_bytes(url: str, tmp_path
     assert text in run(url, "status").stdout
     assert run(url, "retention", "set", "--raw", "never").returncode == 0
     assert shown()["value"] == "never"
-    (tmp_path / "store" / "retention/v1/raw/000002.json").write_text("{")
+    (tmp_path / "store" / "retention/v1/decisions/000002.json").write_text("{")
     assert shown()["origin"].startswith("not read: ")
 
 
@@ -122,7 +122,11 @@ def test_init_has_one_question_for_tables_and_raw_batches(tmp_path: Path) -> Non
         assert "tables end after 90d, raw batches after 90d" in done.stdout
     url = f"file://{tmp_path}/ends"
     shown = json.loads(run(url, "retention", "show", "--json").stdout)["rule"]
-    assert (shown["number"], shown["keep_s"], shown["tables_keep_s"]) == (1, 90 * 86400, 90 * 86400)
+    assert (shown["number"], shown["raw_keep_s"], shown["tables_keep_s"]) == (
+        1,
+        90 * 86400,
+        90 * 86400,
+    )
     assert init("ends").returncode == 0  # without the question, the decision stays
     for words, message in (
         (("--keep", "60d"), "another decision about retention"),

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.builders import conflict_manifest
 from support.commands import sluice
 from support.gc_world import (
     HORIZON_S,
     KEYS,
+    RUN,
     GcWorld,
     Place,
     memory_world,
@@ -29,7 +31,7 @@ from support.gc_world import (
 from sluice_gc import erasure_run
 from sluice_gc.erasure_run import ErasureRun, check_signatures
 from sluice_gc.settings import AuditSettings, EraseSettings
-from sluice_gc.tombstones import is_trusted, list_tombstones
+from sluice_gc.tombstones import is_trusted, list_tombstones, read_tombstone
 from sluice_protocol.authority import Restore, restore_key
 from sluice_protocol.erasure import (
     DUE_AFTER_NS,
@@ -42,7 +44,14 @@ from sluice_protocol.erasure import (
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.expiry import RowTally, decode_tombstone
 from sluice_protocol.fields import KINDS
-from sluice_protocol.keys import DELETES, accepted_key, blob_key, digest_of, trash_key
+from sluice_protocol.keys import (
+    DELETES,
+    accepted_key,
+    blob_key,
+    digest_of,
+    quarantine_key,
+    trash_key,
+)
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord
@@ -143,10 +152,12 @@ class Lake(ErasureLake):
         self.done.add(name)
 
 
-async def aged(world: GcWorld) -> Lake:
+async def aged(world: GcWorld, *, refused: bool = False) -> Lake:
     """Accept batches, of which the first and the last have matching records."""
     for start in STARTS:
         await world.accept(start)
+    if refused:
+        await world.quarantine(30, salt="refused")
     await world.orphan(40)
     await world.commit(4)
     trashed = world.frame(50, salt="trash")
@@ -492,23 +503,79 @@ def test_hashes_in_files_are_those_that_were_added(known: list[bytes], other: li
             assert (Digest(one.hex()) in hashes) == (one in known)
 
 
-async def test_refused_bytes_keep_an_erasure_open_until_they_are_deleted_by_hand() -> None:
-    async with memory_world() as (world, store):
+async def test_refused_bytes_go_and_their_conflict_stays_proved() -> None:
+    """Two refusals of one identity, of which the accepted batch contains matches too."""
+    async with memory_world() as (world, _):
         lake = await aged(world)
-        refused = await world.quarantine(30, salt="refused")
+        refused = [await world.quarantine(30, salt=salt) for salt in ("refused", "again")]
+        kept = await world.quarantine(20, salt="other")
         world.clock.pass_s(HORIZON_S + 2)
         await world.discover()
         erasure_id = await decided(world, lake)
         report = await run(world, lake, erasure_id)
+        assert report.ended, report.copies
+        assert copy(report, "quarantine").state == "done"
+        assert await names(world) == [20]
+        keys = sorted(quarantine_key(world.identity(30), one) for one in refused)
+        assert list(report.refused) == keys
+        for key in keys:
+            assert isinstance(await world.store.get(key), Found)
+        assert [await world.has(one) for one in (*refused, kept)] == [False, False, True]
+        tombstones = [
+            await read_tombstone(world.store, key, KEYS.trusted, "A1")
+            for key in await list_tombstones(world.store)
+        ]
+        named = {name for one in tombstones if one and one.refused for name in one.named()}
+        assert named == {(quarantine_key(world.identity(30), one), one) for one in refused}
+        assert all(one and one.erasure == erasure_id for one in tombstones)
+        counts = (await world.audit()).counts
+        assert (counts.missing_blobs, counts.expired, counts.quarantined) == (0, 2, 3)
+        assert not counts.found_wrong
+        again = await run(world, lake, erasure_id)
+        assert (again.ended, list(again.refused)) == (True, keys)
+
+
+async def test_refused_bytes_are_kept_by_a_hold_and_until_the_retry_horizon() -> None:
+    async with memory_world() as (world, _):
+        lake = await aged(world)
+        refused = await world.quarantine(30, salt="refused")
+        erasure_id = await decided(world, lake)
+        report = await run(world, lake, erasure_id)
         one = copy(report, "quarantine")
+        assert (one.state, one.found) == ("by_date", 1)
+        world.clock.pass_s(HORIZON_S + 2)
+        await world.discover()
+        first = await run(world, lake, erasure_id, changed(NOW, grace_s=60.0))
+        assert copy(first, "quarantine").state == "by_date"
+        world.clock.pass_s(61)
+        hold = await world.hold("host-1")
+        collected = await world.run(await world.plan(), changed(RUN, dry_run=True))
+        assert collected.facts.kept == {"held": 1}
+        backoff = Backoff.seeded_by(world.clock)
+        await lift_hold(world.store, hold.hold_id, by="bob", reason="over", backoff=backoff)
+        assert (await run(world, lake, erasure_id)).ended
+        assert not await world.has(refused)
+
+
+async def test_refused_bytes_without_their_manifest_are_kept_and_named() -> None:
+    """A manifest of another identity names them, and none of the identity that they contain."""
+    async with memory_world() as (world, store):
+        lake = await aged(world)
+        refused = await world.quarantine(30, salt="refused", indexed=False)
+        store.remove_key(quarantine_key(world.identity(30), refused))
+        other = world.identity(70)
+        conflict = conflict_manifest(
+            other, accepted=refused, submitted=refused, at_ns=world.clock.now_ns(),
+            collector_id="gw",
+        )  # fmt: skip
+        await world.store.create(quarantine_key(other, refused), encode_record(conflict))
+        world.clock.pass_s(HORIZON_S + 2)
+        await world.discover()
+        erasure_id = await decided(world, lake)
+        one = copy(await run(world, lake, erasure_id), "quarantine")
         assert (one.state, one.found) == ("open", 1)
-        assert blob_key(refused) in one.detail
-        assert copy(report, "raw_blobs").detail == "kept by conflict 1"
-        assert not report.ended
-        store.remove_key(blob_key(refused))
-        after = await run(world, lake, erasure_id)
-        assert copy(after, "quarantine").state == "done"
-        assert copy(after, "raw_blobs").detail == "kept by conflict 1"
+        assert one.detail == f"kept by manifest 1: {blob_key(refused)}"
+        assert await world.has(refused)
 
 
 async def test_an_erasure_that_has_ended_is_not_read_again_unless_it_has_a_newer_report() -> None:
@@ -586,7 +653,7 @@ def test_a_kill_at_any_step_ends_in_the_same_state(
 
     async def killed_at(place: Place, write: int) -> bool:
         async with place(str(write)) as world:
-            lake = await aged(world)
+            lake = await aged(world, refused=True)
             dying: Any = DyingStore(world.store, lake, at=write, after=after)
             ended = True
             try:
@@ -602,6 +669,9 @@ def test_a_kill_at_any_step_ends_in_the_same_state(
                 assert report.ended, report.copies
                 check_signatures(await read_erasure(world.store, again), KEYS.trusted)
             assert await names(world) == [20]
+            refused = digest_of(world.frame(30, salt="refused"))
+            assert not await world.has(refused)
+            assert (await world.audit()).counts.missing_blobs == 0
             assert lake.done == {"rows", "files", "entries"}
             return ended
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.builders import make_identity, manifest_of
+from support.builders import conflict_manifest, make_identity, manifest_of
 from support.canary_search import files_with
 from support.gc_world import KEYS
 from support.spark_lake import RESOURCE, T0_NS, Deployment, Sent
@@ -29,8 +29,15 @@ from sluice_protocol.erasure import ErasureReport, decide_erasure
 from sluice_protocol.fields import KINDS, Kind
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
-from sluice_protocol.keys import AUTHORITY_SETTINGS, blob_key, trash_key
-from sluice_protocol.manifests import encode_record
+from sluice_protocol.keys import (
+    AUTHORITY_SETTINGS,
+    blob_key,
+    digest_of,
+    quarantine_by_blob_key,
+    quarantine_key,
+    trash_key,
+)
+from sluice_protocol.manifests import encode_record, encode_reference
 from sluice_protocol.promotions import PromotedType, Promotion
 from sluice_protocol.records import (
     EntryRecord,
@@ -118,6 +125,7 @@ class Place:
         self.deployment = deployment
         self.url = deployment.url
         self.spark = spark
+        self.refused: list[str] = []
 
     async def fill(self) -> None:
         async with open_store(self.url, StoreMode.CREATE) as store:
@@ -157,6 +165,7 @@ class Place:
             await store.create(blob_key(orphan.manifest.digest), orphan.frame)
             trashed = batch("metrics", 9, erased=True)
             await store.create(trash_key(trashed.manifest.digest), trashed.frame)
+            await self.refuse(store)
             again = self.deployment.sent[0]
             await store.overwrite(blob_key(again.manifest.digest), again.frame)
             now_ns = (await store.head(AUTHORITY_SETTINGS)).date_ns
@@ -164,6 +173,30 @@ class Place:
                 complete_through_unix_ns=now_ns + 10**9, listed=0, writer=SystemIds().ulid()
             )
             await store.overwrite(DISCOVERY, encode_record(record))
+
+    async def refuse(self, store: ObjectStore) -> None:
+        """Quarantine bytes with the canary under the identities of two accepted batches."""
+        for kind, seed in (("logs", 0), ("spans", 5)):
+            accepted = next(
+                one.manifest
+                for one in self.deployment.sent
+                if one.manifest.kind == kind and one.manifest.seq_start == seed * 10
+            )
+            who = accepted.identity
+            columns = records(kind, seed + 20, erased=True)
+            frame = encode_frame(identity=who, columns=columns, resource=RESOURCE)
+            digest = digest_of(frame)
+            self.refused.append(quarantine_key(who, digest))
+            conflict = conflict_manifest(
+                who,
+                accepted=accepted.digest,
+                submitted=digest,
+                at_ns=(await store.head(AUTHORITY_SETTINGS)).date_ns,
+            )
+            await store.create(blob_key(digest), frame)
+            await store.create(quarantine_key(who, digest), encode_record(conflict))
+            reference = encode_reference(quarantine_key(who, digest))
+            await store.create(quarantine_by_blob_key(digest, who), reference)
 
     def erase(self, where: str, kinds: tuple[Kind, ...]) -> ErasureReport:
         return asyncio.run(self._erase(where, kinds))
@@ -231,6 +264,7 @@ def test_nothing_of_what_was_erased_is_left(place: Place) -> None:
     report = place.erase("attributes['user'] = 'u-17'", signals)
     assert report.ended, report
     assert (report.batches, report.records) == (6, 6)
+    assert sorted(report.refused) == sorted(place.refused)
     report = place.erase("agent = 'gone'", ("entries",))
     assert report.ended, report
     assert place.found() == []

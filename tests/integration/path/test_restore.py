@@ -199,11 +199,11 @@ def test_a_restore_is_refused_with_decisions_of_another_store(source: Path, tmp_
     assert not (source / "authority/v1/restores").exists()
     shutil.copytree(source / "authority", other / "authority", dirs_exist_ok=True)
     for place, body in ((source, b"1"), (other, b"2")):
-        (place / "retention/v1/raw").mkdir(parents=True)
-        (place / "retention/v1/raw/000001.json").write_bytes(body)
+        (place / "retention/v1/decisions").mkdir(parents=True)
+        (place / "retention/v1/decisions/000001.json").write_bytes(body)
     refused = sluice(words, tmp_path)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "key=`retention/v1/raw/000001.json`" in refused.stderr
+    assert "key=`retention/v1/decisions/000001.json`" in refused.stderr
     assert not (source / "authority/v1/restores").exists()
     stated = sluice(f"restore --store file://{source} --newest none", tmp_path)
     assert stated.returncode == 0, stated.stderr

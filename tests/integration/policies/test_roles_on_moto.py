@@ -14,20 +14,26 @@ from support.policies_live import ADMIN_PROFILE, BUCKET, profile, settings_file,
 from support.policies_moto import enforced_roles, moto_with_bucket, with_client
 from support.store_conformance import MOTO_ALLOWS
 
+from sluice_cli.init import create_deployment
 from sluice_policies.live_documents import apply_changes, changes, read_live
 from sluice_policies.policy_set import policy_set
 from sluice_policies.probes import PROBES
 from sluice_policies.settings import RoleName, Target, read_settings
 from sluice_policies.verify import ProbeOutcome, open_with_profiles, send_probes
 from sluice_protocol import keys
-from sluice_protocol.errors import StoreDenied, StoreUnavailable
+from sluice_protocol.authority import Authority
+from sluice_protocol.errors import BadUsage, StoreDenied, StoreUnavailable
+from sluice_protocol.expiry import RetentionDecision
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import ObjectKey
 from sluice_store.administration import open_administration
 from sluice_store.conformance import collect_keys
 from sluice_store.s3.sdk import open_s3_store
 from sluice_store.s3.settings import S3Settings
+from sluice_store.stored_expiry import Unchanged
 
+WANTED = Authority(authority_id="A" * 26)
+KEEP_S = 90 * 86_400
 KEY = ObjectKey(f"{keys.ACCEPTED}agent=61/boot=62/key.json")
 
 
@@ -74,6 +80,29 @@ def test_roles_may_do_what_they_need_and_nothing_else(applied: S3Settings, folde
     assert set(outcomes) == {one.name for one in PROBES}
     wrong = {name for name, found in outcomes.items() if found is not ProbeOutcome.AS_REQUIRED}
     assert wrong == MOTO_ALLOWS
+
+
+async def test_a_gateway_creates_the_settings_and_an_operator_decides_how_long_records_are_kept(
+    applied: S3Settings,
+) -> None:
+    """As the two jobs of the Helm chart do; a repetition of either changes nothing."""
+
+    async def init(role: RoleName, keep_s: int | Unchanged) -> RetentionDecision | None:
+        async with open_s3_store(replace(applied, profile=profile(role))) as store:
+            return (await create_deployment(store, WANTED, keep_s))[1]
+
+    with pytest.raises(StoreDenied):
+        await init(RoleName.OPERATOR, KEEP_S)  # no gateway has created the settings yet
+    assert await init(RoleName.GATEWAY, "unchanged") is None
+    with pytest.raises(StoreDenied):
+        await init(RoleName.GATEWAY, KEEP_S)
+    for _ in range(2):
+        rule = await init(RoleName.OPERATOR, KEEP_S)
+        assert rule is not None
+        assert (rule.number, rule.raw_keep_s, rule.tables_keep_s) == (1, KEEP_S, KEEP_S)
+        assert await init(RoleName.GATEWAY, "unchanged") is None
+    with pytest.raises(BadUsage, match="another decision about retention"):
+        await init(RoleName.OPERATOR, KEEP_S + 86_400)
 
 
 async def test_a_denied_role_and_invalid_keys_are_denied_by_the_store(

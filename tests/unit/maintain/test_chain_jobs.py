@@ -27,7 +27,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store import StoreMode, create_authority, open_store
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import read_all_deletes
-from sluice_store.stored_expiry import set_raw_retention
+from sluice_store.stored_expiry import set_retention
 
 
 async def run(world: GcWorld, task: TaskName, options: GcOptions) -> RunResult:
@@ -102,7 +102,7 @@ async def test_retention_deletes_after_the_recorded_days_unless_a_kind_has_its_o
     async with memory_world() as (world, _):
         assert await reasons({}) == set()
         backoff = Backoff.seeded_by(world.clock)
-        await set_raw_retention(
+        await set_retention(
             world.store, None, tables_keep_s=90 * 86_400, by="ann", note="", backoff=backoff
         )
         assert await reasons({"logs": 7}) == {
@@ -170,7 +170,7 @@ async def test_without_a_decision_or_an_audit_nothing_expires_and_no_session_is_
         await accept_logs(store, ["line"], seq=1, at_ns=SystemClock().now_ns())
         assert await expire() == nothing
         assert not (tmp_path / "k.pem").exists()
-        await set_raw_retention(store, 30 * 86_400, by="operator:o", note="", backoff=backoff)
+        await set_retention(store, 30 * 86_400, by="operator:o", note="", backoff=backoff)
         make_key_file(tmp_path / "k.pem")
         assert await expire() == nothing
         await StoreJobs(store, SystemClock(), SystemIds()).run(TaskName.AUDIT, settings)

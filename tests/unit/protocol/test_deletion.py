@@ -52,6 +52,10 @@ EXPIRED = replace(
     envelope=EnvelopeLookup(accepted=ManifestLookup.EXPIRED, quarantine=ManifestLookup.ABSENT),
     expiry=ExpiryLookup(held=False, table_stays=True),
 )
+REFUSED = replace(
+    EXPIRED,
+    envelope=EnvelopeLookup(accepted=ManifestLookup.NAMES_OTHER, quarantine=ManifestLookup.EXPIRED),
+)
 SUPERSEDED = replace(
     ORPHAN,
     listed=ListedNow(incarnation=V1, last_modified_ns=UnixNs(1_000), current=False),
@@ -111,6 +115,8 @@ KEPT = [
     (Clause.HELD, replace(EXPIRED, expiry=None)),
     (Clause.HELD, _expiry(held=True)),
     (Clause.HELD, _expiry(held=None)),
+    (Clause.HELD, replace(REFUSED, expiry=None)),
+    (Clause.HELD, replace(REFUSED, expiry=ExpiryLookup(held=True, table_stays=True))),
     (Clause.TABLE, _expiry(table_stays=False)),
     (Clause.TABLE, _expiry(table_stays=None)),
     (Clause.LISTED, replace(ORPHAN, listed=None)),
@@ -144,6 +150,7 @@ def test_orphan_past_its_horizon_may_be_deleted() -> None:
     )
     assert decide_deletion(SUPERSEDED, NONCURRENT_CLAUSES) == MayDelete()
     assert decide_deletion(EXPIRED, DELETION_CLAUSES) == MayDelete()
+    assert decide_deletion(REFUSED, DELETION_CLAUSES) == MayDelete()
 
 
 @pytest.mark.parametrize(("clause", "evidence"), KEPT)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
-from support.builders import make_identity, manifest
+from support.builders import conflict_manifest, make_identity, manifest
 
 from sluice_protocol import expiry as e
 from sluice_protocol.authority import Authority
@@ -89,8 +89,12 @@ def test_evidence_that_was_not_read_keeps(name: str) -> None:
     by_rule = isinstance(e.decide_expiry(unread), MustKeep)
     by_erasure = isinstance(e.decide_expiry(unread, e.ERASURE_CLAUSES), MustKeep)
     assert by_rule == (name != "matches")
-    assert by_erasure == (name not in ("keep_ns", "vacuum_ns", "now_ns"))
-    assert isinstance(e.decide_expiry(replace(PROVED, matches=1), e.ERASURE_CLAUSES), e.MayExpire)
+    assert by_erasure == (name not in ("keep_ns", "vacuum_ns", "now_ns", "quarantined"))
+    refused = isinstance(e.decide_expiry(unread, e.REFUSED_CLAUSES), MustKeep)
+    wanted = ("matches", "appeared_at_ns", "audit_started_at_ns", "audit_found_wrong", "held")
+    assert refused == (name in wanted)
+    for clauses in (e.ERASURE_CLAUSES, e.REFUSED_CLAUSES):
+        assert isinstance(e.decide_expiry(replace(PROVED, matches=1), clauses), e.MayExpire)
 
 
 def test_a_rule_is_no_shorter_than_the_horizon_and_seven_days() -> None:
@@ -123,6 +127,13 @@ def test_a_hold_covers_what_meets_every_condition() -> None:
     ):
         assert not changed(HOLD, **missed).covers(batch)
     assert not e.Holds(active=(changed(HOLD, agent_id="host-2"),)).covers(batch)
+    refused = conflict_manifest(
+        batch.identity, accepted=batch.digest, submitted=batch.digest, at_ns=1_000
+    )
+    assert changed(HOLD, agent_id="host-1", from_unix_ns=1_000, to_unix_ns=1_001).covers(refused)
+    assert changed(HOLD, principal="nobody").covers(refused), "who sent them is not recorded"
+    for missed in ({"agent_id": "host-2"}, {"from_unix_ns": 1_001}, {"to_unix_ns": 1_000}):
+        assert not changed(HOLD, **missed).covers(refused)
     assert e.Holds(unreadable=(InvalidRecord("retention/v1/holds/x.json", "bad"),)).covers(batch)
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from support.builders import manifest, tombstone_of
+from support.builders import conflict_manifest, manifest, tombstone_of
 from support.memory_bucket import MemoryBucket, open_memory_store
 
 from sluice_protocol.authority import Authority
@@ -20,11 +20,11 @@ from sluice_protocol.expiry import (
     hold_lifted_key,
     legal_hold_key,
 )
-from sluice_protocol.keys import digest_of, hour_of
+from sluice_protocol.keys import digest_of, hour_of, quarantine_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.record_deletes import DeleteRequest
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import NS_PER_S, ObjectKey
+from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 from sluice_spark.compaction.file_selection import read_maintenance_input
 from sluice_store.authority import create_authority
 from sluice_store.port import ObjectStore
@@ -35,8 +35,8 @@ from sluice_store.stored_expiry import (
     add_hold,
     lift_hold,
     read_holds,
-    read_raw_retention,
-    set_raw_retention,
+    read_retention,
+    set_retention,
 )
 
 DAY_S = 86_400
@@ -55,7 +55,7 @@ def backoff() -> Backoff:
 
 async def decide(store: ObjectStore, days: int | None, by: str = "ann") -> int:
     keep_s = None if days is None else days * DAY_S
-    return (await set_raw_retention(store, keep_s, by=by, note="", backoff=backoff())).number
+    return (await set_retention(store, keep_s, by=by, note="", backoff=backoff())).number
 
 
 async def hold(store: ObjectStore, case: str = "C-1", **changes: object) -> LegalHold:
@@ -81,15 +81,15 @@ async def remove(store: ObjectStore, agent: str = "host-1") -> str:
 
 async def test_rules_are_numbered_and_the_last_one_is_in_effect() -> None:
     store = await deployment()
-    assert await read_raw_retention(store) is None
+    assert await read_retention(store) is None
     assert [await decide(store, days) for days in (30, 30, 14, None)] == [1, 1, 2, 3]
-    rule = await read_raw_retention(store)
+    rule = await read_retention(store)
     assert rule is not None
-    assert (rule.number, rule.keep_s, rule.decided_by) == (3, None, "ann")
+    assert (rule.number, rule.raw_keep_s, rule.decided_by) == (3, None, "ann")
     assert rule.decided_at_unix_ns > 0
     with pytest.raises(BadUsage, match="use 14d or more"):
         await decide(store, 13)
-    assert await read_raw_retention(store) == rule
+    assert await read_retention(store) == rule
 
 
 async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
@@ -98,12 +98,12 @@ async def test_a_decision_about_one_of_both_leaves_the_other() -> None:
     found = []
     for raw, tables in wanted:
         raw_s, tables_s = (one * DAY_S if isinstance(one, int) else one for one in (raw, tables))
-        rule = await set_raw_retention(
+        rule = await set_retention(
             store, raw_s, tables_keep_s=tables_s, by="ann", note="", backoff=backoff()
         )
-        found.append(tuple(one and one // DAY_S for one in (rule.keep_s, rule.tables_keep_s)))
+        found.append(tuple(one and one // DAY_S for one in (rule.raw_keep_s, rule.tables_keep_s)))
     assert found == [(30, 90), (30, 60), (14, 60), (None, 60)]
-    assert (await decide(store, 14), (await read_raw_retention(store)).number) == (5, 5)
+    assert (await decide(store, 14), (await read_retention(store)).number) == (5, 5)
 
 
 async def test_the_last_hold_that_is_lifted_frees() -> None:
@@ -207,3 +207,36 @@ async def test_the_newest_tombstone_of_a_batch_counts_and_a_damaged_one_names_no
     found = await TombstoneReader(store).find(batch)
     assert found is not None
     assert found.tombstone == newest
+
+
+async def test_a_tombstone_names_accepted_batches_or_refused_bytes_and_never_both() -> None:
+    """Two refusals of one identity may differ in their bytes only."""
+    store = await deployment()
+    batch = manifest(0, at_ns=0)
+    one, two = (
+        conflict_manifest(
+            batch.identity, accepted=batch.digest, submitted=digest_of(body), at_ns=HOUR_NS
+        )
+        for body in (b"one", b"two")
+    )
+    same = conflict_manifest(batch.identity, accepted=batch.digest, submitted=batch.digest, at_ns=0)
+    await put_tombstone(store, 1, batch)
+    assert await TombstoneReader(store).find(same) is None
+    refused = replace(
+        tombstone_of(batch, STATE, run_id=f"{2:026d}"),
+        refused=True,
+        first_hour=1,
+        last_hour=1,
+        boots=group_by_boot([(batch.identity, digest_of(body)) for body in (b"one", b"two")]),
+    )
+    signed = SignedTombstone(tombstone=refused, key_id="k", signature="s")
+    await store.create(refused.key, encode_tombstone(signed))
+    for conflict in (one, two):
+        found = await TombstoneReader(store).find(conflict)
+        assert found is not None
+        assert found.tombstone == refused
+        named = dict(found.tombstone.named())
+        key = quarantine_key(batch.identity, Digest(conflict.submitted_frame_sha256))
+        assert named[key] == conflict.submitted_frame_sha256
+    accepted = replace(batch, frame_sha256=digest_of(b"one"), accepted_at_unix_ns=HOUR_NS)
+    assert await TombstoneReader(store).find(accepted) is None

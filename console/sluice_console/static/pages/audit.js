@@ -80,7 +80,7 @@ const HOLDS = [
 
 // How long records and raw batches are kept; the counts are those of the newest audit.
 function Retention({ state, audit }) {
-  const counts = audit?.counts ?? {}, keep = state.rule?.keep_s, tables = state.rule?.tables_keep_s;
+  const counts = audit?.counts ?? {}, keep = state.rule?.raw_keep_s, tables = state.rule?.tables_keep_s;
   const holds = state.holds.map((one) => ({ ...one, due: state.due.includes(one.hold_id) }));
   const tally = (name) => `${count(counts[name] ?? 0)} batches, ${bytes(counts[`${name}_bytes`] ?? 0)}`;
   return html`<section><h2>Retention</h2><dl class="facts">
