@@ -34,12 +34,12 @@ from sluice_gc.cycle import GcMetrics
 from sluice_gc.settings import default_key_file
 from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
-from sluice_protocol.store_backends import URL_FORMS
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
 from sluice_queue.lane import QueueMetrics
 from sluice_queue.register import HEADER
 from sluice_reconciler.metrics import ReconcilerMetrics
+from sluice_store.url import URL_FORMS
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / "docs" / "reference"

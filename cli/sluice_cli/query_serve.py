@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from sluice_cli.shell.asking import SpoolUrl
+from sluice_cli.shell.asking import SpoolUrl, run_with_searcher
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit
 from sluice_cli.shell.running import RunningDeployment, announce
-from sluice_cli.shell.searching import run_with_searcher
 from sluice_protocol.identity import format_identity
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store.url import absolute_url

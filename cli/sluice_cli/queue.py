@@ -20,9 +20,8 @@ from sluice_queue.lane import Lane
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,9 +78,8 @@ async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane
 
 
 def _read_lake(url: str, lanes: int) -> dict[Lane, int]:
-    from sluice_lake.delta import find_table  # noqa: PLC0415 - an extra
+    from sluice_lake.delta import find_table, read_lane_versions  # noqa: PLC0415 - an extra
     from sluice_lake.errors import TableRefused  # noqa: PLC0415 - an extra
-    from sluice_lake.lane_versions import read_lane_versions  # noqa: PLC0415 - an extra
     from sluice_lake.locations import lake_location  # noqa: PLC0415 - an extra
     from sluice_lake.tables import BATCHES  # noqa: PLC0415 - an extra
 

@@ -14,8 +14,7 @@ from sluice_reconciler.indexes import DerivedDifference
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.ingest.committed_positions import fence_ingestion, read_committed_positions
-from sluice_store.mode import StoreMode
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 if TYPE_CHECKING:
     from rich.console import Console

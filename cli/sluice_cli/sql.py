@@ -98,7 +98,7 @@ async def _run(
     output: Literal["lines", "json", "csv", "parquet"],
     settings: QuerySettings,
 ) -> None:
-    from sluice_cli.shell.searching import open_searcher  # noqa: PLC0415 - its libraries
+    from sluice_cli.shell.asking import open_searcher  # noqa: PLC0415 - its libraries
     from sluice_protocol.system_clock import SystemClock  # noqa: PLC0415 - quick help
     from sluice_query.parameters import parse_query  # noqa: PLC0415 - the same
     from sluice_query.tables import answer_sql  # noqa: PLC0415 - imports DuckDB

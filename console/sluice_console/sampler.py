@@ -37,7 +37,6 @@ from sluice_protocol.clock import Clock
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.prices import PriceTable
-from sluice_protocol.store_backends import is_local
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.inspection import LaneStatus
 from sluice_reconciler.audit_summaries import (
@@ -57,6 +56,7 @@ from sluice_store.doctor import DoctorResult, read_doctor
 from sluice_store.port import ObjectStore
 from sluice_store.stored_erasures import EndedErasures, count_late_erasures
 from sluice_store.stored_expiry import RetentionState, read_retention_state
+from sluice_store.url import is_local
 
 READ_S_MAX: Final = 15.0
 """Longest time of one part of a sample."""

@@ -15,9 +15,9 @@ from typing import Final
 
 from deltalake import DeltaTable
 
-from sluice_lake.log_errors import log_errors_translated
+from sluice_lake.errors import log_errors_translated
 from sluice_protocol.errors import StoreUnavailable
-from sluice_store.mode import parse_local_path
+from sluice_store.url import parse_local_path
 
 RECENT_ENTRIES: Final = 64
 """Entries before a version that may not be durable; every file system writes older ones sooner."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import LAKE
-from sluice_store.mode import local_folder, require_store
+from sluice_store.url import local_folder, require_store
 
 if TYPE_CHECKING:
     from sluice_store.s3.settings import S3Settings

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from sluice_lake.delta import find_table
-from sluice_lake.log_errors import data_errors_translated
+from sluice_lake.errors import data_errors_translated
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, accepted_hour
 from sluice_protocol.identity import Identity
 

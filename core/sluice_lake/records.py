@@ -44,8 +44,14 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.errors import InvalidFrame, TooLarge, UnsupportedVersion
 from sluice_protocol.fields import KINDS, Field, FieldType, Kind
-from sluice_protocol.frame import Envelope, Frame, decode_head, raw_columns, span_of
-from sluice_protocol.joined_frames import join_columns_of
+from sluice_protocol.frame import (
+    Envelope,
+    Frame,
+    decode_head,
+    join_columns_of,
+    raw_columns,
+    span_of,
+)
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.meaning import (
     BESIDE,

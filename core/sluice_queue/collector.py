@@ -24,8 +24,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
 from sluice_queue.lane import Lane, Runtime
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_concurrently
 from sluice_store.retry import CurrentDeletion, delete_current_version
 
 GRACE_S_DEFAULT: Final = 3600.0

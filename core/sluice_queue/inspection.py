@@ -19,8 +19,7 @@ from sluice_queue.register import (
     body_descriptors,
     decode_register,
 )
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ListPage, ObjectStore
+from sluice_store.port import ListPage, ObjectStore, run_concurrently
 
 LANES_AT_ONCE: Final = 16
 """Lanes that are read concurrently; each takes a few requests."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from sluice_store.authority import create_authority, open_deployment, read_authority
     from sluice_store.local import LocalStore, open_local_store
-    from sluice_store.mode import StoreMode
     from sluice_store.port import (
         IncarnationPage,
         ListedIncarnation,
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
         ObjectStore,
         Versioning,
     )
-    from sluice_store.url import open_store
+    from sluice_store.url import StoreMode, open_store
 
 _MODULES: Final = {
     **dict.fromkeys(("create_authority", "open_deployment", "read_authority"), "authority"),
     **dict.fromkeys(("LocalStore", "open_local_store"), "local"),
-    "StoreMode": "mode",
-    "open_store": "url",
+    **dict.fromkeys(("StoreMode", "open_store"), "url"),
 }
 _PORT: Final = "port"
 

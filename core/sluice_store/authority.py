@@ -26,10 +26,9 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 
 async def create_authority(

@@ -6,10 +6,11 @@ the value `Unknown` and never raises. Reads have no such value: a read that fail
 `StoreUnavailable` and may be repeated.
 """
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgspec
 
@@ -25,6 +26,8 @@ from sluice_protocol.outcomes import (
     ReplaceOutcome,
 )
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
+
+_Item = TypeVar("_Item")
 
 
 class Versioning(StrEnum):
@@ -208,6 +211,28 @@ async def read_bodies(store: ObjectStore, keys: Sequence[ObjectKey]) -> list[byt
     return bodies
 
 
+async def run_concurrently(
+    items: Iterable[_Item], work: Callable[[_Item], Awaitable[object]], *, concurrency: int
+) -> None:
+    """Await `work` for every item, at most `concurrency` items concurrently.
+
+    The first failure cancels the other tasks and is raised. All tasks have ended on return.
+    """
+    pending = iter(items)
+
+    async def worker() -> None:
+        for item in pending:
+            await work(item)
+
+    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for one in workers:
+            one.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
+
+
 __all__ = [
     "IncarnationPage",
     "ListPage",
@@ -218,4 +243,5 @@ __all__ = [
     "ObjectStore",
     "Versioning",
     "read_bodies",
+    "run_concurrently",
 ]

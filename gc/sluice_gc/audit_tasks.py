@@ -81,8 +81,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore
+from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, run_concurrently
 from sluice_store.retry import Backoff, create_known
 
 

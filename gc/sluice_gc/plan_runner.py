@@ -68,8 +68,7 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Deleted, Found, NotFound
 from sluice_protocol.units import Digest, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.authority import read_authority, read_store_time
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore, Versioning
+from sluice_store.port import ObjectStore, Versioning, run_concurrently
 from sluice_store.retry import (
     Backoff,
     OtherBytes,

@@ -17,8 +17,7 @@ import pyarrow as pa
 from sluice_gc.settings import EngineName
 from sluice_protocol.errors import SluiceError
 from sluice_store import open_store
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_concurrently
 from sluice_store.url import absolute_url
 
 _Task = TypeVar("_Task")

@@ -35,8 +35,7 @@ from sluice_protocol.keys import GC_TRASH, blob_key, digest_of, parse_trash_key,
 from sluice_protocol.outcomes import Deleted, Found
 from sluice_protocol.units import Digest
 from sluice_store.authority import read_authority
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
+from sluice_store.port import ListedIncarnation, ObjectStore, Versioning, run_concurrently
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 _PROOFS_AT_ONCE: Final = 16

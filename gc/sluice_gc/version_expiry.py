@@ -16,8 +16,7 @@ from sluice_protocol.blob_deletion import SWEPT, StoredVersion, VersionRuling, d
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.outcomes import Deleted, HeadOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ListedIncarnation, ObjectStore, Versioning
+from sluice_store.port import ListedIncarnation, ObjectStore, Versioning, run_concurrently
 
 CONCURRENT_REQUESTS: Final = 32
 

@@ -28,8 +28,7 @@ from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_store.authority import read_authority
-from sluice_store.mode import StoreMode
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
 from sluice_web.bounded_listening import listening

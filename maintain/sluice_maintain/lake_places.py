@@ -15,8 +15,8 @@ from deltalake.exceptions import DeltaError
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
 from sluice_lake.delta import describe_older, find_table, read_positions
+from sluice_lake.errors import data_errors_translated, read_transaction
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.log_errors import data_errors_translated, read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, SourceRange, read_source_range, source_range_key
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, Table, accepted_hour
 from sluice_protocol.batch_in_lake import (

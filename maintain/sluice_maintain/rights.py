@@ -17,10 +17,9 @@ from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
 from sluice_protocol.keys import DELETES, EXPIRED
 from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.stored_expiry import read_retention
-from sluice_store.url import open_store, with_profile
+from sluice_store.url import StoreMode, open_store, with_profile
 
 _NO_ETAG: Final = ETag('"00000000000000000000000000000000"')
 _NO_VERSION: Final = ObjectVersion("00000000-0000-4000-8000-000000000000")

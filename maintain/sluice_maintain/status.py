@@ -14,9 +14,8 @@ from sluice_protocol.maintenance import TaskRecord, TaskRun
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store.authority import read_authority
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 _OVERDUE_MIN_S: Final = 600.0
 """Time after which a task that is due and does not run is a problem, at least."""

@@ -69,10 +69,9 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.pending import may_match
+from sluice_query.pending import HeldBatch, find_manifest, may_match, read_held
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import HeldBatch, find_manifest, read_held
 from sluice_store.authority import read_authority
 from sluice_store.port import ListedObject, ListPage, ObjectStore
 

@@ -20,7 +20,7 @@ from sluice_protocol.keys import accepted_key
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S
 from sluice_query.engine import QueryEngine, open_engine
-from sluice_query.pending import may_match
+from sluice_query.pending import find_manifest, may_match
 from sluice_query.pruning import select_partitions
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
@@ -31,7 +31,6 @@ from sluice_query.statements import (
     dead_letters_sql,
     entered_sql,
 )
-from sluice_query.unqueued import find_manifest
 from sluice_store.port import ObjectStore
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from sluice_lake.delta import find_table
+from sluice_lake.errors import read_transaction
 from sluice_lake.locations import lake_location
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS
 from sluice_protocol.clock import Clock, IdSource

@@ -17,8 +17,7 @@ from sluice_lake.data_files import (
     list_files,
     total_bytes,
 )
-from sluice_lake.delta import find_table, is_extended
-from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.delta import find_table, is_extended, read_lane_versions
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.tables import Column, Table
 from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN

@@ -28,8 +28,8 @@ from deltalake import DeltaTable
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
 from sluice_lake.delta import find_table
+from sluice_lake.errors import read_transaction
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
 from sluice_protocol.errors import InvalidRecord

@@ -40,12 +40,19 @@ from sluice_query.engine import (
 from sluice_query.pending import (
     FetchedBatches,
     PendingSnapshot,
+    SearchedSpool,
+    UnqueuedBatches,
     WorkListCache,
     choose_newest,
     choose_pending,
+    choose_unqueued,
+    confirm_named,
     fetch_batches,
     is_of_agents,
+    leave_out_repeated,
+    read_ingested,
     read_pending,
+    read_spooled,
 )
 from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
 from sluice_query.request import (
@@ -68,15 +75,6 @@ from sluice_query.statements import (
     matches_sql,
     records_sql,
     result_columns,
-)
-from sluice_query.unqueued import (
-    SearchedSpool,
-    UnqueuedBatches,
-    choose_unqueued,
-    confirm_named,
-    leave_out_repeated,
-    read_ingested,
-    read_spooled,
 )
 from sluice_store.port import ObjectStore
 from sluice_store.stored_deletes import DeletesCache, read_active_deletes
@@ -318,7 +316,7 @@ class SourceReader:
         queued = {one.identity for one in pending.manifests if one.agent_id in agents}
         if all(one.identity in queued for one in unqueued.batches):
             return UnqueuedBatches(problems=unqueued.problems)
-        # The order matters: records, then queue, then ledger (see `unqueued`).
+        # The order matters: records, then queue, then ledger (see `pending`).
         store, settings = self.searcher.store, self.searcher.settings
         later = await read_pending(store, settings, self.searcher.work_lists)
         url = self.searcher.store_url

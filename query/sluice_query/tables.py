@@ -32,7 +32,13 @@ from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.coverage import decide_completeness, read_coverage
 from sluice_query.engine import QueryEngine, QueryTooLarge, open_engine
 from sluice_query.parameters import parse_instant
-from sluice_query.pending import read_pending
+from sluice_query.pending import (
+    UnqueuedBatches,
+    confirm_named,
+    read_ingested,
+    read_pending,
+    read_spooled,
+)
 from sluice_query.promoted import register_runs
 from sluice_query.request import (
     END_NS,
@@ -48,12 +54,6 @@ from sluice_query.search import Searcher, SearchRead, SourceReader, with_complet
 from sluice_query.select_check import TABLES, CheckedSelect, check_kinds, check_tree
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import Promoted, SqlStatement, condition, field_sql
-from sluice_query.unqueued import (
-    UnqueuedBatches,
-    confirm_named,
-    read_ingested,
-    read_spooled,
-)
 from sluice_store import StoreMode, open_store
 
 ROWS_EACH: Final = 2_048

@@ -12,9 +12,8 @@ from sluice_reconciler.passes.full_pass import PassReport
 from sluice_reconciler.passes.scanners import InventoryScanResult
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 from sluice_web.addresses import parse_listen
 from sluice_web.bounded_listening import listening
 from sluice_web.listening import ServerOptions, stop_event

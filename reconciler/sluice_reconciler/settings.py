@@ -5,7 +5,7 @@ from typing import Final
 
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.settings_checks import check_number, is_base_url
-from sluice_protocol.store_backends import is_local
+from sluice_store.url import is_local
 
 TAIL_S: Final = 0.2
 """Interval of tail scans on a directory, where a listing is free, seconds."""

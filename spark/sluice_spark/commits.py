@@ -14,9 +14,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, delta_schema, find_table
 from sluice_lake.durable_files import sync_commits, sync_state
-from sluice_lake.errors import CommitConflict
+from sluice_lake.errors import CommitConflict, log_errors_translated, read_transaction
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.log_errors import log_errors_translated, read_transaction
 from sluice_lake.tables import Table, ingest_app_id
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S

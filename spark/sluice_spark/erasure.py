@@ -24,8 +24,8 @@ from pyarrow.fs import FileInfo, FileSelector
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, find_table
 from sluice_lake.durable_files import require_durable
+from sluice_lake.errors import read_transaction
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import RECORD_TABLES, ROLLUPS, Table
 from sluice_protocol.manifests import AcceptedManifest

@@ -66,7 +66,7 @@ from sluice_spark.errors import StopCheck, never_stop
 from sluice_spark.failpoints import read_failpoint
 from sluice_spark.session import Session
 from sluice_store import ObjectStore, open_store, read_authority
-from sluice_store.concurrent_requests import run_concurrently
+from sluice_store.port import run_concurrently
 from sluice_store.retry import (
     Backoff,
     CurrentDeletion,

@@ -17,7 +17,7 @@ from support.memory_bucket import MemoryBucket, open_memory_store
 from support.memory_bucket.faults import Call, Fault
 from support.simloop import START_NS, SimClock, SimIds, SimLoop, simulate
 
-from pyspark_sluice.offsets import read_lanes, read_latest
+from pyspark_sluice.source import read_lanes, read_latest
 from sluice_cli.cost import Load
 from sluice_gateway.metrics import UploadPhases
 from sluice_gateway.process import app as gateway_app

@@ -42,11 +42,11 @@ from sluice_query.engine import IdleEngines
 from sluice_query.http.service import make_query_app
 from sluice_query.logql.expressions import LineFilter, LineOperator, LogQuery
 from sluice_query.logql.planning import narrowed, plan_query
+from sluice_query.pending import attach_spool
 from sluice_query.request import Query
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_query.unqueued import attach_spool
 from sluice_store import StoreMode, open_store, read_authority
 from sluice_web.bounded_listening import listening
 

@@ -19,8 +19,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, Transaction, write_deltalake
 from support.spark_lake import Deployment
 
-from sluice_lake.delta import find_table, open_or_create_table
-from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.delta import find_table, open_or_create_table, read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIds, SourceRange, source_range_key

@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from pyspark_sluice.offsets import read_lanes
+from pyspark_sluice.source import read_lanes
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table
 from sluice_lake.tables import Table
@@ -26,17 +26,15 @@ from sluice_spark.failpoints import (
     read_failpoint,
 )
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.job import PromotedColumns
 from sluice_spark.ingest.microbatch import Ingester, IngestTotals, open_snapshot
-from sluice_spark.ingest.promoted_columns import PromotedColumns
 from sluice_spark.ingest.write_tasks import plan_tasks, write_rows
 from sluice_spark.written_files import TaskResult
 from sluice_store import open_store
 
 _FORKS = multiprocessing.get_context("forkserver")
 """Children of a process that has imported the product, so that they start in milliseconds."""
-_FORKS.set_forkserver_preload(
-    ["pandas", "pyspark_sluice.offsets", "sluice_spark.ingest.microbatch"]
-)
+_FORKS.set_forkserver_preload(["pandas", "pyspark_sluice.source", "sluice_spark.ingest.microbatch"])
 DIED_MAX_S = 240
 
 

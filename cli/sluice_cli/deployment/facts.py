@@ -32,10 +32,9 @@ from sluice_reconciler.lanes.membership import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.doctor import read_doctor
-from sluice_store.mode import StoreMode
 from sluice_store.stored_erasures import count_late_erasures
 from sluice_store.stored_expiry import read_retention_state
-from sluice_store.url import open_store, read_disk_problem
+from sluice_store.url import StoreMode, open_store, read_disk_problem
 
 UP_STATE: Final = Path(".sluice-up") / "up.json"
 _REQUESTED: Final = ("reconciler", "query", "console", "maintain")

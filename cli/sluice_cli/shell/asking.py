@@ -7,11 +7,11 @@ A time is read as people write it: of a day, in a zone, or a duration ago.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -22,6 +22,11 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, UNITS_NS, UnixNs
 from sluice_query.settings import FROM_DEFAULT, QuerySettings
 
+if TYPE_CHECKING:
+    from sluice_query.request import Query
+    from sluice_query.search import Searcher
+
+_Result = TypeVar("_Result")
 _DURATION: Final = re.compile(r"-?((?:[0-9]{1,9}(?:ms|s|m|h|d|w))+)", re.ASCII)
 _PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)", re.ASCII)
 _UNITS_NS: Final = {**UNITS_NS, "w": 7 * UNITS_NS["d"]}
@@ -170,8 +175,6 @@ def asking(store: str, spool: str | None, settings: QuerySettings) -> Iterator[A
             if found is not None:
                 return found
             if not here:
-                from sluice_cli.shell.searching import asking_here  # noqa: PLC0415 - the libraries of a query
-
                 here.append(stack.enter_context(asking_here(store, spool, settings)))
             return here[0](route, given)
 
@@ -181,7 +184,7 @@ def asking(store: str, spool: str | None, settings: QuerySettings) -> Iterator[A
 def _service_of(store: str) -> str | None:
     """Return `HOST:PORT` of the query service of the running deployment with a store."""
     from sluice_cli.shell.running import find_running  # noqa: PLC0415 - not with a spool
-    from sluice_store.mode import local_folder  # noqa: PLC0415 - the same
+    from sluice_store.url import local_folder  # noqa: PLC0415 - the same
 
     def place(url: str) -> object:
         folder = local_folder(url)
@@ -213,8 +216,6 @@ def _ask_service(service: str, route: str, given: Given) -> list[bytes] | None:
     if problem is not None:
         detail = str(problem["detail"])
         if status == 400:  # noqa: PLR2004 - bad request
-            from sluice_cli.shell.searching import parse_question  # noqa: PLC0415 - an error
-
             parse_question(route, given)  # its error names the option and not the parameter
             raise BadUsage(detail)
         if problem["code"] == ErrorCode.OVERLOADED:
@@ -230,3 +231,84 @@ def decode_lines(lines: Sequence[bytes]) -> tuple[list[dict[str, Any]], dict[str
     """Return the records or points of an answer, and its summary."""
     decoded: list[dict[str, Any]] = [msgspec.json.decode(line) for line in lines]
     return decoded[:-1], decoded[-1]
+
+
+def parse_question(route: str, given: Given) -> "Query":
+    """Return the query of a question; an error names the option of the command line."""
+    from sluice_query import parameters  # noqa: PLC0415 - the service parses what it computes
+
+    parsers = {
+        "query": parameters.parse_query,
+        "histogram": parameters.parse_histogram,
+        "fields": parameters.parse_fields,
+        "fields/values": parameters.parse_values,
+        "metrics": parameters.parse_metrics,
+        "context": parameters.parse_context,
+    }
+    return parsers[route](given, SystemClock().now_ns(), flag_of)
+
+
+@contextmanager
+def asking_here(store: str, spool: str | None, settings: QuerySettings) -> Iterator[Ask]:
+    """Yield the function that computes questions; the store is opened for the first of them.
+
+    A query that is refused opens no store.
+    """
+    import asyncio  # noqa: PLC0415 - slow, and not needed with a service
+
+    with asyncio.Runner() as runner:
+        stack = AsyncExitStack()
+        searchers: list[Searcher] = []
+
+        async def answer(query: "Query") -> list[bytes]:
+            from sluice_query.result import result_lines  # noqa: PLC0415 - imports pyarrow
+
+            if not searchers:
+                searchers.append(await open_searcher(stack, store, spool, settings))
+            return list(result_lines(await searchers[0].search(query)))
+
+        try:
+            yield lambda route, given: runner.run(answer(parse_question(route, given)))
+        finally:
+            runner.run(stack.aclose())
+
+
+def run_with_searcher(
+    store: str,
+    spool: str | None,
+    settings: QuerySettings,
+    work: Callable[["Searcher"], Awaitable[_Result]],
+) -> _Result:
+    """Run work that uses a searcher of this process."""
+    import asyncio  # noqa: PLC0415 - slow, and not needed with a service
+
+    async def run() -> _Result:
+        async with AsyncExitStack() as stack:
+            return await work(await open_searcher(stack, store, spool, settings))
+
+    return asyncio.run(run())
+
+
+async def open_searcher(
+    stack: AsyncExitStack, store_url: str, spool_url: str | None, settings: QuerySettings
+) -> "Searcher":
+    """Open a store, and the spool of its gateway, for queries of this process."""
+    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - slow
+
+    log_to_stderr()
+    from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB
+    from sluice_query.pending import attach_spool  # noqa: PLC0415
+    from sluice_query.search import Searcher  # noqa: PLC0415 - imports numpy
+    from sluice_store.authority import read_authority  # noqa: PLC0415
+    from sluice_store.url import StoreMode, open_store  # noqa: PLC0415
+
+    keep_pandas_out()
+    store = await stack.enter_async_context(open_store(store_url, StoreMode.READ))
+    authority = await read_authority(store)
+    spool = None
+    if spool_url is not None:
+        local = await stack.enter_async_context(open_store(spool_url, StoreMode.READ))
+        spool = await attach_spool(local, authority)
+    return Searcher(
+        store=store, store_url=store_url, settings=settings, clock=SystemClock(), spool=spool
+    )

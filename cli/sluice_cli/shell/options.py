@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from sluice_protocol.errors import BadUsage, NoStore
-from sluice_protocol.store_backends import URL_FORMS, find_backend, is_local
+from sluice_store.url import URL_FORMS, find_backend, is_local
 
 STORE_DEFAULT: Final = "file://./.sluice"
 
@@ -51,7 +51,7 @@ class ExistingDirectory:
         """Check the value of the option; the error names a store in this folder or above it."""
         if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
-        from sluice_store.mode import local_folder, require_store  # noqa: PLC0415 - quick help
+        from sluice_store.url import local_folder, require_store  # noqa: PLC0415 - quick help
 
         folder = local_folder(url)
         if folder is None:

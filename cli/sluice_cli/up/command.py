@@ -39,14 +39,19 @@ from sluice_protocol.distribution import describe_missing_package
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.outcomes import Found
-from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_spark.jvm import describe_missing_java
 from sluice_store.authority import create_authority, read_authority
 from sluice_store.doctor import examine, read_doctor, seal_result, write_result
-from sluice_store.mode import StoreMode, local_folder, refuse_nested_store
 from sluice_store.port import ObjectStore
-from sluice_store.url import check_store_url, open_store
+from sluice_store.url import (
+    StoreMode,
+    check_store_url,
+    is_local,
+    local_folder,
+    open_store,
+    refuse_nested_store,
+)
 
 AGENT_ID: Final = "local-agent"
 

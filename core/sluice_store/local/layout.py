@@ -40,8 +40,8 @@ from sluice_protocol.errors import StoreError
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import NS_PER_S, Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 from sluice_store.local.durability import StoreTimes
-from sluice_store.mode import HIDDEN
 from sluice_store.port import ListedIncarnation, ListedObject
+from sluice_store.url import HIDDEN
 
 ATTRIBUTE: Final = "user.sluice.sha256"
 _VALUE: Final = struct.Struct(">q32s")

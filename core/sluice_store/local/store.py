@@ -18,7 +18,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -49,8 +49,7 @@ from sluice_store.local.durability import (
     fsync_directory,
     open_filesystem_sync,
 )
-from sluice_store.local.files import LocalFiles
-from sluice_store.local.group_writes import GroupOutcome, split_groups
+from sluice_store.local.files import GroupOutcome, LocalFiles, split_groups
 from sluice_store.local.layout import (
     MARK,
     NEW_FILE,
@@ -60,7 +59,6 @@ from sluice_store.local.layout import (
     walk_incarnations,
     walk_objects,
 )
-from sluice_store.mode import StoreMode, refuse_nested_store, require_store
 from sluice_store.port import (
     IncarnationPage,
     ListedIncarnation,
@@ -69,6 +67,7 @@ from sluice_store.port import (
     ObjectStore,
     Versioning,
 )
+from sluice_store.url import StoreMode, parse_local_path, refuse_nested_store, require_store
 
 _T = TypeVar("_T")
 
@@ -505,3 +504,11 @@ async def open_local_store(  # noqa: PLR0913 - tests replace each part
         await creates.close()
         await asyncio.to_thread(threads.close)
         stamps.close()
+
+
+check_url = parse_local_path
+
+
+def open_url(url: str, mode: StoreMode) -> AbstractAsyncContextManager[ObjectStore]:
+    """Open the store; see `sluice_store.url.open_store`."""
+    return open_local_store(parse_local_path(url), mode=mode)

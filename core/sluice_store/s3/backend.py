@@ -2,9 +2,9 @@
 
 from contextlib import AbstractAsyncContextManager
 
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
 from sluice_store.s3.settings import parse_s3_url
+from sluice_store.url import StoreMode
 
 check_url = parse_s3_url
 

@@ -35,8 +35,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import UnixNs
 from sluice_store.conflicts import DecisionsReader
-from sluice_store.mode import parse_local_path
 from sluice_store.port import ObjectStore
+from sluice_store.url import parse_local_path
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.connection_guard import BodyPace
 from sluice_web.endpoints import Endpoint

@@ -26,12 +26,12 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.keys import AUTHORITY_SETTINGS, DOCTOR, digest_of
 from sluice_protocol.outcomes import Applied, Exists, NotFound, ObjectInfo
-from sluice_protocol.store_backends import is_local
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, ObjectVersion
 from sluice_store.doctor import examine, read_doctor, require_doctor, seal_result, write_result
 from sluice_store.port import ObjectStore
 from sluice_store.replication import refuse_replica
+from sluice_store.url import is_local
 from sluice_web.problems import Problem, problem_of
 
 AUTHORITY_INTERVAL_S: Final = 5.0

@@ -22,9 +22,9 @@ from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_store import ObjectStore
 from sluice_store.authority import AuthorityHistory, read_history
-from sluice_store.mode import parse_local_path
 from sluice_store.replication import refuse_replica
 from sluice_store.retry import Backoff, OtherBytes, create_once
+from sluice_store.url import parse_local_path
 
 CLAIM: Final = ObjectKey("authority/v1/spool.json")
 LOCK_NAME: Final = ".spool.lock"

@@ -39,8 +39,7 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_store.authority import AuthorityHistory, read_history, read_store_time
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_concurrently
 from sluice_store.retry import Backoff, OtherBytes, create_known, create_once
 
 ADOPT_CONCURRENCY: Final = 16

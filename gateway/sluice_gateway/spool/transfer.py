@@ -63,7 +63,7 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import TransferResult, decode_accepted
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_store.concurrent_requests import run_concurrently
+from sluice_store.port import run_concurrently
 
 CONCURRENCY: Final = 8
 TRANSFERRED_MAX: Final = 512

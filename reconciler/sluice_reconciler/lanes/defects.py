@@ -34,8 +34,7 @@ from sluice_reconciler.lanes.state import (
     list_lane_states,
     read_lane_state,
 )
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_concurrently
 
 
 class DefectKind(StrEnum):

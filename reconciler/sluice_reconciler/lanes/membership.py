@@ -56,8 +56,7 @@ from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_queue.inspection import LaneOwnership, OwnerName, OwnershipState
 from sluice_reconciler.lanes.state import LaneRecord, OwnerClaim
 from sluice_reconciler.loop_health import StalledLoop
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_concurrently
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _ENDED: Final = ("Z", "X")

@@ -20,9 +20,8 @@ from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import delta_errors_translated, find_table
-from sluice_lake.errors import CommitConflict, TableRefused
+from sluice_lake.errors import CommitConflict, TableRefused, read_transaction
 from sluice_lake.locations import TableLocation
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.promoted import add_promoted, table_of
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, TABLES, Table

@@ -38,8 +38,7 @@ from deltalake import Transaction
 
 from sluice_lake.data_files import DataFile, list_files, list_partitions
 from sluice_lake.delta import find_table, list_paths_at
-from sluice_lake.errors import CommitConflict
-from sluice_lake.log_errors import read_transaction
+from sluice_lake.errors import CommitConflict, read_transaction
 from sluice_lake.tables import BATCHES, RECORD_TABLES, Table
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.fields import Kind

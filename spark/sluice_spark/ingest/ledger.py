@@ -12,8 +12,8 @@ from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile
 from sluice_lake.durable_files import make_folder, sync_file
+from sluice_lake.errors import data_errors_translated
 from sluice_lake.locations import lake_location, open_filesystem
-from sluice_lake.log_errors import data_errors_translated
 from sluice_lake.open_dead_letters import identities_of, read_ledger
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import ACCEPTED_HOUR, BATCHES, DEAD_LETTERS, Table, accepted_hour

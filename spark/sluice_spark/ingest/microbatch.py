@@ -12,10 +12,9 @@ from typing import Final
 import structlog
 from deltalake import DeltaTable
 
-from sluice_lake.delta import find_table, open_or_create_table
+from sluice_lake.delta import find_table, open_or_create_table, read_lane_versions
 from sluice_lake.durable_files import require_durable
 from sluice_lake.errors import CommitConflict, TableRefused
-from sluice_lake.lane_versions import read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.promoted import table_of
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, Table

@@ -20,10 +20,9 @@ from typing import Final
 import structlog
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, list_files
-from sluice_lake.delta import find_table, list_paths_at, open_or_create_table
-from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.delta import find_table, list_paths_at, open_or_create_table, read_lane_versions
+from sluice_lake.errors import read_transaction
 from sluice_lake.locations import lake_location
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.source_ranges import (
     ROLLUP_APP,
     DeleteIdsReader,

@@ -27,8 +27,7 @@ from msgspec.structs import replace
 
 from sluice_lake.data_files import DataFile, list_files
 from sluice_lake.delta import open_or_create_table
-from sluice_lake.errors import CommitConflict
-from sluice_lake.log_errors import read_transaction
+from sluice_lake.errors import CommitConflict, read_transaction
 from sluice_lake.source_ranges import (
     ROLLUP_APP,
     SourceRange,

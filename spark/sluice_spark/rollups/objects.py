@@ -45,8 +45,7 @@ from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_spark.errors import StopCheck
 from sluice_store import ObjectStore, open_store
-from sluice_store.concurrent_requests import run_concurrently
-from sluice_store.port import ListedIncarnation
+from sluice_store.port import ListedIncarnation, run_concurrently
 from sluice_store.retry import Backoff, create_known
 
 

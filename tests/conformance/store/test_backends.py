@@ -6,10 +6,9 @@ import pytest
 from support.store_conformance import assert_conforms
 
 from sluice_protocol.errors import BadUsage
-from sluice_protocol.store_backends import BACKENDS, Backend, find_backend
 from sluice_store import StoreMode, open_store
 from sluice_store.conformance import CHECKS, Check
-from sluice_store.url import check_store_url
+from sluice_store.url import BACKENDS, Backend, check_store_url, find_backend
 
 SCRATCH = [one for one in BACKENDS if one.scratch]
 
@@ -21,7 +20,7 @@ async def test_a_store_keeps_every_promise_of_the_port(
 ) -> None:
     url = backend.scratch.format(folder=tmp_path)
     async with open_store(url, StoreMode.CREATE) as store:
-        await assert_conforms(backend.folder, check, store, "place/")
+        await assert_conforms(backend.module.partition(".")[0], check, store, "place/")
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda one: one.scheme)

@@ -12,7 +12,7 @@ from support.gateway_journal import all_named
 from support.memory_bucket import Crashed, Fault, MemoryBucket, Scripted, open_memory_store
 from support.spool_process import AGREED, SpoolProcess
 
-from sluice_gateway.spool.expiry import EXPIRED, expired_key
+from sluice_gateway.spool.acceptor import EXPIRED, expired_key
 from sluice_gateway.spool.records import untransferred_keys
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.errors import StoreUnavailable

@@ -33,8 +33,7 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
 from sluice_store.local.durability import DirectorySync, FileSystemSync, GroupSync, LogicalClock
-from sluice_store.local.files import LocalFiles
-from sluice_store.local.group_writes import GroupOutcome
+from sluice_store.local.files import GroupOutcome, LocalFiles
 from sluice_store.local.layout import HIDDEN, Layout
 from sluice_store.port import NewObject
 

@@ -23,9 +23,8 @@ from sluice_gateway.doors import service as door_service
 from sluice_protocol.errors import StoreDenied
 from sluice_protocol.keys import ACCEPTED, QUARANTINE_CONFLICTS, RAW_BLOBS
 from sluice_protocol.units import ObjectKey
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 SHOP = TestSender("shop", ())

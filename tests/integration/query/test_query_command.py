@@ -222,7 +222,7 @@ def test_a_running_service_is_asked_instead_of_the_store(
         imported = {line.rpartition("|")[2].strip() for line in lines}
         for library in (
             *("pyarrow", "duckdb", "numpy", "deltalake", "asyncio", "structlog"),
-            *("sluice_query.request", "sluice_store.url"),
+            *("sluice_query.request", "sluice_store.port"),
         ):
             assert (library in imported) == imports, library
         assert imports or "http.client" not in imported

@@ -44,10 +44,10 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_query import search
+from sluice_query.pending import attach_spool
 from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import attach_spool
 from sluice_store import StoreMode, create_authority, open_store, read_authority
 
 WRITER = "spool-gw"

@@ -17,8 +17,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.frame import encode_frame
 from sluice_protocol.manifests import RequestPart, encode_parts
 from sluice_protocol.records import LogRecord, logs_from_records
-from sluice_query.pending import PendingSnapshot
-from sluice_query.unqueued import UnqueuedBatches, leave_out_repeated
+from sluice_query.pending import PendingSnapshot, UnqueuedBatches, leave_out_repeated
 from sluice_queue.worklists import PendingBatch
 from sluice_reconciler.http_queue import ClaimedEntry
 from sluice_reconciler.live_window import newest_lines

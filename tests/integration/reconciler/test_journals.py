@@ -23,9 +23,8 @@ from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store.mode import StoreMode
 from sluice_store.port import ObjectStore
-from sluice_store.url import open_store
+from sluice_store.url import StoreMode, open_store
 
 HOST = TestKey("host-1", ("host-1",))
 DAY_S = 86_400.0

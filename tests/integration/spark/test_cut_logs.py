@@ -6,8 +6,7 @@ import pytest
 from support.spark_lake import Deployment, assert_lake_holds, make_batch
 from support.spark_local import ingest_locally, merge_locally
 
-from sluice_lake.delta import find_table, list_paths_at
-from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.delta import find_table, list_paths_at, read_lane_versions
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import LOGS
 from sluice_spark.erasure import ErasureLake

@@ -11,10 +11,9 @@ import pytest
 from deltalake import DeltaTable, Transaction
 
 from sluice_lake.data_files import list_files, list_partitions
-from sluice_lake.delta import find_table, list_paths_at, open_or_create_table
-from sluice_lake.lane_versions import read_lane_versions
+from sluice_lake.delta import find_table, list_paths_at, open_or_create_table, read_lane_versions
+from sluice_lake.errors import read_transaction
 from sluice_lake.locations import lake_location
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.open_dead_letters import read_open_dead_letters
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import DEAD_LETTERS, LOGS, ingest_app_id

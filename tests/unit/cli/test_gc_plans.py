@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from sluice_cli.gc_plans import describe_plan
+from sluice_cli.gc import describe_plan
 from sluice_protocol.blob_deletion import PlanApproval
 from sluice_protocol.units import Digest, UnixNs
 from sluice_reconciler.audit_summaries import PlanOverview, UnreadableRecord

@@ -5,7 +5,7 @@ from datetime import UTC
 
 import pytest
 
-from sluice_cli.shell.record_lines import (
+from sluice_cli.query import (
     LineWriter,
     column_value,
     format_duration,

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction
 
-from sluice_lake import lane_versions
-from sluice_lake.delta import delta_schema, open_or_create_table
-from sluice_lake.errors import TableRefused
-from sluice_lake.lane_versions import open_log, read_lane_versions, search_transactions
+from sluice_lake import delta
+from sluice_lake.delta import (
+    delta_schema,
+    open_log,
+    open_or_create_table,
+    read_lane_versions,
+    search_transactions,
+)
+from sluice_lake.errors import TableRefused, read_transaction
 from sluice_lake.locations import TableLocation, lake_location
-from sluice_lake.log_errors import read_transaction
 from sluice_lake.tables import LOGS, ingest_app_id
 
 LANES = range(4)
@@ -133,9 +137,9 @@ def test_what_this_search_cannot_find_is_read_by_delta(
     place.open().create_checkpoint()
     place.commit({0: 9})
     if damage == "checkpoint":
-        monkeypatch.setattr(lane_versions, "_search_checkpoint", lambda *_: False)
+        monkeypatch.setattr(delta, "_search_checkpoint", lambda *_: False)
     elif damage == "bound":
-        monkeypatch.setattr(lane_versions, "ENTRIES_MAX", 0)
+        monkeypatch.setattr(delta, "ENTRIES_MAX", 0)
         place.commit({2: 1})
     else:
         (place.log / "_last_checkpoint").write_text(damage)

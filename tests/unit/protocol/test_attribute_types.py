@@ -21,8 +21,13 @@ from support.raw_frames import texts as raw_texts
 
 from sluice_protocol.columns import LogColumns, join_columns, slice_columns
 from sluice_protocol.errors import BadUsage, InvalidFrame
-from sluice_protocol.frame import decode_frame, decode_head, encode_frame, raw_columns
-from sluice_protocol.joined_frames import join_columns_of
+from sluice_protocol.frame import (
+    decode_frame,
+    decode_head,
+    encode_frame,
+    join_columns_of,
+    raw_columns,
+)
 from sluice_protocol.ndjson import attribute_rows, columns_from_ndjson, ndjson_from_columns
 from sluice_protocol.records import LogRecord, logs_from_records, shared_attributes
 from sluice_protocol.values import (

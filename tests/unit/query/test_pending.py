@@ -11,16 +11,18 @@ from support.spark_lake import Sent
 from sluice_protocol.manifests import WorkList, encode_record
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_query.pending import (
+    IngestedBatch,
     PendingSnapshot,
+    UnqueuedBatches,
     WorkListCache,
     choose_newest,
     choose_pending,
+    choose_unqueued,
     may_match,
     read_pending,
 )
 from sluice_query.search import delete_applies
 from sluice_query.settings import QuerySettings
-from sluice_query.unqueued import IngestedBatch, UnqueuedBatches, choose_unqueued
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane

@@ -18,8 +18,8 @@ from sluice_protocol.errors import ChecksumRefused, StoreError, StoreMisconfigur
 from sluice_protocol.keys import digest_of
 from sluice_protocol.outcomes import Applied, Exists, NotFound, Unknown
 from sluice_protocol.units import ObjectKey
-from sluice_store.local import LocalStore, group_writes, open_local_store
-from sluice_store.local.group_writes import (
+from sluice_store.local import LocalStore, files, open_local_store
+from sluice_store.local.files import (
     GROUP_BYTES_MAX,
     GROUP_OBJECTS_MAX,
     GroupOutcome,
@@ -135,7 +135,7 @@ def test_an_object_that_a_stopped_reader_has_locked_is_unknown(
             fcntl.flock(locked[0], fcntl.LOCK_EX)
 
     monkeypatch.setattr(os, "link", linked)
-    monkeypatch.setattr(group_writes, "LOCK_TRIES", 3)
+    monkeypatch.setattr(files, "LOCK_TRIES", 3)
     outcomes = store.create(new("1"), new("locked"), new("2"))
     os.close(locked[0])
     assert [type(one) for one in outcomes] == [Applied, Unknown, Applied]
