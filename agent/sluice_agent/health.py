@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from sluice_agent.metrics import PREFIX, AgentMetrics
 from sluice_protocol.errors import ErrorCode
 from sluice_web.application import make_application
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.problems import Problem, problem_middleware, problem_of
 

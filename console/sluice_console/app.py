@@ -38,7 +38,7 @@ from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.port import ObjectStore
 from sluice_web.addresses import parse_allowed_hosts
 from sluice_web.application import make_application
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import ServerOptions, stop_event

@@ -31,7 +31,7 @@ from sluice_store.authority import read_authority
 from sluice_store.url import StoreMode, open_store
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.json_bodies import json_response

@@ -15,7 +15,7 @@ from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
 from sluice_store.port import ObjectStore
 from sluice_store.url import StoreMode, open_store
 from sluice_web.addresses import parse_listen
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions, stop_event
 from sluice_web.tokens import check_token_or_loopback
 

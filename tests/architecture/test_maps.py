@@ -72,7 +72,7 @@ def test_what_to_change_exists() -> None:
 
 
 STRANGERS_QUESTIONS = {
-    "the JSON of the response to an accepted upload": "gateway/sluice_gateway/uploads/upload.py",
+    "the JSON of the response to an accepted upload": "gateway/sluice_gateway/uploads/acceptor.py",
     "when other bytes become a conflict": "core/sluice_protocol/acceptance.py",
     "how long a reconciler waits for a gateway's journal": "core/sluice_protocol/journals.py",
     "a field of a record": "core/sluice_protocol/fields.py",

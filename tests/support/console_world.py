@@ -65,7 +65,7 @@ from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.authority import create_authority
 from sluice_store.doctor import examine, seal_result, write_result
 from sluice_store.local import open_local_store
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions
 
 VIEWER, OPERATOR = "token-of-a-viewer", "token-of-an-operator"

@@ -25,7 +25,7 @@ from sluice_gateway.process import worker as gateway_worker
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.worker import start_background_tasks
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.uploads.upload import AcceptedResponse, Upload
+from sluice_gateway.uploads.acceptor import AcceptedResponse, Upload
 from sluice_gc.auditor import Auditor
 from sluice_gc.settings import AuditSettings
 from sluice_gc.task_engine import LocalTaskEngine

@@ -27,8 +27,7 @@ from support.gc_world import KEYS, PLAN, RUN, hostile_plan
 from support.simloop import SimClock, SimIds, SimLoop
 
 from sluice_gateway.process.worker import DECISIONS_INTERVAL_S
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_gc.auditor import Auditor
 from sluice_gc.deletion_proof import ALL_CLAUSES, ClauseSets
 from sluice_gc.errors import GcRefused, RefusalRule

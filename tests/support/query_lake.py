@@ -48,7 +48,7 @@ from sluice_query.result import QueryResult
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import StoreMode, open_store, read_authority
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 
 DAY0_NS = 1_790_000_000 * NS_PER_S
 MINUTE_NS = 60 * NS_PER_S

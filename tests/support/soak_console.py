@@ -15,7 +15,7 @@ from sluice_console.app import MAPPED_BYTES_MIN, open_console
 from sluice_console.settings import ConsoleSettings
 from sluice_protocol.system_clock import SystemClock
 from sluice_store.local import open_local_store
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions
 from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options
 

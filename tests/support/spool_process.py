@@ -12,7 +12,7 @@ from sluice_gateway.spool.acceptor import SpoolAcceptor
 from sluice_gateway.spool.claim import mirror_authority
 from sluice_gateway.spool.journal import SpoolJournal
 from sluice_gateway.spool.transfer import SpoolTransfer
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import Upload
 from sluice_protocol.acceptance import Verdict
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import decode_head

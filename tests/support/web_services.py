@@ -34,7 +34,7 @@ from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_web.addresses import parse_allowed_hosts
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions
 
 SERVICES = ("gateway", "reconciler", "query", "agent-otlp", "agent-health")

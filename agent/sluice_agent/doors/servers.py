@@ -20,8 +20,14 @@ from sluice_agent.settings import DoorSettings
 from sluice_doors.api import DoorsApi
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
-from sluice_web.bounded_listening import BoundedServer, listening_bounded, make_room
-from sluice_web.connection_guard import BodyPace, ConnectionLimits, watch_connection
+from sluice_web.connection_guard import (
+    BodyPace,
+    BoundedServer,
+    ConnectionLimits,
+    listening_bounded,
+    make_room,
+    watch_connection,
+)
 from sluice_web.listening import BoundedAccepts, TlsFiles, bind_setting, server_tls
 from sluice_web.problems import problem_middleware
 from sluice_web.process_limits import port_connections_max

@@ -26,8 +26,8 @@ from sluice_gateway.doors.combined_frames import (
     combine,
     decoded,
 )
+from sluice_gateway.uploads.acceptor import Upload
 from sluice_gateway.uploads.admission import BodyBudget, memory_cost
-from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.errors import ErrorCode, InvalidFrame, SluiceError, TooLarge, retryable
 from sluice_protocol.frame import decode_head

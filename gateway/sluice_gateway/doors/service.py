@@ -43,9 +43,9 @@ from sluice_doors.table import DoorName
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.uploads.acceptor import AcceptedResponse, Upload
 from sluice_gateway.uploads.principals import VerifiedSender, authenticate_door
 from sluice_gateway.uploads.service import UploadService
-from sluice_gateway.uploads.upload import AcceptedResponse, Upload
 from sluice_protocol.columns import Columns, slice_columns
 from sluice_protocol.compression import LARGE_TABLES, ZSTD_VERSION
 from sluice_protocol.errors import ErrorCode, TooLarge

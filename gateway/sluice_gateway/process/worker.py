@@ -33,8 +33,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.system_clock import SystemClock
 from sluice_store import StoreMode, open_store
 from sluice_store.authority import read_history
-from sluice_web.bounded_listening import listening, listening_on
-from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits
+from sluice_web.connection_guard import SERVER_IDLE_S, ConnectionLimits, listening, listening_on
 from sluice_web.library_logs import send_library_logs
 from sluice_web.listening import ServerOptions, TlsFiles, bind_shared, server_tls, stop_event
 from sluice_web.log_output import last_processors, log_stream

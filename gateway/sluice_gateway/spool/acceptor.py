@@ -31,8 +31,7 @@ import structlog
 
 from sluice_gateway.metrics import GatewayMetrics
 from sluice_gateway.spool.records import SpoolBlobs, SpoolStores
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock

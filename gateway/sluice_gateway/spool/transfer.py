@@ -37,8 +37,7 @@ from sluice_gateway.spool.records import (
     read_spooled_record,
     untransferred_keys,
 )
-from sluice_gateway.uploads.acceptor import AcceptanceRun
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.errors import (
     BadUsage,

@@ -8,9 +8,9 @@ from aiohttp import web
 
 from sluice_gateway.metrics import ObservedStore, UploadPhases
 from sluice_gateway.process.readiness import Readiness
+from sluice_gateway.uploads.acceptor import AcceptedResponse, ConflictProblem
 from sluice_gateway.uploads.lists import FrameResults, ListedUploads
 from sluice_gateway.uploads.service import UploadService
-from sluice_gateway.uploads.upload import AcceptedResponse, ConflictProblem
 from sluice_protocol.errors import ErrorCode
 from sluice_protocol.upload_http import (
     FRAME_LIST_MEDIA_TYPE,

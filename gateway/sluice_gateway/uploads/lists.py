@@ -15,11 +15,11 @@ import msgspec
 from aiohttp import web
 
 from sluice_gateway.metrics import UploadPhases
+from sluice_gateway.uploads.acceptor import AcceptedResponse, ConflictProblem, Upload
 from sluice_gateway.uploads.admission import check_head
 from sluice_gateway.uploads.frame_reader import ReceivedBody
 from sluice_gateway.uploads.principals import VerifiedSender
 from sluice_gateway.uploads.service import AcceptedFrame, UploadService
-from sluice_gateway.uploads.upload import AcceptedResponse, ConflictProblem, Upload
 from sluice_protocol.errors import ErrorCode, InvariantViolated
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import digest_of

@@ -29,16 +29,17 @@ from aiohttp import web
 from sluice_gateway.journal import UploadJournal
 from sluice_gateway.metrics import GatewayMetrics, UploadPhases
 from sluice_gateway.spool.acceptor import SpoolAcceptor
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads, check_head
-from sluice_gateway.uploads.frame_reader import FrameReader, ReceivedBody
-from sluice_gateway.uploads.principals import PrincipalsFile, VerifiedSender, authenticate
-from sluice_gateway.uploads.upload import (
+from sluice_gateway.uploads.acceptor import (
+    AcceptanceRun,
     AcceptedResponse,
+    Acceptor,
     Upload,
     accepted_response,
     conflict_problem,
 )
+from sluice_gateway.uploads.admission import BodyBudget, ModeWatch, RunningUploads, check_head
+from sluice_gateway.uploads.frame_reader import FrameReader, ReceivedBody
+from sluice_gateway.uploads.principals import PrincipalsFile, VerifiedSender, authenticate
 from sluice_protocol.acceptance import Accepted, Conflict, Corrupt, RetriesExhausted
 from sluice_protocol.clock import Clock, IdSource
 from sluice_protocol.conflicts import ConflictName, Decisions

@@ -18,7 +18,7 @@ from sluice_query.search import Searcher
 from sluice_query.settings import ServeSettings
 from sluice_web.addresses import parse_allowed_hosts, parse_listen
 from sluice_web.application import guarded_middlewares, make_application
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import stop_event
 from sluice_web.tokens import check_token_or_loopback, parse_operators

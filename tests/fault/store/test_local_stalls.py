@@ -25,8 +25,7 @@ from support.gc_world import HORIZON_S, MARGIN_S, GcWorld, open_world
 from support.repetitions import times
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_gc.errors import GcRefused
 from sluice_protocol.acceptance import Accepted
 from sluice_protocol.frame import decode_head

@@ -13,8 +13,8 @@ import nacl.signing
 import pytest
 from msgspec import structs
 
+from sluice_gateway.uploads.acceptor import AcceptedResponse
 from sluice_gateway.uploads.principals import parse_principals
-from sluice_gateway.uploads.upload import AcceptedResponse
 from sluice_protocol.errors import ErrorCode, InvalidFrame, TooLarge
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity

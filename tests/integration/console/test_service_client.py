@@ -9,7 +9,7 @@ from aiohttp import ClientSession, web
 
 from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_reconciler.completeness import BootList
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions
 from sluice_web.problems import Handler
 

@@ -29,7 +29,7 @@ from support.console_pages import CHROMIUM, watch
 from support.console_world import deployment
 from support.local_deployment import clean_environment
 
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 from sluice_web.listening import ServerOptions
 
 SHARE = float(os.environ.get("SLUICE_SOAK_SHARE", "0.25"))

@@ -15,9 +15,8 @@ from support.frames import logs
 from support.memory_bucket.transport import open_memory_store
 from support.policies_live import settings
 
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_gateway.uploads.service import unfinished_refusal
-from sluice_gateway.uploads.upload import Upload
 from sluice_policies.evaluate import evaluate, request_for
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.settings import RoleName, Settings, Target

@@ -15,8 +15,7 @@ from support.frames import logs
 from support.policies_live import profile, settings_file, write_profiles
 from support.policies_server import enforcing_server
 
-from sluice_gateway.uploads.acceptor import Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import Acceptor, Upload
 from sluice_policies.model import Document
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.probes import PROBES, ProbeOutcome

@@ -42,7 +42,7 @@ from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
 from sluice_store import open_store
 from sluice_store.stored_deletes import read_all_deletes
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 
 OPERATORS = f"alice={hashlib.sha256(b'of-alice').hexdigest()}"
 ALICE, READER = "of-alice", "of-readers"

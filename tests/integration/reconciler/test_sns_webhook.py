@@ -27,7 +27,7 @@ from sluice_store.administration import open_administration
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.s3.settings import parse_s3_url
-from sluice_web.bounded_listening import listening
+from sluice_web.connection_guard import listening
 
 ALL_ROUTES_BUT_EVENTS = {
     "pass_interval_s": 3600.0,

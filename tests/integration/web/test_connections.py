@@ -9,9 +9,9 @@ from aiohttp import web
 from structlog.testing import capture_logs
 
 from sluice_protocol.system_clock import SystemClock
-from sluice_web import bounded_listening, problems
+from sluice_web import connection_guard, problems
 from sluice_web.application import make_application
-from sluice_web.bounded_listening import listening, service_connections_max
+from sluice_web.connection_guard import listening, service_connections_max
 from sluice_web.health import live_endpoint
 from sluice_web.problems import problem_middleware
 from sluice_web.rare_warnings import EventBudget
@@ -26,8 +26,8 @@ def test_idle_connections_do_not_lock_clients_out(monkeypatch: pytest.MonkeyPatc
 
     It does not wait until the time of an idle connection is over.
     """
-    monkeypatch.setattr(bounded_listening, "HEAD_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(bounded_listening, "service_connections_max", lambda: 4)
+    monkeypatch.setattr(connection_guard, "HEAD_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(connection_guard, "service_connections_max", lambda: 4)
 
     async def run() -> None:
         async with listening(application(), "127.0.0.1:0") as urls, AsyncExitStack() as stack:
@@ -46,7 +46,7 @@ def test_idle_connections_do_not_lock_clients_out(monkeypatch: pytest.MonkeyPatc
 
 def test_clients_that_keep_connections_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """While clients wait, a connection is closed after its response."""
-    monkeypatch.setattr(bounded_listening, "service_connections_max", lambda: 2)
+    monkeypatch.setattr(connection_guard, "service_connections_max", lambda: 2)
 
     async def run() -> None:
         async with listening(application(), "127.0.0.1:0") as urls, AsyncExitStack() as stack:
@@ -64,9 +64,9 @@ def test_clients_that_keep_connections_make_room(monkeypatch: pytest.MonkeyPatch
 
 
 def test_half_of_the_open_files_are_for_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bounded_listening.resource, "getrlimit", lambda _: (256, 256))
+    monkeypatch.setattr(connection_guard.resource, "getrlimit", lambda _: (256, 256))
     assert service_connections_max() == 128
-    monkeypatch.setattr(bounded_listening.resource, "getrlimit", lambda _: (-1, -1))
+    monkeypatch.setattr(connection_guard.resource, "getrlimit", lambda _: (-1, -1))
     assert service_connections_max() == 1024
 
 

@@ -17,8 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from structlog.testing import capture_logs
 from support.gateway_tls import SERVER, TestAuthority
 
-from sluice_web.bounded_listening import listening_on
-from sluice_web.connection_guard import ConnectionLimits, watch_connection
+from sluice_web.connection_guard import ConnectionLimits, listening_on, watch_connection
 from sluice_web.listening import ServerOptions, TlsFiles, bind_shared, server_tls
 
 PLACES = 3

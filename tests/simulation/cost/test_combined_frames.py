@@ -14,8 +14,8 @@ from sluice_doors.decoded import DecodedRecords, canonical, form_digest
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.uploads.acceptor import Upload
 from sluice_gateway.uploads.admission import BodyBudget
-from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.identity import RequestIdentity
 from sluice_protocol.records import LogRecord, logs_from_records
 

@@ -17,8 +17,7 @@ from support.queue_store import SimClock as StoreClock
 from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 
 import sluice_gateway.uploads.acceptor as shell
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_protocol.acceptance import Accepted, Conflict
 from sluice_protocol.authority import Authority
 from sluice_protocol.frame import Envelope

@@ -30,7 +30,7 @@ from sluice_gateway.process import app as gateway_app
 from sluice_gateway.process.app import Gateway, build_gateway
 from sluice_gateway.process.worker import start_background_tasks
 from sluice_gateway.settings import GatewaySettings
-from sluice_gateway.uploads.upload import AcceptedResponse, Upload
+from sluice_gateway.uploads.acceptor import AcceptedResponse, Upload
 from sluice_protocol.authority import Authority
 from sluice_protocol.clock import machine_now
 from sluice_protocol.errors import SluiceError, StoreUnavailable

@@ -7,8 +7,7 @@ from support.gateway import CountingStore
 from support.gc_world import MovedClock
 from support.memory_bucket import open_memory_store
 
-from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor
-from sluice_gateway.uploads.upload import Upload
+from sluice_gateway.uploads.acceptor import AcceptanceRun, Acceptor, Upload
 from sluice_protocol.acceptance import Accepted, Conflict, RetriesExhausted
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import ChecksumRefused, StoreDenied

@@ -19,8 +19,8 @@ from sluice_gateway.doors import combiner as combining
 from sluice_gateway.doors.combined_frames import SmallRequest, combined_bytes
 from sluice_gateway.doors.combiner import Combiner, FlushLimits
 from sluice_gateway.metrics import GatewayMetrics
+from sluice_gateway.uploads.acceptor import Upload
 from sluice_gateway.uploads.admission import BodyBudget
-from sluice_gateway.uploads.upload import Upload
 from sluice_protocol.columns import LogColumns, TextColumn
 from sluice_protocol.errors import ErrorCode, InvalidFrame, StoreUnavailable
 from sluice_protocol.identity import RequestIdentity
