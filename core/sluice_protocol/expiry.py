@@ -371,7 +371,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         last_hour: The same of the youngest.
         rule: The number of the decision about retention; 0 for an erasure.
         erasure: The id of the erasure whose records the batches contain; empty for a rule.
-        refused: Whether the batches were refused. No table contains them, so nothing was compared.
+        refused: Absent unless the batches were refused: then no table was compared.
         tables: The states that were read, by the name of the table.
         deletes: The number of recorded deletes that were applied to both sides.
         made_at_unix_ns: By the store's clock.
@@ -388,7 +388,7 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
     rule: int
     keep_s: int
     erasure: str = ""
-    refused: bool = False
+    refused: bool | msgspec.UnsetType = msgspec.UNSET
     audit_id: str
     certificate_sha256: Digest
     tables: dict[str, TableVersion]
@@ -406,7 +406,10 @@ class Tombstone(msgspec.Struct, frozen=True, kw_only=True):
         """Yield each batch."""
         for boot in self.boots:
             for who, digest in boot.named():
-                yield quarantine_key(who, digest) if self.refused else accepted_key(who), digest
+                yield (
+                    quarantine_key(who, digest) if self.refused is True else accepted_key(who),
+                    digest,
+                )
 
 
 class SignedTombstone(msgspec.Struct, frozen=True, kw_only=True):

@@ -243,7 +243,7 @@ class TombstoneReader:
                 boot = boots.get((who.agent_id, who.boot_id))
                 if signed is None or boot is None or not boot.names(who, digest):
                     continue
-                if signed.tombstone.refused != refused:
+                if (signed.tombstone.refused is True) != refused:
                     continue
                 if newest is None or newest.tombstone.run_id < signed.tombstone.run_id:
                     newest = signed

@@ -354,7 +354,7 @@ class ExpiryRun:
             rule=basis.cause.rule,
             keep_s=basis.cause.keep_s,
             erasure=basis.cause.erasure,
-            refused=refused,
+            refused=refused or msgspec.UNSET,
             audit_id=basis.link.certificate.audit_id,
             certificate_sha256=basis.link.sha256,
             tables=dict(tables or {}),

@@ -525,7 +525,7 @@ async def test_refused_bytes_go_and_their_conflict_stays_proved() -> None:
             await read_tombstone(world.store, key, KEYS.trusted, "A1")
             for key in await list_tombstones(world.store)
         ]
-        named = {name for one in tombstones if one and one.refused for name in one.named()}
+        named = {name for one in tombstones if one and one.refused is True for name in one.named()}
         assert named == {(quarantine_key(world.identity(30), one), one) for one in refused}
         assert all(one and one.erasure == erasure_id for one in tombstones)
         counts = (await world.audit()).counts
