@@ -250,11 +250,13 @@ def write_ordered(
 def _row_groups(batches: Iterable[pa.RecordBatch], column: str) -> Iterator[tuple[date, pa.Table]]:
     """Combine small batches into row groups of one date each."""
     gathered: list[pa.RecordBatch] = []
+    size_bytes = 0
     for batch in batches:
         gathered.append(batch)
-        if sum(one.nbytes for one in gathered) >= ROW_GROUP_BYTES:
+        size_bytes += batch.nbytes
+        if size_bytes >= ROW_GROUP_BYTES:
             yield from _by_day(pa.Table.from_batches(gathered), column)
-            gathered = []
+            gathered, size_bytes = [], 0
     if gathered:
         yield from _by_day(pa.Table.from_batches(gathered), column)
 

@@ -39,6 +39,13 @@ def test_session_conf_limits_the_initial_heap_of_one_machine() -> None:
     assert "-Xms64m" in options
 
 
+def test_session_conf_sends_small_batches_to_python_within_the_limit_in_bytes() -> None:
+    """Spark adds up a batch after each row, so large batches cost more; bytes stay limited."""
+    conf = session_conf(SessionSettings(), delta=False)
+    assert int(conf["spark.sql.execution.arrow.maxRecordsPerBatch"]) <= 1_000
+    assert "spark.sql.execution.arrow.maxBytesPerBatch" not in conf
+
+
 def test_session_conf_requires_jars_only_if_the_jvm_needs_them() -> None:
     """Neither ingestion nor maintenance does; S3A is only for `s3a://`, in Spark's version."""
     assert "spark.jars.packages" not in session_conf(SessionSettings(), delta=False)
