@@ -7,13 +7,12 @@ raises an error of delta-rs or of the parser.
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
-
-import pyarrow as pa
-from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from typing import TYPE_CHECKING, Final
 
 from sluice_protocol.errors import ErrorCode, SluiceError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 
 class TableRefused(SluiceError):
@@ -62,6 +61,8 @@ class LogDamaged(Exception):
 @contextmanager
 def log_errors_translated(uri: str) -> Iterator[None]:
     """Translate the errors of reads of a log."""
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - an extra
+
     try:
         yield
     except LogDamaged as error:
@@ -75,6 +76,9 @@ def log_errors_translated(uri: str) -> Iterator[None]:
 @contextmanager
 def data_errors_translated(uri: str) -> Iterator[None]:
     """Translate the errors of reads of a table's data files in this process."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+    from deltalake.exceptions import DeltaError  # noqa: PLC0415 - an extra
+
     try:
         yield
     except DeltaError as error:
@@ -95,7 +99,7 @@ def _unreadable(uri: str, state: str, error: Exception) -> TableRefused:
     return TableRefused(uri, f"a data file is {state}: {first_line(error)}; {remedy}")
 
 
-def read_transaction(opened: DeltaTable, app: str) -> int | None:
+def read_transaction(opened: "DeltaTable", app: str) -> int | None:
     """Return the transaction version of an application; None if this state has none."""
     with log_errors_translated(opened.table_uri):
         version: int | None = opened.transaction_version(app)

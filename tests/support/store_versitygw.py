@@ -34,11 +34,18 @@ def binary() -> Path:
     return cache / "sluice" / "bin" / "versitygw"
 
 
+_RETURNED: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port that is free now, and that this process has not returned before."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port not in _RETURNED:
+            _RETURNED.add(port)
+            return port
 
 
 def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:

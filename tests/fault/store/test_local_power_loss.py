@@ -20,7 +20,7 @@ from sluice_protocol.units import ObjectKey
 from sluice_store.local import open_local_store
 
 pytestmark = pytest.mark.skipif(STRACE is None, reason="strace is missing: install it")
-STATES = 8
+STATES = 20
 WRITER = """
 import asyncio, os, random, sys
 from pathlib import Path

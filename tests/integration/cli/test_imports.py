@@ -396,7 +396,7 @@ def test_an_agent_imports_no_decoder_store_or_exporter(empty: Interpreter, folde
     (folder / "one.log").write_text("")
     done = empty.run(folder, *AGENT_RUN, "--json")
     assert done.returncode == 0, done.stderr
-    others = {"sluice_store", "sluice_doors.api", "sluice_doors.decoded"}
+    others = {"sluice_store.port", "sluice_doors.api", "sluice_doors.decoded"}
     others |= {"sluice_gateway", "sluice_lake", "prometheus_client", "tomllib", "ulid", "uvloop"}
     assert sorted(done.modules & (HOLDER | HELP | others)) == []
     assert not any(name.startswith("rich") for name in done.modules)
