@@ -1,7 +1,7 @@
 """Benchmark `read_back`: the comparison of batches with their table, as a run of expiry makes it.
 
 Spark decodes every blob again and reads the rows of its batch: their number, and a hash of their
-contents that does not depend on their order. A run compares 50,000 batches in a job, so its memory
+contents that does not depend on their order. A run compares 10,000 batches in a job, so its memory
 does not grow with their number. The control counts rows and adds up hashes for each batch of the
 same files in DuckDB, which reads no blob. The start of Spark and DuckDB is not measured.
 

@@ -57,7 +57,7 @@ from sluice_store.port import ObjectStore, read_bodies
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_expiry import read_holds, read_retention
 
-BATCHES_TOGETHER: Final = 50_000
+BATCHES_TOGETHER: Final = 10_000
 """Batches that one job compares: about 1 KiB each on the driver."""
 QUARANTINED_MAX: Final = 1_000_000
 """Quarantine manifests that are listed; with more, nothing expires."""
