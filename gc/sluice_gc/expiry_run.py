@@ -112,6 +112,18 @@ class _Basis:
     link: ChainLink
     cause: ExpiryCause
     now_ns: UnixNs
+
+    @property
+    def audit_found_wrong(self) -> bool:
+        """Whether the audit found more than missing blobs, whose manifests may have caused no 200."""
+        counts = self.link.certificate.counts
+        return msgspec.structs.replace(counts, missing_blobs=0).found_wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _AcceptedBasis(_Basis):
+    """The same for accepted batches. `quarantined` is read only for a rule."""
+
     queues: QueueFacts
     quarantined: frozenset[Identity] | None
 
@@ -158,7 +170,7 @@ class ExpiryRun:
         if rule is None or rule.raw_keep_s is None:
             return ExpireReport(run_id=self._run_id, dry_run=settings.dry_run, rule=rule)
         cause = ExpiryCause(rule=rule.number, keep_s=rule.raw_keep_s)
-        basis = await self._read_basis(cause, settings)
+        basis = await self._read_accepted_basis(cause, settings)
         rows = await read_tables(self._store, basis.link.certificate.files("expiring"), EXPIRING)
         _check_amount(basis, len(rows), settings.max_expire_ratio)
         report = ExpireReport(
@@ -175,7 +187,7 @@ class ExpiryRun:
 
         A batch that its clauses keep is counted; a later run proves it again.
         """
-        basis = await self._read_basis(ExpiryCause(erasure=erasure_id), settings)
+        basis = await self._read_accepted_basis(ExpiryCause(erasure=erasure_id), settings)
         ordered = sorted(candidates, key=lambda one: one.manifest.accepted_at_unix_ns)
         report = ExpireReport(
             run_id=self._run_id, dry_run=settings.dry_run, rule=None, candidates=len(ordered)
@@ -215,7 +227,7 @@ class ExpiryRun:
 
     async def _expire(
         self,
-        basis: _Basis,
+        basis: _AcceptedBasis,
         settings: ExpireSettings,
         candidates: Sequence[ExpiryCandidate],
         report: ExpireReport,
@@ -237,15 +249,21 @@ class ExpiryRun:
         basis = await read_plan_basis(
             self._store, self._keys.trusted, self._clock, settings.clock_skew_s_max, None
         )
+        return _Basis(authority=basis.authority, link=basis.link, cause=cause, now_ns=basis.now_ns)
+
+    async def _read_accepted_basis(
+        self, cause: ExpiryCause, settings: ExpireSettings
+    ) -> _AcceptedBasis:
+        basis = await self._read_basis(cause, settings)
         # Discovery and the queues are read before the tables (see `read_back`).
         queues = await read_queues(self._store)
-        return _Basis(
+        return _AcceptedBasis(
             authority=basis.authority,
             link=basis.link,
             cause=cause,
             now_ns=basis.now_ns,
             queues=queues,
-            quarantined=await self._read_quarantined(),
+            quarantined=None if cause.erasure else await self._read_quarantined(),
         )
 
     async def _read_quarantined(self) -> frozenset[Identity] | None:
@@ -278,7 +296,7 @@ class ExpiryRun:
         return sorted(found, key=lambda one: one.manifest.accepted_at_unix_ns)
 
     async def _prove(
-        self, basis: _Basis, settings: ExpireSettings, candidates: Sequence[ExpiryCandidate]
+        self, basis: _AcceptedBasis, settings: ExpireSettings, candidates: Sequence[ExpiryCandidate]
     ) -> tuple[list[Proved], BatchComparison]:
         """Return the batches of which every clause is true, with what was compared."""
         certificate = basis.link.certificate
@@ -385,14 +403,13 @@ class ExpiryRun:
 
 
 def _evidence(
-    basis: _Basis,
+    basis: _AcceptedBasis,
     settings: ExpireSettings,
     one: ExpiryCandidate,
     compared: ComparedBatch,
     holds: Holds,
 ) -> BatchEvidence:
     manifest, queues = one.manifest, basis.queues
-    counts = basis.link.certificate.counts
     who = manifest.identity
     return BatchEvidence(
         named=manifest.digest,
@@ -403,8 +420,7 @@ def _evidence(
         now_ns=basis.now_ns,
         appeared_at_ns=one.appeared_at_ns,
         audit_started_at_ns=UnixNs(basis.link.certificate.started_at_unix_ns),
-        # A missing blob of another manifest is no reason: that one may have caused no 200.
-        audit_found_wrong=msgspec.structs.replace(counts, missing_blobs=0).found_wrong,
+        audit_found_wrong=basis.audit_found_wrong,
         blob=compared.blob,
         ledger=compared.ledger,
         blob_rows=compared.blob_rows,
@@ -419,14 +435,13 @@ def _evidence(
 
 
 def _refused_evidence(basis: _Basis, one: RefusedCandidate, holds: Holds) -> BatchEvidence:
-    counts = basis.link.certificate.counts
     return BatchEvidence(
         named=Digest(one.conflict.submitted_frame_sha256),
         accepted_at_ns=UnixNs(one.conflict.observed_at_unix_ns),
         retry_horizon_ns=basis.authority.retry_horizon_ns,
         appeared_at_ns=one.appeared_at_ns,
         audit_started_at_ns=UnixNs(basis.link.certificate.started_at_unix_ns),
-        audit_found_wrong=msgspec.structs.replace(counts, missing_blobs=0).found_wrong,
+        audit_found_wrong=basis.audit_found_wrong,
         held=holds.covers(one.conflict),
         matches=one.matches,
     )
