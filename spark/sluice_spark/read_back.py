@@ -62,8 +62,8 @@ ROWS_TOGETHER: Final = 4_096
 """Records that are passed to Spark together, unless a batch has more: a hand-over costs
 milliseconds.
 """
-BYTES_TOGETHER: Final = 4 << 20
-"""The same for the bytes of their frames."""
+BYTES_TOGETHER: Final = 16 << 20
+"""The same for their bytes before compression."""
 _NS_PER_US: Final = 1_000
 _NOTHING: Final = RowTally(rows=0, content="0-0")
 BATCH: Final = "batch_number"
@@ -331,7 +331,7 @@ def _groups(blobs: Iterable[FetchedBlob]) -> Iterator[list[_Decoded]]:
                 sha256=digest_of(one.body),
             )
         )
-        rows, size_bytes = rows + frame.envelope.count, size_bytes + len(one.body)
+        rows, size_bytes = rows + frame.envelope.count, size_bytes + frame.raw_bytes
         if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
             yield group
             group, rows, size_bytes = [], 0, 0
