@@ -111,7 +111,7 @@ def _cases() -> Iterator[Any]:
             yield pytest.param(door, form, kills, id=f"{door}-{form}-{name}", marks=marks)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(("door", "form", "kills"), list(_cases()))
 async def test_a_fault_at_every_write_loses_and_doubles_nothing(
     tmp_path: Path, door: str, form: str, kills: bool

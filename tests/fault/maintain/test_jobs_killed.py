@@ -144,7 +144,7 @@ LIGHT = (TaskName.RETENTION, TaskName.QUEUE, TaskName.NONCURRENT)
 CHAIN = (TaskName.AUDIT, TaskName.GC)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("task", LIGHT)
 def test_a_task_killed_at_any_call_is_finished_by_the_next_run(

@@ -183,7 +183,7 @@ OLD = replace(STORED, body="olds")
 ABSENT = Answer(status=404, body="<Error><Code>NoSuchKey</Code></Error>")
 
 
-@pytest.mark.daily(1)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("before", "doubtful"),
     [

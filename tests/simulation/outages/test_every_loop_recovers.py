@@ -319,7 +319,7 @@ def cases() -> list[object]:
     return found
 
 
-@pytest.mark.daily(1)
+@pytest.mark.daily(2)
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "seconds", "members", "journaled"), cases())
 def test_all_work_continues(

@@ -145,7 +145,7 @@ BOTH = (d.DELETION_CLAUSES, WITHOUT_REFERENCES)
 LARGE = ("two uploads of the same bytes", "two uploads of other bytes", "two sweepers")
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(6)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=pytest.mark.long) if n in LARGE else n for n in SOUND]
 )
