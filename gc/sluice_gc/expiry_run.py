@@ -115,7 +115,7 @@ class _Basis:
 
     @property
     def audit_found_wrong(self) -> bool:
-        """Whether the audit found more than missing blobs, whose manifests may have caused no 200."""
+        """Whether audits found more than missing blobs, whose manifests may have caused no 200."""
         counts = self.link.certificate.counts
         return msgspec.structs.replace(counts, missing_blobs=0).found_wrong
 
