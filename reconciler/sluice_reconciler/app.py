@@ -5,7 +5,7 @@ import structlog
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.units import ObjectKey
-from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import list_lanes
 from sluice_reconciler.api import make_operator_app
 from sluice_reconciler.lanes.defects import has_ledger
 from sluice_reconciler.passes.full_pass import PassReport
