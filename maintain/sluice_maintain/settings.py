@@ -106,7 +106,6 @@ class CompactOptions:
         await_rollups: Keep samples of metrics until rollups contain them.
         dedupe: Attributes that name a log record; see `sluice spark compact`.
         dedupe_metrics: Store points of one series with the same time and value once.
-        dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
     open_partitions: bool = False
@@ -115,7 +114,6 @@ class CompactOptions:
     await_rollups: bool = True
     dedupe: tuple[str, ...] = ()
     dedupe_metrics: bool = False
-    dedupe_window_s: int = CompactSettings().dedupe_window_s
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
