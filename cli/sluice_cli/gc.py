@@ -277,7 +277,7 @@ def approve(
     plan_id: str,
     /,
     *,
-    note: Annotated[str, Parameter(help="Why the plan may be executed.")] = "",
+    note: Annotated[str, Parameter(help="Why; kept in the record.")] = "",
     sha256: Annotated[
         str | None, Parameter(help="Approve only the plan of these bytes, in hex.")
     ] = None,

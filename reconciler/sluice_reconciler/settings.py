@@ -40,8 +40,9 @@ class ReconcilerOptions:
         door_window_s: How long a request in a combined batch is remembered after its acceptance,
             seconds. Repetitions within this time are left out.
         lease_s: Duration of a lease on an entry claimed over HTTP, seconds.
-        api_token: The token that clients of `/v1/` must send as `Authorization: Bearer …`. Without
-            it the service listens on a loopback address only.
+        api_token: The token that clients send as `Authorization: Bearer …`. Without it the service
+            listens on a loopback address only. Set it in a file or in the environment: other users
+            of the machine can read a command line.
         event_queue_url: SQS queue with object events of the bucket; empty for none. The endpoint of
             another server than AWS is that of `AWS_ENDPOINT_URL_SQS`.
         sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
