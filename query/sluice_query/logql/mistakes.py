@@ -142,7 +142,8 @@ def refuse_token(token: Token, what: str, advice: str) -> BadUsage:
     return refuse_at(what, token.start, advice, token.text)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most similar to another; empty if none is."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
     return next(iter(get_close_matches(word.lower(), list(known), 1, 0.6)), "")
@@ -216,7 +217,7 @@ def refuse_function(text: str, token: Token) -> BadUsage:
     if not text[token.end :].lstrip().startswith("("):
         advice = "write `count_over_time({…} [5m])`, or another function of a selector"
         return refuse_token(token, "missing selector", advice)
-    meant = _MEANT_FUNCTIONS.get(name.lower()) or _nearest(name, FUNCTION_WORDS)
+    meant = _MEANT_FUNCTIONS.get(name.lower()) or nearest(name, FUNCTION_WORDS)
     advice = f"write `{meant}`" if meant else f"use one of {', '.join(FUNCTION_WORDS)}"
     return refuse_token(token, "unknown function", advice)
 
@@ -270,7 +271,7 @@ def _refuse_stage_name(text: str, token: Token) -> BadUsage | None:
         return refuse_token(token, "misplaced word", advice)
     if word.lower() in _MEANT_STAGES:
         return refuse_token(token, "unknown stage", f"write {_MEANT_STAGES[word.lower()]}")
-    near = _nearest(word, STAGE_WORDS)
+    near = nearest(word, STAGE_WORDS)
     advice = f'write `{shortened(word)}="…"` to compare a label, or `|= {example(word)}` for a text'
     return refuse_token(token, "unknown stage", f"write `{near}`" if near else advice)
 

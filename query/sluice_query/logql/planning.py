@@ -54,7 +54,15 @@ def plan_query(
     text: str, query: Query, step_ns: int | None = None, name: ParameterName = plain_name
 ) -> Query:
     """Return a query with a question of LogQL, as `plan_question` does."""
-    return plan_question(parse_logql(text), query, step_ns, name)
+    question = parse_logql(text)
+    planned = plan_question(question, query, step_ns, name)
+    if (
+        isinstance(question, LogQuery)
+        and not question.matchers
+        and all(isinstance(one, LineFilter) for one in question.stages)
+    ):
+        return planned  # it names no labels
+    return replace(planned, logql=text)
 
 
 def plan_question(

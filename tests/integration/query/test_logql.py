@@ -243,3 +243,58 @@ def test_questions_over_http(place: Deployment) -> None:
         assert status == 400
 
     talk(place, story)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{levl="error"}', {"levl": (2, "level")}),
+        ('{sevice!="x"}', {"sevice": (2, "service")}),
+        ('{} | htp_route="/r"', {"htp_route": (6, "http_route")}),
+        ('{} | level="error" and (htp_route="/r" or level="x")', {"htp_route": (25, "http_route")}),
+        ('{} | line_format "{{.htp_route}} {{.level}}"', {"htp_route": (22, "http_route")}),
+        ("{} | label_format to=htp_route", {"htp_route": (22, "http_route")}),
+        ("{} | json | statuss >= 500", {"statuss": (13, "status")}),
+        ('{} | json | logfmt | paht="/pay"', {"paht": (22, "path")}),
+        ("sum by (sevice) (count_over_time({} [1m]))", {"sevice": (9, "service")}),
+        ("sum(count_over_time({} [1m])) without (htp_route)", {"htp_route": (40, "http_route")}),
+        ('sum_over_time({} | json | __error__="" | unwrap sice [1m])', {"sice": (49, "size")}),
+        ("rate({} [1m]) / rate({xyz=``} [1m])", {"xyz": (23, "")}),
+    ],
+)
+def test_a_label_that_no_record_has_is_named_with_a_similar_one(
+    place: Deployment, text: str, words: dict[str, tuple[int, str]]
+) -> None:
+    """The question is answered all the same, at one time or over time, sorted either way."""
+    for given in ({}, {"newest_first": "true"}) if text.startswith("{") else ({"step": "60s"},):
+        hints = found(place, text, **given).summary.hints
+        assert len(hints) == len(words)
+        for hint, (word, (column, meant)) in zip(hints, words.items(), strict=True):
+            assert f"this label, column=`{column}`, word=`{word}`: " in hint
+            assert hint.endswith(
+                f"write `{meant}`" if meant else "there are http_route, level, service, severity"
+            )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{level="fatal"}',
+        '{host!="x", service_name="unknown_service", agent="none"}',
+        '{http_route!="/r"}',
+        '{} | json | http_method!="GET" and path="/none"',
+        '{} | json a="b" | a="c" | a_extracted=""',
+        '{} | pattern "<x> <y>" | x="none" | label_format z=y | line_format "{{.z}}"',
+        '{} | regexp "(?P<word>p.*)" | word!="x"',
+        '{} | json | path_extracted="" | drop __error__, __error_details__',
+        "sum by (path) (count_over_time({} | json | __error__=`` [1m]))",
+        'sum by (word) (count_over_time({} | pattern "<word> <_>" [1m]))',
+        '{http_route="/none"} | json | anything="x"',
+    ],
+)
+def test_a_label_that_some_record_or_stage_has_is_not_named(place: Deployment, text: str) -> None:
+    given = {} if text.startswith("{") else {"step": "60s"}
+    assert found(place, text, **given).summary.hints == ()
+    elsewhere = {"from": str(DAY0_NS - 10**12), "to": str(DAY0_NS - 10**11)}
+    assert run_query(place, ask('{levl="x"}', **elsewhere)).summary.hints == ()
