@@ -1,6 +1,7 @@
 """The loop of the process, and what starts it: serve, run what is due once, show it, resume.
 
-The loop reads the records, decides, starts what is due, and again. The HTTP interface has the status page, the same as JSON, metrics and health checks.
+The loop reads the records, decides, starts what is due, and again. The HTTP interface has the
+status page, the same as JSON, metrics and health checks.
 """
 
 import asyncio
