@@ -421,7 +421,8 @@ class Query:
         series: None for records.
         pipeline: What LogQL demands of a record in addition to the other conditions.
         metric: A metric query of LogQL, computed at the times of `evaluation`; None for records.
-        logql: The text of the question, if it names labels: unknown ones are reported.
+        logql: The text of the question, in which errors and hints name a column; empty without it.
+        names_labels: Whether the text names labels, of which unknown ones are reported.
     """
 
     from_ns: UnixNs
@@ -446,6 +447,7 @@ class Query:
     metric: "MetricQuery | None" = None
     evaluation: "Evaluation | None" = None
     logql: str = ""
+    names_labels: bool = False
 
     @property
     def around(self) -> Neighbourhood | None:

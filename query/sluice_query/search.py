@@ -128,7 +128,7 @@ class Searcher:
                 except DataFilesUnreadable as error:
                     read = await reader.without_unreadable(read, error)
             summary = reader.summarize(result.summary, read)
-        if query.logql and (query.view is None or isinstance(query.view, Histogram)):
+        if query.names_labels and (query.view is None or isinstance(query.view, Histogram)):
             from sluice_query.logql.unknown_labels import UnknownLabels  # noqa: PLC0415 - only for labels
 
             unknown = UnknownLabels(query)

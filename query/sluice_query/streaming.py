@@ -173,10 +173,10 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
             "only records can be streamed: omit metric and stats_only, and write a log query"
         )
     query = replace(query, newest_first=True)
-    if query.logql:
+    if query.names_labels:
         from sluice_query.logql.unknown_labels import hinted_stream  # noqa: PLC0415 - only for labels
 
-        plain = stream_search(searcher, replace(query, logql=""))
+        plain = stream_search(searcher, replace(query, names_labels=False))
         async with aclosing(hinted_stream(plain, searcher, query)) as hinted:
             async for one in hinted:
                 yield one

@@ -500,12 +500,13 @@ class _Parser:
         if not 1 <= value <= _SERIES_MAX or value != int(value):
             advice = f"write a whole number from 1 to {_SERIES_MAX:,}"
             raise refuse_token(token, "number out of range", advice)
-        self._expect(",")
+        self._expect(",", f"write {example}")
         return int(value)
 
     def _grouping(self) -> Grouping:
         word = self._advance()
-        self._expect("(", f"write `{word.text} (label)`")
+        label = shortened(self._token.text) if self._token.kind is TokenKind.NAME else "label"
+        self._expect("(", f"write `{word.text} ({label})`")
         names: list[str] = []
         while not self._is(")"):
             if names:

@@ -27,7 +27,7 @@ from sluice_query.logql.expressions import (
 from sluice_query.logql.grammar import parse_logql, read_labels
 from sluice_query.logql.lexer import refuse_at
 from sluice_query.logql.mistakes import nearest
-from sluice_query.logql.names import FIELD_LABELS
+from sluice_query.logql.names import FIELD_LABELS, field_of
 from sluice_query.logql.planning import narrowed, ranges_of
 from sluice_query.logql.stages import ERRORS
 from sluice_query.request import COLUMN_FIELDS, MAPS, FieldList, Query
@@ -45,6 +45,13 @@ LINES_MAX: Final = 1_000
 _KEYS_MAX: Final = 10_000
 _SEARCH_S_MAX: Final = 3.0
 _SHOWN_MAX: Final = 5
+_OF_LINES: Final = 'write a line filter such as `|= "text"`, or a parser such as `| json` before it'
+_OF_TIMES: Final = "choose the time with `from` and `to`, or `--since` and `--to`"
+_MEANT: Final = {
+    **dict.fromkeys(("body", "line", "message", "msg", "text"), _OF_LINES),
+    **dict.fromkeys(("time", "ts", "timestamp"), _OF_TIMES),
+}
+"""What is no label in most stores, and what to write instead."""
 
 
 class UnknownLabels:
@@ -61,11 +68,12 @@ class UnknownLabels:
             self._needed = {one.unwrap.name for one in ranges if one.unwrap is not None}
         for part in self._parts:
             self._needed |= _needed(part)
-        self._fields = {*FIELD_LABELS, *COLUMN_FIELDS[query.kind], *ERRORS}
+        named = (*FIELD_LABELS, *COLUMN_FIELDS[query.kind])
+        self._fields = {one for one in named if field_of(one, query.kind) is not None}
         self._left = {
             name: start
             for name, start in read_labels(query.logql).items()
-            if name not in self._fields and not name.startswith("__")
+            if name not in self._fields | ERRORS and not name.startswith("__")
         }
 
     def see(self, records: Iterable[Row], series: Iterable[LabelledSeries] = ()) -> None:
@@ -128,6 +136,8 @@ class UnknownLabels:
         )
 
     def _advice(self, name: str, known: set[str]) -> str:
+        if name in _MEANT:
+            return _MEANT[name]
         near = nearest(name, sorted(self._fields | known))
         if near:
             return f"write `{near}`"
