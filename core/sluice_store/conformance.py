@@ -133,7 +133,7 @@ async def create_object(store: ObjectStore, key: str, body: bytes) -> Applied:
     return expect_type("a create of a new key is applied", outcome, Applied)
 
 
-async def read_object(store: ObjectStore, key: str) -> Found:
+async def read_found(store: ObjectStore, key: str) -> Found:
     """Read an object, which must exist."""
     return expect_type("an object is readable", await store.get(ObjectKey(key)), Found)
 
@@ -148,7 +148,7 @@ async def check_create_once(store: ObjectStore, place: str) -> None:
     await create_object(store, f"{place}once", b"first")
     again = await store.create(ObjectKey(f"{place}once"), b"second")
     expect_type("a create on an existing key reports `Exists`", again, Exists)
-    read = await read_object(store, f"{place}once")
+    read = await read_found(store, f"{place}once")
     expect("a refused create changes nothing", holds=read.body == b"first", seen=read.body)
 
 
@@ -193,7 +193,7 @@ async def check_replace(store: ObjectStore, place: str) -> None:
     expect("a new state has a new tag", holds=second.etag != first.etag, seen=second.etag)
     stale = await store.replace(key, b"three", if_match=first.etag)
     expect_type("a replace of a stale state reports `Mismatch`", stale, Mismatch)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("a refused replace changes nothing", holds=read.body == b"two", seen=read.body)
     expect("a read reports the tag", holds=read.info.etag == second.etag, seen=read.info.etag)
 
@@ -219,7 +219,7 @@ async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
     for _ in range(2):
         outcome = await store.delete(key, old or NULL_VERSION)
         expect_type("a delete of an object version succeeds", outcome, Deleted)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("the newer object version stays", holds=read.info.incarnation != old, seen=read.info)
     left = await collect_incarnations(store, key)
     expect("and is the only object version", holds=len(left) == 1 and left[0].current, seen=left)
@@ -234,7 +234,7 @@ async def check_delete_then_create(store: ObjectStore, place: str) -> None:
     fresh = (await create_object(store, key, b"same")).incarnation
     expect("a new object is a new object version", holds=fresh != old, seen=fresh)
     await store.delete(key, old)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("a late repeated delete keeps it", holds=read.info.incarnation == fresh, seen=read.info)
 
 

@@ -46,7 +46,7 @@ from sluice_store.conformance import (
     expect_type,
     race_create,
     race_replace,
-    read_object,
+    read_found,
 )
 from sluice_store.doctor import DoctorResult
 from sluice_store.port import NewObject, ObjectStore
@@ -103,7 +103,7 @@ async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -
     """Empty, binary and large bodies are read back byte for byte, with their size."""
     for name, body in (("empty", b""), ("binary", bytes(range(256))), ("large", b"\x00x" * 2**20)):
         await create_object(store, f"{place}{name}", body)
-        read = await read_object(store, f"{place}{name}")
+        read = await read_found(store, f"{place}{name}")
         expect("a body is read back unchanged", holds=read.body == body, seen=name)
         size = read.info.size_bytes
         expect("a read reports the size", holds=size == len(body), seen=size)
@@ -150,7 +150,7 @@ async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
     key = ObjectKey(f"{place}over")
     old = await create_object(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"newer"), Applied)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("the new bytes are current", holds=read.body == b"newer", seen=read.body)
     listed = await collect_incarnations(store, key)
     states = [(one.incarnation, one.current, one.size_bytes) for one in listed]
@@ -166,7 +166,7 @@ async def check_overwrite_free_key(store: ObjectStore, place: str) -> None:
     """An overwrite of a key that does not exist creates the object."""
     key = ObjectKey(f"{place}fresh")
     expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("its bytes are current", holds=read.body == b"new", seen=read.body)
 
 
@@ -207,7 +207,7 @@ async def check_odd_keys(store: ObjectStore, place: str) -> None:
         key: await create_object(store, key, key.encode()) for key in map(place.__add__, ODD_NAMES)
     }
     for key in made:
-        read = await read_object(store, key)
+        read = await read_found(store, key)
         expect("an odd key has its bytes", holds=read.body == key.encode(), seen=read.body)
     wanted = sorted(made, key=str.encode)
     keys = [listed.key for listed in await collect_keys(store, place)]
@@ -261,7 +261,7 @@ async def check_delete_restores_previous_version(store: ObjectStore, place: str)
     await create_object(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
     await store.delete(key, new.incarnation or NULL_VERSION)
-    read = await read_object(store, key)
+    read = await read_found(store, key)
     expect("the object version before is current again", holds=read.body == b"old", seen=read.body)
 
 
