@@ -5,11 +5,13 @@ contents that does not depend on their order. A run compares 10,000 batches in a
 does not grow with their number. The control counts rows and adds up hashes for each batch of the
 same files in DuckDB, which reads no blob. The start of Spark and DuckDB is not measured.
 
-`SLUICE_BENCH_READ_BACK_BATCHES` sets the number of batches, by default 10^6. Each has four records.
+`SLUICE_BENCH_READ_BACK_BATCHES` sets the number of batches, a multiple of 10,000, by
+default 10^6. Each has four records.
 """
 
 import asyncio
 import os
+import pickle
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -40,8 +42,6 @@ from sluice_store import StoreMode, open_store
 
 BATCHES: Final = "1000000"
 RECORDS: Final = 4
-IN_FILE: Final = 10_000
-"""Batches of one data file of the table."""
 AGENTS: Final = 1_000
 CORES: Final = 2
 MEMORY_GIB_MAX: Final = 1.5
@@ -57,10 +57,10 @@ def main() -> None:
     controls: list[Sample] = []
     try:
         asyncio.run(_create_store(folder))
-        manifests = _make(folder, batches)
+        _make(folder, batches)
         forget_peaks()
-        for at in range(0, batches, BATCHES_TOGETHER):
-            some = manifests[at : at + BATCHES_TOGETHER]
+        for first in range(0, batches, BATCHES_TOGETHER):
+            some = pickle.loads(_manifests_at(folder, first).read_bytes())
             jobs.append(timed(partial(_compare, session, folder, some)))
             controls.append(timed(partial(_control, folder, some)))
         peak = peak_gib()
@@ -87,13 +87,18 @@ async def _create_store(folder: Path) -> None:
         pass
 
 
-def _make(folder: Path, batches: int) -> list[AcceptedManifest]:
-    """Write the blobs, and the table with their records."""
+def _manifests_at(folder: Path, first: int) -> Path:
+    """Return the file with the manifests of a job: in memory, they would count in its peak."""
+    return folder / f"manifests-{first}"
+
+
+def _make(folder: Path, batches: int) -> None:
+    """Write the blobs, the manifests of each job, and the table with a data file for each job."""
     url, schema = f"file://{folder}", arrow_schema(LOGS, partition=False)
-    manifests: list[AcceptedManifest] = []
-    for first in range(0, batches, IN_FILE):
+    for first in range(0, batches, BATCHES_TOGETHER):
+        manifests: list[AcceptedManifest] = []
         decoded: list[DecodedBatch] = []
-        for number in range(first, min(first + IN_FILE, batches)):
+        for number in range(first, min(first + BATCHES_TOGETHER, batches)):
             manifest, frame = _batch(number)
             path = folder / blob_key(manifest.digest)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +112,7 @@ def _make(folder: Path, batches: int) -> list[AcceptedManifest]:
         dates = pa.array([accepted_date(T0_NS)] * len(rows)).cast(pa.date32())
         rows = rows.append_column(LOGS.partition_column, dates)
         write_deltalake(open_or_create_table(url, LOGS), rows, mode="append")
-    return manifests
+        _manifests_at(folder, first).write_bytes(pickle.dumps(manifests))
 
 
 def _batch(number: int) -> tuple[AcceptedManifest, bytes]:
@@ -145,14 +150,13 @@ def _compare(
 
 
 def _control(folder: Path, manifests: Sequence[AcceptedManifest]) -> float:
-    """Count and hash the rows of as many batches; every file has an equal share of them."""
-    files = open_or_create_table(f"file://{folder}", LOGS).file_uris()
-    wanted = files[: -(-len(manifests) // IN_FILE)]
+    """Count and hash the rows of a data file, which has as many batches."""
+    some_file = open_or_create_table(f"file://{folder}", LOGS).file_uris()[0]
     with duckdb.connect(config={"threads": CORES}) as connection:
         found = connection.execute(
             "SELECT count(*) FROM (SELECT count(*), sum(hash(ts, body, severity, attributes, seq))"
             " FROM read_parquet(?) GROUP BY agent_id, accepted_at)",
-            [wanted],
+            [some_file],
         ).fetchone()
     if found is None or found[0] != len(manifests):
         raise SystemExit(f"wrong result: {found} instead of {len(manifests)}")
