@@ -60,7 +60,7 @@ def main() -> None:
         _make(folder, batches)
         forget_peaks()
         for first in range(0, batches, BATCHES_TOGETHER):
-            some = pickle.loads(_manifests_at(folder, first).read_bytes())
+            some = pickle.loads(_manifests_at(folder, first).read_bytes())  # noqa: S301 - our own
             jobs.append(timed(partial(_compare, session, folder, some)))
             controls.append(timed(partial(_control, folder, some)))
         peak = peak_gib()
