@@ -46,6 +46,7 @@ class QuerySummary:
             because retention removed samples; RFC 3339, None if all samples remain.
         partial: Whether records of the answer may be missing.
         reasons: Why the result is partial.
+        hints: Labels of the question that no record has, with their column and what to write.
         elapsed_ms: How long the query took.
     """
 
@@ -65,6 +66,7 @@ class QuerySummary:
     rollups_only_before: str | None = None
     partial: bool = False
     reasons: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
     elapsed_ms: int = 0
 
     @property

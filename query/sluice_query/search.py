@@ -55,10 +55,7 @@ from sluice_query.pending import (
     read_spooled,
 )
 from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
-from sluice_query.request import (
-    Query,
-    check_query,
-)
+from sluice_query.request import Histogram, Query, check_query
 from sluice_query.result import (
     HIGHLIGHTS,
     MatchCount,
@@ -131,6 +128,12 @@ class Searcher:
                 except DataFilesUnreadable as error:
                     read = await reader.without_unreadable(read, error)
             summary = reader.summarize(result.summary, read)
+        if query.names_labels and (query.view is None or isinstance(query.view, Histogram)):
+            from sluice_query.logql.unknown_labels import UnknownLabels  # noqa: PLC0415 - only for labels
+
+            unknown = UnknownLabels(query)
+            unknown.see(result.records, result.series)
+            summary = await unknown.with_hints(summary, self)
         view = None if result.view is None else copy_with(result.view, summary=summary)
         return replace(result, summary=summary, view=view)
 

@@ -10,6 +10,7 @@ A wave is bounded by its cost, so the first records do not wait for a long backl
 
 import heapq
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -172,6 +173,14 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
             "only records can be streamed: omit metric and stats_only, and write a log query"
         )
     query = replace(query, newest_first=True)
+    if query.names_labels:
+        from sluice_query.logql.unknown_labels import hinted_stream  # noqa: PLC0415 - only for labels
+
+        plain = stream_search(searcher, replace(query, names_labels=False))
+        async with aclosing(hinted_stream(plain, searcher, query)) as hinted:
+            async for one in hinted:
+                yield one
+        return
     async with searcher.reading(query) as reader:
         read = await reader.select()
         merged, results, problems = NewestFirst(query.limit), 0, read.problems
