@@ -125,7 +125,7 @@ def test_slow_calls_are_those_above_five_seconds() -> None:
     metrics = GatewayMetrics()
     for seconds in (4.9, 5.1, 31.0, *([0.01] * 97)):
         metrics.store_requests.labels("get", "found").inc()
-        metrics.store_seconds.labels("get").observe(seconds)
+        metrics.store_seconds.observe(seconds, "get")
     assert health(metrics).slow == pytest.approx(0.02)
 
 
@@ -154,7 +154,7 @@ def test_only_the_lines_that_are_used_are_parsed() -> None:
     """A gateway serves many more: of 100 gateways, all of them would cost a second a sample."""
     metrics = GatewayMetrics()
     metrics.store_requests.labels("get", "found").inc(100)
-    metrics.store_seconds.labels("get").observe(6.0)
+    metrics.store_seconds.observe(6.0, "get")
     text = generate_latest(metrics.registry).decode()
     assert parse_reading(f"{text}broken{{ line\n", 0) == parse_reading(text, 0)
     with pytest.raises(ValueError, match=r".+"):
