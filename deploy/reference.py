@@ -37,8 +37,8 @@ from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
-from sluice_queue.lane import QueueMetrics
 from sluice_queue.register import HEADER
+from sluice_queue.register_client import QueueMetrics
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.url import URL_FORMS
 

@@ -127,35 +127,35 @@ async def _expect_one_winner(
 Check = Callable[[ObjectStore, str], Awaitable[None]]
 
 
-async def create_new(store: ObjectStore, key: str, body: bytes) -> Applied:
+async def create_object(store: ObjectStore, key: str, body: bytes) -> Applied:
     """Create an object, which must be applied."""
     outcome = await store.create(ObjectKey(key), body)
     return expect_type("a create of a new key is applied", outcome, Applied)
 
 
-async def read_existing(store: ObjectStore, key: str) -> Found:
+async def read_found(store: ObjectStore, key: str) -> Found:
     """Read an object, which must exist."""
     return expect_type("an object is readable", await store.get(ObjectKey(key)), Found)
 
 
-async def head_existing(store: ObjectStore, key: str) -> ObjectInfo:
+async def head_object(store: ObjectStore, key: str) -> ObjectInfo:
     """Return the metadata of an object, which must exist."""
     return expect_type("a HEAD finds an object", await store.head(ObjectKey(key)), ObjectInfo)
 
 
 async def check_create_once(store: ObjectStore, place: str) -> None:
     """The first create is applied; the second reports `Exists` and changes nothing."""
-    await create_new(store, f"{place}once", b"first")
+    await create_object(store, f"{place}once", b"first")
     again = await store.create(ObjectKey(f"{place}once"), b"second")
     expect_type("a create on an existing key reports `Exists`", again, Exists)
-    read = await read_existing(store, f"{place}once")
+    read = await read_found(store, f"{place}once")
     expect("a refused create changes nothing", holds=read.body == b"first", seen=read.body)
 
 
 async def check_head_reports_checksum(store: ObjectStore, place: str) -> None:
     """A HEAD reports size, tag, object version and the sha256 that was verified at upload."""
-    written = await create_new(store, f"{place}head", b"checked")
-    info = await head_existing(store, f"{place}head")
+    written = await create_object(store, f"{place}head", b"checked")
+    info = await head_object(store, f"{place}head")
     expect("a HEAD reports the size", holds=info.size_bytes == len(b"checked"), seen=info)
     expect("a HEAD reports the tag of the write", holds=info.etag == written.etag, seen=info)
     same = info.incarnation == written.incarnation
@@ -177,8 +177,8 @@ async def check_wrong_checksum(store: ObjectStore, place: str) -> None:
 
 async def check_times(store: ObjectStore, place: str) -> None:
     """Last-Modified is within the allowed skew of the Date of the response to the write."""
-    written = await create_new(store, f"{place}time", b"now")
-    info = await head_existing(store, f"{place}time")
+    written = await create_object(store, f"{place}time", b"now")
+    info = await head_object(store, f"{place}time")
     skew_ns = abs(info.last_modified_ns - written.date_ns)
     expect("Last-Modified is near Date", holds=skew_ns <= SKEW_S_MAX * NS_PER_S, seen=skew_ns)
     expect("Date does not fall", holds=info.date_ns >= written.date_ns, seen=info.date_ns)
@@ -187,13 +187,13 @@ async def check_times(store: ObjectStore, place: str) -> None:
 async def check_replace(store: ObjectStore, place: str) -> None:
     """A replace with the current tag is applied; one with a stale tag reports `Mismatch`."""
     key = ObjectKey(f"{place}register")
-    first = await create_new(store, key, b"one")
+    first = await create_object(store, key, b"one")
     swapped = await store.replace(key, b"two", if_match=first.etag)
     second = expect_type("a replace of the current state is applied", swapped, Applied)
     expect("a new state has a new tag", holds=second.etag != first.etag, seen=second.etag)
     stale = await store.replace(key, b"three", if_match=first.etag)
     expect_type("a replace of a stale state reports `Mismatch`", stale, Mismatch)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("a refused replace changes nothing", holds=read.body == b"two", seen=read.body)
     expect("a read reports the tag", holds=read.info.etag == second.etag, seen=read.info.etag)
 
@@ -214,12 +214,12 @@ async def collect_incarnations(store: ObjectStore, prefix: str) -> list[ListedIn
 async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
     """A delete of an old object version keeps the newer one, however often it is repeated."""
     key = ObjectKey(f"{place}spared")
-    old = (await create_new(store, key, b"same")).incarnation
+    old = (await create_object(store, key, b"same")).incarnation
     await store.overwrite(key, b"same")
     for _ in range(2):
         outcome = await store.delete(key, old or NULL_VERSION)
         expect_type("a delete of an object version succeeds", outcome, Deleted)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("the newer object version stays", holds=read.info.incarnation != old, seen=read.info)
     left = await collect_incarnations(store, key)
     expect("and is the only object version", holds=len(left) == 1 and left[0].current, seen=left)
@@ -228,13 +228,13 @@ async def check_delete_spares_newer(store: ObjectStore, place: str) -> None:
 async def check_delete_then_create(store: ObjectStore, place: str) -> None:
     """A key whose only version was deleted can be created again, and a late repeat keeps it."""
     key = ObjectKey(f"{place}again")
-    old = (await create_new(store, key, b"same")).incarnation or NULL_VERSION
+    old = (await create_object(store, key, b"same")).incarnation or NULL_VERSION
     await store.delete(key, old)
     expect_type("a deleted object is not found", await store.get(key), NotFound)
-    fresh = (await create_new(store, key, b"same")).incarnation
+    fresh = (await create_object(store, key, b"same")).incarnation
     expect("a new object is a new object version", holds=fresh != old, seen=fresh)
     await store.delete(key, old)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("a late repeated delete keeps it", holds=read.info.incarnation == fresh, seen=read.info)
 
 
@@ -242,6 +242,6 @@ async def check_versioning(store: ObjectStore, place: str) -> None:
     """Versioning reads `Enabled`, and a write has an object version that is not `null`."""
     state = await store.read_versioning()
     expect("versioning is Enabled", holds=state is Versioning.ENABLED, seen=state)
-    written = await create_new(store, f"{place}versioned", b"x")
+    written = await create_object(store, f"{place}versioned", b"x")
     real = written.incarnation not in {None, NULL_VERSION}
     expect("a write has an object version", holds=real, seen=written.incarnation)

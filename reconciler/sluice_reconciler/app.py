@@ -18,7 +18,8 @@ from sluice_protocol.keys import AUDIT, GC_PLANS, INGEST_QUEUE
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import ObjectKey
-from sluice_queue.inspection import LaneStatus, list_lanes
+from sluice_queue.inspection import LaneStatus
+from sluice_queue.lane import list_lanes
 from sluice_reconciler.audit_summaries import (
     PAGE_DEFAULT,
     PAGE_MAX,

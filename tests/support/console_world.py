@@ -392,7 +392,7 @@ def plant_in_gateway(metrics: GatewayMetrics) -> None:
     metrics.accepts_of("identity_conflict").inc(50)
     for _ in range(50):
         metrics.store_requests_of("create", "error").inc()
-        metrics.store_seconds.labels("create").observe(12.0)
+        metrics.store_seconds.observe(12.0, "create")
     metrics.journal_age.set(45)
     metrics.spool_capacity.set(1e9)
     metrics.spool_bytes.set(9e8)

@@ -41,12 +41,12 @@ from sluice_store.conformance import (
     check_wrong_checksum,
     collect_incarnations,
     collect_keys,
-    create_new,
+    create_object,
     expect,
     expect_type,
     race_create,
     race_replace,
-    read_existing,
+    read_found,
 )
 from sluice_store.doctor import DoctorResult
 from sluice_store.port import NewObject, ObjectStore
@@ -102,8 +102,8 @@ ODD_NAMES: Final = (
 async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -> None:
     """Empty, binary and large bodies are read back byte for byte, with their size."""
     for name, body in (("empty", b""), ("binary", bytes(range(256))), ("large", b"\x00x" * 2**20)):
-        await create_new(store, f"{place}{name}", body)
-        read = await read_existing(store, f"{place}{name}")
+        await create_object(store, f"{place}{name}", body)
+        read = await read_found(store, f"{place}{name}")
         expect("a body is read back unchanged", holds=read.body == body, seen=name)
         size = read.info.size_bytes
         expect("a read reports the size", holds=size == len(body), seen=size)
@@ -112,7 +112,7 @@ async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -
 async def check_ranges(store: ObjectStore, place: str) -> None:
     """A ranged read includes both ends, ends with the object, and is empty past its end."""
     key = ObjectKey(f"{place}range")
-    await create_new(store, key, b"0123456789")
+    await create_object(store, key, b"0123456789")
     wanted = {(0, 3): b"0123", (4, 4): b"4", (8, 99): b"89", (4, None): b"456789", (10, 20): b""}
     for (first, last), body in wanted.items():
         read = await store.get(key, first=first, last=last)
@@ -139,7 +139,7 @@ async def check_missing(store: ObjectStore, place: str) -> None:
 async def check_replace_missing(store: ObjectStore, place: str) -> None:
     """A replace of a key that does not exist reports `Mismatch` and creates nothing."""
     key, other = ObjectKey(f"{place}absent"), ObjectKey(f"{place}other")
-    tag = (await create_new(store, other, b"x")).etag
+    tag = (await create_object(store, other, b"x")).etag
     outcome = await store.replace(key, b"y", if_match=tag)
     expect_type("a replace of a key that does not exist reports `Mismatch`", outcome, Mismatch)
     expect_type("and creates nothing", await store.head(key), NotFound)
@@ -148,9 +148,9 @@ async def check_replace_missing(store: ObjectStore, place: str) -> None:
 async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
     """An overwrite creates a new object version; the old one stays, noncurrent, with its size."""
     key = ObjectKey(f"{place}over")
-    old = await create_new(store, key, b"old")
+    old = await create_object(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"newer"), Applied)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("the new bytes are current", holds=read.body == b"newer", seen=read.body)
     listed = await collect_incarnations(store, key)
     states = [(one.incarnation, one.current, one.size_bytes) for one in listed]
@@ -166,14 +166,14 @@ async def check_overwrite_free_key(store: ObjectStore, place: str) -> None:
     """An overwrite of a key that does not exist creates the object."""
     key = ObjectKey(f"{place}fresh")
     expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("its bytes are current", holds=read.body == b"new", seen=read.body)
 
 
 async def check_list_after_write(store: ObjectStore, place: str) -> None:
     """A listing shows a write as soon as it was acknowledged, and no deleted object."""
     for i in range(10):
-        written = await create_new(store, f"{place}seen/{i}", b"x")
+        written = await create_object(store, f"{place}seen/{i}", b"x")
         keys = [listed.key for listed in await collect_keys(store, f"{place}seen/")]
         fresh = keys == [f"{place}seen/{n}" for n in range(i + 1)]
         expect("a listing shows every acknowledged write", holds=fresh, seen=keys)
@@ -186,7 +186,7 @@ async def check_list_order(store: ObjectStore, place: str) -> None:
     """A listing is in the order of the keys' bytes and within its bounds: after, and up to."""
     names = ["a-", "a-b", "a/b", "a/b=c", "a/é", "a0", "b", "c/d/e"]
     for name in names:
-        await create_new(store, f"{place}{name}", b"x")
+        await create_object(store, f"{place}{name}", b"x")
     every = [listed.key for listed in await collect_keys(store, place)]
     wanted = sorted((f"{place}{name}" for name in names), key=str.encode)
     expect("a listing is in key order", holds=every == wanted, seen=every)
@@ -204,10 +204,10 @@ async def check_odd_keys(store: ObjectStore, place: str) -> None:
     URLs, XML and signatures encode such characters in different ways.
     """
     made = {
-        key: await create_new(store, key, key.encode()) for key in map(place.__add__, ODD_NAMES)
+        key: await create_object(store, key, key.encode()) for key in map(place.__add__, ODD_NAMES)
     }
     for key in made:
-        read = await read_existing(store, key)
+        read = await read_found(store, key)
         expect("an odd key has its bytes", holds=read.body == key.encode(), seen=read.body)
     wanted = sorted(made, key=str.encode)
     keys = [listed.key for listed in await collect_keys(store, place)]
@@ -222,7 +222,7 @@ async def check_odd_keys(store: ObjectStore, place: str) -> None:
 
 async def check_key_below_key(store: ObjectStore, place: str) -> None:
     """A key may be below another key, as `x/y` is below `x`."""
-    await create_new(store, f"{place}x", b"above")
+    await create_object(store, f"{place}x", b"above")
     try:
         outcome: object = await store.create(ObjectKey(f"{place}x/y"), b"below")
     except StoreError as error:
@@ -243,7 +243,7 @@ async def check_list_pages(store: ObjectStore, place: str) -> None:
 
     async def put(i: int) -> None:
         async with gate:
-            await create_new(store, f"{place}many/{i:05d}", b"x")
+            await create_object(store, f"{place}many/{i:05d}", b"x")
 
     await asyncio.gather(*(put(i) for i in range(LISTED)))
     wanted = [f"{place}many/{i:05d}" for i in range(LISTED)]
@@ -258,17 +258,17 @@ async def check_list_pages(store: ObjectStore, place: str) -> None:
 async def check_delete_restores_previous_version(store: ObjectStore, place: str) -> None:
     """Deleting the current object version makes the version before it current again."""
     key = ObjectKey(f"{place}back")
-    await create_new(store, key, b"old")
+    await create_object(store, key, b"old")
     new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
     await store.delete(key, new.incarnation or NULL_VERSION)
-    read = await read_existing(store, key)
+    read = await read_found(store, key)
     expect("the object version before is current again", holds=read.body == b"old", seen=read.body)
 
 
 async def check_delete_absent(store: ObjectStore, place: str) -> None:
     """A delete of an object version that was already deleted succeeds."""
     key = ObjectKey(f"{place}gone")
-    gone = (await create_new(store, key, b"x")).incarnation or NULL_VERSION
+    gone = (await create_object(store, key, b"x")).incarnation or NULL_VERSION
     await store.delete(key, gone)
     expect_type("a repeated delete succeeds", await store.delete(key, gone), Deleted)
     absent = await store.head_incarnation(key, gone)
@@ -278,7 +278,7 @@ async def check_delete_absent(store: ObjectStore, place: str) -> None:
 async def check_many(store: ObjectStore, place: str) -> None:
     """A call for many objects has the outcome of a call for each, in order."""
     new = [NewObject(key=ObjectKey(f"{place}many/{i}"), body=b"%d" % i) for i in range(MANY)]
-    await create_new(store, new[0].key, b"old")
+    await create_object(store, new[0].key, b"old")
     for i, created in enumerate(await store.create_many(new)):
         expect_type("each object is created or exists", created, Applied if i else Exists)
     keys = [one.key for one in reversed(new)]
@@ -303,14 +303,14 @@ async def check_race_replace(store: ObjectStore, place: str) -> None:
     """Of 64 concurrent replaces of one state exactly one is applied."""
     for i in range(RACE_ROUNDS):
         key = f"{place}swap/{i}"
-        tag: ETag = (await create_new(store, key, b"start")).etag
+        tag: ETag = (await create_object(store, key, b"start")).etag
         await race_replace([store], ObjectKey(key), tag, RACERS)
 
 
 async def check_counter(store: ObjectStore, place: str) -> None:
     """A counter to which N writers add M each by compare-and-swap ends at N times M."""
     key = ObjectKey(f"{place}counter")
-    await create_new(store, key, b"0")
+    await create_object(store, key, b"0")
     writers = (increment(store, key, COUNTER_INCREMENTS, f"w{i}") for i in range(COUNTER_WRITERS))
     await asyncio.gather(*writers)
     count = await read_counter(store, key)
