@@ -68,7 +68,6 @@ class KnownVisitors:
     """Who is known, from the settings.
 
     Attributes:
-        proxy_field: Names the user.
         oidc: Users log in at an identity provider.
     """
 

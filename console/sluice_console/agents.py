@@ -41,11 +41,7 @@ _Key = TypeVar("_Key", str, tuple[str, str])
 
 
 class AcceptedRate(msgspec.Struct, frozen=True, kw_only=True):
-    """What was accepted of one agent or boot, per second of the window that was read.
-
-    Attributes:
-        bytes_per_s: Bytes of frames.
-    """
+    """What was accepted of one agent or boot, per second of the window that was read."""
 
     batches_per_s: float
     records_per_s: float
@@ -57,7 +53,6 @@ class RateWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         since_unix_ns: The start of the window; None before the first sample.
-        until_unix_ns: Its end.
         window_s: Its length, seconds.
         read_s: How much of it was read, seconds. Rates are per second of this part.
         problem: Why batches of that part may be missing; empty if none are.
@@ -267,8 +262,6 @@ class AgentPage(msgspec.Struct, frozen=True, kw_only=True):
     """A page of agents.
 
     Attributes:
-        total: Number of agents that match.
-        with_gaps: Number of all agents with gaps.
         as_of: When the report was made, RFC 3339.
         source: `reconciler` or `store`.
         window: The time of the rates, and how complete they are.

@@ -53,7 +53,6 @@ class ReconcilerLeases(msgspec.Struct, frozen=True, kw_only=True):
     """The lanes that one reconciler serves to consumers over HTTP.
 
     Attributes:
-        lanes: The lanes, with who holds leases.
         problem: Why they are not known and what to do; empty if they are.
     """
 
@@ -66,7 +65,6 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     """The queues, what is held back before them, and the gateways that feed them.
 
     Attributes:
-        lanes: Every lane of every queue, with its owner.
         leases: The leases of consumers over HTTP, by reconciler of the console's settings.
         discovery: How far discovery is.
         held: The held batches; at most 500.

@@ -148,7 +148,6 @@ class AuditList(msgspec.Struct, frozen=True, kw_only=True):
         audits: What the certificates state; signatures are not checked.
         plans: What the plans state; signatures are not checked.
         can_verify: Whether the console knows keys with which certificates are verified.
-        maintenance: The tasks of maintenance.
         restorable: Copies of deleted blobs, which `sluice gc undo` restores.
         retention: How long raw batches are kept, and the holds.
     """
@@ -166,8 +165,6 @@ class VerifiedChain(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         valid: Whether every certificate is valid.
-        certificates: Number of certificates.
-        head_audit_id: The audit of the newest one.
         problem: The first certificate that is missing, altered or moved; empty if there is none.
     """
 
@@ -193,7 +190,6 @@ class ApproveRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """The approval of a plan.
 
     Attributes:
-        typed_plan_id: The id of the plan, as the operator typed it.
         plan_sha256: The sha256 of the plan that was shown.
         note: Why.
     """

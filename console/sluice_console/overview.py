@@ -27,7 +27,6 @@ class ActivityRow(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         agent_id: The agent; empty for all agents that are not listed.
         kind: The kind of its records, such as `logs`.
-        bytes_per_s: Bytes of frames.
     """
 
     agent_id: str
@@ -131,17 +130,13 @@ class Overview(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         at_unix_ns: When it was sampled.
-        store: The URL of the store.
         accepted_until_unix_ns: Every batch that was acknowledged before is enqueued or held; None
             if no such time is known.
         held_by: The gateway and process that hold this time back.
         attention: What needs attention, errors first.
-        numbers: The current numbers.
         history: The numbers of the last hour.
         activity: What was accepted, by agent and kind.
         activity_at_least: Whether more was accepted, because only some index objects were read.
-        gateways: The gateway processes.
-        services: The other services.
         cost: The estimated cost of a day; None for a directory, and before it is known.
     """
 

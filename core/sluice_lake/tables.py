@@ -228,9 +228,9 @@ ROLLUPS: Final = Table(
 TABLES: Final = (*RECORD_TABLES.values(), BATCHES, DEAD_LETTERS, ROLLUPS)
 
 
-def ingest_app_id(lane: int, queue: str = INGEST_QUEUE) -> str:
+def ingest_app_id(lane: int) -> str:
     """Return the application id whose transaction version is a lane's last ingested sequence."""
-    return f"sluice-ingest/{queue}.{lane:03d}"
+    return f"sluice-ingest/{INGEST_QUEUE}.{lane:03d}"
 
 
 def accepted_date(accepted_at_ns: int) -> str:

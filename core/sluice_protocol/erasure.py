@@ -29,7 +29,6 @@ from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
 
 DUE_AFTER_NS: Final = 30 * 86_400 * NS_PER_S
 """The time that an erasure may take: laws commonly grant a month."""
-REPORTS_MAX: Final = 999_999
 
 
 class ErasureDecision(msgspec.Struct, frozen=True, kw_only=True):

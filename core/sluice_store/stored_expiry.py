@@ -175,7 +175,6 @@ class RetentionState(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         rule: The last decision; null if nothing was ever decided, so that nothing expires.
         least_s: The shortest raw retention that the store accepts.
-        holds: The holds in effect.
         unreadable: Holds that cannot be decoded, with the reason; each keeps everything.
         due: Ids of holds whose review date is over, by the store's clock.
         lifted: The ends of earlier holds.

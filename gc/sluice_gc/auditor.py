@@ -404,18 +404,22 @@ class AuditEstimate(msgspec.Struct, frozen=True, kw_only=True):
     following_new_share: float
 
 
-def estimate_audit(batches: int, cores: int, new_share: float = 0.01) -> AuditEstimate:
+NEW_SHARE: Final = 0.01
+"""Share of the batches that are new at an audit a day, after a hundred days."""
+
+
+def estimate_audit(batches: int, cores: int) -> AuditEstimate:
     """Return the cost of audits of a store with `batches` accepted batches.
 
     Quarantined batches and orphans are few in comparison. Each of the executors' cores has one LIST
-    stream; `new_share` of the batches were accepted since the previous audit.
+    stream; `NEW_SHARE` of the batches were accepted since the previous audit.
     """
     return AuditEstimate(
         batches=batches,
         cores=cores,
         first=_price(batches, cores, bodies=batches),
-        following=_price(batches, cores, bodies=math.ceil(batches * new_share)),
-        following_new_share=new_share,
+        following=_price(batches, cores, bodies=math.ceil(batches * NEW_SHARE)),
+        following_new_share=NEW_SHARE,
     )
 
 

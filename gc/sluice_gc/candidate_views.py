@@ -57,7 +57,6 @@ class ClauseFinding(msgspec.Struct, frozen=True, kw_only=True):
     """One clause and the values that decided it.
 
     Attributes:
-        clause: Its name.
         state: Whether it allows the deletion.
         found: The values, or why it keeps the blob.
     """
@@ -93,7 +92,6 @@ class CandidatePage(msgspec.Struct, frozen=True, kw_only=True):
         made_at_unix_ns: When the plan was made, by the store's clock.
         retry_horizon_s: The retry horizon of the authority, in seconds.
         signature_checked: Whether the signature of the plan was verified.
-        total: Number of candidates of the plan.
         candidates: At most as many as were requested.
         more: Whether further candidates follow; for a search, further ones that match.
     """
@@ -111,7 +109,6 @@ class CandidateProof(msgspec.Struct, frozen=True, kw_only=True):
     """What a run of the plan read about a candidate immediately before it decided.
 
     Attributes:
-        proof_key: Key of the file with the proof.
         proved_at_unix_ns: The store's clock when the evidence was read; 0 if it was not read.
         verdict: `may_go` or `keep`.
         clauses: The clauses in their order, with the values that were read.
@@ -129,7 +126,6 @@ class KeptVersion(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         last_modified_unix_ns: By the store's clock.
-        current: Whether it was the current version.
         finding: The first clause that keeps it, and why.
     """
 

@@ -173,8 +173,6 @@ class BlobSearch:
         found: The blobs with matching records, `FOUND_MAX` at most.
         more: The number of further ones, which a later run removes.
         batches: The accepted batches with matching records.
-        records: Their matching records.
-        batch_bytes: The size of their blobs.
         refused: The refused batches of conflicts with matching records.
         searched: The blobs that were decoded.
         total: The records of all accepted batches.

@@ -78,7 +78,6 @@ class PruneReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one removal of old evidence.
 
     Attributes:
-        audits: By ruling.
         files: In a dry run, those to remove.
         unknown: Removals whose outcome is unknown; the next run tries again.
     """

@@ -26,7 +26,6 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One task.
 
     Attributes:
-        task: Its name.
         state: `running`, or why it waits: a `WaitReason`; `idle` if the reader has no policies.
         runs_here: Whether the process that reports this runs it.
         lease_owner: The process with the lease, or empty.

@@ -356,7 +356,6 @@ class DenyingStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement of a document.
 
     Attributes:
-        sid: Its name.
         document: `bucket-policy`, or `role-NAME`.
         reason: Why it exists; empty if sluice does not render it.
     """
@@ -370,8 +369,6 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that must be denied, and how the documents deny them.
 
     Attributes:
-        requirement: The requirement of the protocol, by name.
-        property: The property that requires it.
         description: The property in one sentence.
         risk: The consequence if it is not denied.
         roles: The roles for which it is required.
@@ -386,7 +383,6 @@ class Denial(msgspec.Struct, frozen=True, kw_only=True):
         missing: Rendered statements of the requirement that are missing or changed.
         allowed_by: The statement that allows the example; empty if everything is denied.
         example: A request that is allowed, or why the solver cannot decide; otherwise empty.
-        proof: The proof in one or two sentences.
     """
 
     requirement: str

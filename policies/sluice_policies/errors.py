@@ -7,7 +7,6 @@ class BadSettings(BadUsage):
     """A settings file that cannot be used.
 
     Attributes:
-        path: The file.
         line: The line with the error, counted from 1.
         reason: The error and its remedy.
     """

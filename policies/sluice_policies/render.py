@@ -241,8 +241,8 @@ def terraform_module(policies: PolicySet, parts: dict[ConfigurationPart, Json]) 
     return "\n".join(pieces)
 
 
-def _indented(text: str, by: int) -> str:
-    return "".join(f"{' ' * by}{line}\n" if line else "\n" for line in text.splitlines())
+def _indented(text: str) -> str:
+    return "".join(f"  {line}\n" if line else "\n" for line in text.splitlines())
 
 
 def _reasons(document: Document) -> str:
@@ -380,7 +380,7 @@ def cloudformation_template(policies: PolicySet, parts: dict[ConfigurationPart, 
         "# Rendered by `sluice policies render`; change the settings, not this file.\n"
         'AWSTemplateFormatVersion: "2010-09-09"\n'
         f"Description: {about}\n"
-        "Resources:\n" + "\n".join(_indented(resource, 2) for resource in resources)
+        "Resources:\n" + "\n".join(_indented(resource) for resource in resources)
     )
 
 

@@ -290,21 +290,19 @@ def _everywhere(settings: Settings) -> Iterator[Property]:
     )
     whole = (f"{bucket_arn(settings)}/*",)
     if settings.network.require_tls:
-        yield _every_action(
-            "tls-only", "no request is allowed without TLS", whole, equals(TLS, "true")
-        )
+        yield _tls_only(whole)
     if settings.network.vpc_endpoint:
         yield _through_endpoint(settings, whole)
 
 
-def _every_action(
-    name: str, description: str, where: tuple[str, ...], condition: Condition
-) -> Property:
+def _tls_only(where: tuple[str, ...]) -> Property:
+    condition = equals(TLS, "true")
     cases = (
         PropertyCase(actions=object_actions(), where=where, conditions=(condition,)),
         PropertyCase(actions=bucket_actions(), conditions=(condition,)),
     )
-    return Property(name=name, description=description, sense=Sense.ONLY_IF, cases=cases)
+    description = "no request is allowed without TLS"
+    return Property(name="tls-only", description=description, sense=Sense.ONLY_IF, cases=cases)
 
 
 def _through_endpoint(settings: Settings, whole: tuple[str, ...]) -> Property:

@@ -123,7 +123,6 @@ class ListedDeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A batch that could not be ingested.
 
     Attributes:
-        agent_id: The agent that sent it.
         frame_sha256: The hash of its blob, as its manifest names it.
         accepted_at: When it was accepted, RFC 3339.
         reason: `missing`, `corrupt`, `invalid_frame` or `disagrees`.

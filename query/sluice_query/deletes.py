@@ -151,7 +151,6 @@ class DeleteView(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         active: Whether readers apply it themselves; otherwise a wider one hides the same records.
         implied_by: That wider delete.
-        tables: The tables that it applies to.
     """
 
     record: DeleteRecord

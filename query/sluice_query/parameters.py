@@ -406,10 +406,10 @@ def parse_trace(trace_id: str, given: Given, now_ns: UnixNs) -> Query:
     return replace(parse_query(whole, now_ns), filters=(is_its,))
 
 
-def parse_operations(given: Given, now_ns: UnixNs, name: ParameterName = plain_name) -> Query:
+def parse_operations(given: Given, now_ns: UnixNs) -> Query:
     """Return the query for the operations of services."""
-    check_given(given, OPERATIONS, name)
-    query, read = _parse({**given, "kind": ("spans",)}, now_ns, name, (*OPERATIONS, _KIND))
+    check_given(given, OPERATIONS, plain_name)
+    query, read = _parse({**given, "kind": ("spans",)}, now_ns, plain_name, (*OPERATIONS, _KIND))
     return replace(query, view=Operations(limit=read.integer(_OPERATIONS_LIMIT)))
 
 

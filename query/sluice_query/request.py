@@ -56,11 +56,11 @@ class TextCondition:
     ignore_case: bool = False
 
 
-def condition_of(pattern: str, *, ignore_case: bool = False) -> TextCondition:
+def condition_of(pattern: str) -> TextCondition:
     """Return what every text contains that matches an RE2 pattern."""
     if _UNSURE.search(pattern):
-        return TextCondition(((),), ignore_case)
-    groups = [_Group()]
+        return TextCondition(((),))
+    ignore_case, groups = False, [_Group()]
     for token in _TOKEN.finditer(pattern):
         if token["open"]:
             ignore_case = ignore_case or "i" in (token["flags"] or "")

@@ -34,7 +34,6 @@ class QuerySummary:
         segments_pruned: Files that their statistics or an index ruled out.
         bytes_read: Size of the files, index chunks and blobs that were read.
         waiting_batches: Pending batches that were read from their blobs.
-        deletes_applied: Deletes that apply to the query.
         accepted_until: Every batch that was acknowledged before this time, by the store's clock, is
             in the answer if it matches, except those that `reasons` name; RFC 3339, None if no such
             time is known.

@@ -52,7 +52,6 @@ class HistogramBucket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     Attributes:
         ts: Its start, RFC 3339.
-        count: Its number of records.
         counts: The number of records of each value of the split; absent without one.
         other: The number of records of all other values; absent where it is 0.
     """
@@ -163,9 +162,7 @@ class FieldCount(msgspec.Struct, frozen=True, kw_only=True):
     """One field.
 
     Attributes:
-        field: Its name.
         label: The label of LogQL that reads it; null if none does, or if another field precedes it.
-        count: The number of records that have it.
         distinct: An estimate of the number of its values; null for the body, which is not read.
     """
 
@@ -195,7 +192,6 @@ class ValueCount(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a field.
 
     Attributes:
-        count: The number of records that have it.
         cut: Whether the value is longer than it is shown.
     """
 
@@ -270,7 +266,6 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One operation of a service.
 
     Attributes:
-        name: The name of its spans.
         service: Null for spans without one.
         errors: Its spans with the status `error`.
         duration_p50_ns: An estimate of the median; `duration_p95_ns` likewise.

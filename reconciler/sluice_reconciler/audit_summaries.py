@@ -49,7 +49,6 @@ class AuditOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind",
     """One complete audit, as recorded in its certificate.
 
     Attributes:
-        key: The key of the certificate.
         audit_id: ULID of the audit.
         chain_index: Position of the certificate in the chain.
         started_at_unix_ns: The store's clock before any evidence was read.
@@ -87,7 +86,6 @@ class PlanOverview(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         orphans: Of these, the versions that may be deleted because no record names them.
         superseded: Noncurrent versions of named blobs that may be deleted.
         kept: Versions that are kept, by the clause that keeps them.
-        candidate_files: Number of files with the candidates.
         state: `planned`, `stopped` by a finding or an operator, or `finished`.
         stopped: Why it was stopped; empty if it was not.
         key_id: The key that signed it; the signature is not checked here.
@@ -290,10 +288,8 @@ class PlanResults(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         plan_id: ULID of the plan.
-        batches: Number of finished batches.
         more: Whether there are more than were read, so all numbers are too small.
         deleted: Deleted object versions.
-        deleted_bytes: Their bytes.
         kept: Candidates that were kept although the plan named them, by the clause that kept them.
         unreadable: Keys of records that cannot be read.
         proofs: The prefix of the proofs of all plans; each was written before its deletions.

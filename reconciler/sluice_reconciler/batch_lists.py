@@ -31,7 +31,6 @@ class BatchPage(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted batches of a store.
 
     Attributes:
-        batches: Their manifests.
         unreadable: Keys of manifests or index objects that cannot be read.
         since_unix_ns: The start of the time that was searched; None for a list by agent.
         next: `after` of the next page; None on the last page.

@@ -112,7 +112,6 @@ class SequenceGap:
     """Sequence numbers that were not accepted although later ones exist.
 
     Attributes:
-        seq_start: First missing number.
         seq_end: Last missing number.
         age_s: Time since the first batch behind the gap was accepted, or, without such a batch,
             since the high-water mark was stored, seconds.
@@ -130,7 +129,6 @@ class BootReport:
     """One boot of one agent.
 
     Attributes:
-        batches: Number of accepted batches.
         ranges: The union of their sequence numbers, disjoint and in order; the first 1 000.
         overlaps: Number of batches that share a sequence number with an earlier one.
         gaps: What is missing from 0 to the highest accepted number or the high-water mark; the

@@ -246,8 +246,6 @@ class ProcessStatus:
     """One registered gateway process.
 
     Attributes:
-        gateway: The name of the gateway.
-        process: The name of the process.
         state: `lapsed` waits for a full pass; `replaced` and `closed` have ended.
         behind_s: Age of the time through which its journal is processed, seconds.
         silent_s: Time since its newest object was written, seconds.

@@ -74,9 +74,7 @@ class StoredObject:
     """One object of a batch, as it is stored now.
 
     Attributes:
-        role: What it is.
         key: Its key; for an index entry the key that it has alone.
-        present: Whether it exists.
         proof: What it proves, or what is wrong with it.
         right: Whether its bytes are those that it should have; None if that was not compared.
         packed_in: The key of the packed object that contains the entry; None if it is alone.
@@ -230,8 +228,6 @@ class QueuePosition:
     """The state of a batch in one queue.
 
     Attributes:
-        queue: Name of the queue.
-        lane: Number of the lane.
         enqueued: Whether the batch was enqueued.
         sequence: The pending entry that contains it; None if it was acknowledged or not enqueued.
         acked_through: The acknowledged sequence of the lane.
@@ -256,7 +252,6 @@ class BatchPath:
         blob: `ok`, `expired`, or what is wrong with the blob.
         sealed: What is known of the time of its seal; None if the identity was not accepted.
         objects: Every object of the batch, with key, size, hash, time, and what it proves.
-        queues: Its state in each queue.
         mark: Key of its hold record, or None if it is not held.
         quarantined: Keys of quarantine manifests of other bytes under this identity.
         lake: Where it is in the lake, and which rollups contain it; None if that was not read.

@@ -78,7 +78,6 @@ class SnsMessage(msgspec.Struct, frozen=True, kw_only=True, rename="pascal"):
         message_id: The same in each repeated delivery.
         message: For a notification of S3, the events as JSON.
         signature_version: `1` for SHA1, `2` for SHA256.
-        token: The token of a confirmation.
         subscribe_url: The URL that confirms a subscription.
     """
 

@@ -43,7 +43,6 @@ class WrittenFile(msgspec.Struct, frozen=True, kw_only=True, tag="file"):
     """One data file that is written and not yet committed.
 
     Attributes:
-        partition: Value of the partition column.
         written_at_ms: By the writer's clock.
         stats: In the form of Delta's log.
     """

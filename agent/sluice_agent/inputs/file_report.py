@@ -45,7 +45,6 @@ class FileReport(msgspec.Struct, frozen=True, kw_only=True):
         missing: Files that were known and not found; lines that were not read of them are lost.
         hole_bytes: Zero bytes that were skipped.
         binary: Paths of files that are not sent because they are binary, the first 100.
-        binary_more: Number of further ones.
         unreadable: Paths of files that cannot be read at present, the first 100.
     """
 

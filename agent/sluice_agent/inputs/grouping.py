@@ -171,7 +171,6 @@ class LineGrouping:
 
     Attributes:
         start: The number of the first line of the open group; -1 if there is none.
-        lines: Its number of lines.
     """
 
     def __init__(self, alone: Alone = None, alone_from: int = 0) -> None:

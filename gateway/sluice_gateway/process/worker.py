@@ -357,7 +357,7 @@ def _orphaned(loop: asyncio.AbstractEventLoop, sentinel: int, stop: asyncio.Even
     stop.set()
 
 
-def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> None:
+def configure_logs(*, worker: int, skip_probe: bool) -> None:
     """Configure the logs of this process; each line reports a store whose probe was skipped."""
 
     def bind(logger: WrappedLogger, name: str, event: EventDict) -> EventDict:
@@ -369,7 +369,7 @@ def configure_logs(*, worker: int, skip_probe: bool, level: str = "info") -> Non
 
     structlog.configure(
         processors=[bind, *last_processors()],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS["info"]),
         logger_factory=structlog.WriteLoggerFactory(log_stream()),
         cache_logger_on_first_use=True,
     )

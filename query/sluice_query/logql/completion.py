@@ -40,7 +40,6 @@ class Suggestions:
 
     Attributes:
         prefix: The part of a word before the cursor; that of a value has its opening quote.
-        label: The label whose values fit.
         words: The words of the language that begin with the prefix. Labels and values depend on
             the records: a client adds them, at the start of a stage too.
     """

@@ -220,7 +220,6 @@ class _Compactor:
     """One compaction run.
 
     Attributes:
-        overlaps: By kind.
         treated: Paths of the files of which this run has removed every deleted row.
     """
 
@@ -504,9 +503,7 @@ def run_compact(
     return compactor.report
 
 
-def remove_deleted_rows(
-    spark: Session, store_url: str, deletes: Sequence[DeleteRecord], *, stop: StopCheck = never_stop
-) -> None:
+def remove_deleted_rows(spark: Session, store_url: str, deletes: Sequence[DeleteRecord]) -> None:
     """Remove the rows of some deletes from every file, also of dates that receive batches.
 
     Other writers may replace the same files, so it tries again; a caller searches for what is left.
@@ -520,7 +517,7 @@ def remove_deleted_rows(
             overlaps={},
             report=CompactReport(),
             failpoint=read_failpoint(),
-            stop=stop,
+            stop=never_stop,
         )
         for kind in dict.fromkeys(one.kind for one in deletes):
             compactor.remove_deleted(kind)

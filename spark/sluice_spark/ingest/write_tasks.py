@@ -177,16 +177,14 @@ def _file_target(row: PendingBatch) -> FileTarget:
     return FileTarget(kind=manifest.kind, lane=row.lane, date=date)
 
 
-def write_rows(
-    task: WriteTask, *, clock: Clock | None = None, ids: IdSource | None = None
-) -> Iterator[TaskResult]:
+def write_rows(task: WriteTask) -> Iterator[TaskResult]:
     """Fetch, verify, decode and write the rows of a task.
 
     Yield the written files, and the batches that could not be read or have wrong times in their
     manifest. A full VACUUM removes files that no commit names. With `UnsupportedVersion` the batch
     stays in the queue, because the version of this job that reads the frame can ingest it.
     """
-    clock, ids = clock or SystemClock(), ids or SystemIds()
+    clock, ids = SystemClock(), SystemIds()
     writers: dict[FileTarget, RecordFileWriter] = {}
     for fetched in BlobReader(task.store_url, task.rows):
         frame = decode_blob(fetched.row.manifest, fetched.body)
