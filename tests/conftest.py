@@ -122,8 +122,15 @@ class SharedSparkScheduling(LoadFileScheduling):
         return "files with the fixture spark" if uses_spark else path
 
     def _reschedule(self, node: WorkerController) -> None:
-        """Give a worker its next file when it runs its last one, and not earlier."""
-        if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
+        """Give a worker a second file when it runs one, and not earlier.
+
+        A worker begins a file when it knows the next one, also one that replaces a crashed worker.
+        """
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            if node.shutting_down:
+                return
+            self._assign_work_unit(node)
+        if not self.workqueue:
             super()._reschedule(node)
 
 

@@ -360,7 +360,7 @@ def _find(ask: Ask, logql: str | None, options: QueryOptions, span: RangeOptions
     elif options.step is not None:
         raise BadUsage("`--step` is the width of a bar or of a metric query: add `--plot`")
     else:
-        _search(ask, logql, wanted, options, span)
+        _search(ask, wanted, options, span)
 
 
 def _is_metric(logql: str) -> bool:
@@ -374,11 +374,7 @@ def _is_metric(logql: str) -> bool:
 
 
 def _search(
-    ask: Ask,
-    logql: str | None,
-    wanted: dict[str, list[str]],
-    options: QueryOptions,
-    span: RangeOptions,
+    ask: Ask, wanted: dict[str, list[str]], options: QueryOptions, span: RangeOptions
 ) -> None:
     around = (options.before or options.context, options.after or options.context)
     limit = min(options.limit, CONTEXT_HITS_MAX) if any(around) else options.limit
@@ -397,10 +393,9 @@ def _search(
         return
     count = f"{summary['results']} results"
     print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
-    if not summary["results"] and not summary["partial"]:
-        span_given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
-        for hint in _explain_empty(ask, logql, options.kind, span_given):
-            sys.stderr.write(printable_text(hint) + "\n")
+    if not summary["results"] and not summary["partial"] and not summary["hints"]:
+        given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
+        sys.stderr.write(_explain_empty(ask, options.kind, given) + "\n")
 
 
 def _ask_until_visible(
@@ -424,26 +419,11 @@ def _ask_until_visible(
         time.sleep(_POLL_S)
 
 
-def _explain_empty(ask: Ask, logql: str | None, kind: Kind, given: Given) -> tuple[str, ...]:
+def _explain_empty(ask: Ask, kind: Kind, given: Given) -> str:
     """Return why a query has no results, as far as the other records of its range show it."""
-    lines = ask("query", {**given, "kind": [kind], "limit": ["1"]})
-    if len(lines) == 1:
-        return (f"no {kind} at all in this time range: try an earlier --since, or another --kind",)
-    hints = []
-    if logql is not None:
-        from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
-        from sluice_query.logql.expressions import LogQuery  # noqa: PLC0415 - the same
-        from sluice_query.logql.grammar import parse_logql  # noqa: PLC0415 - the same
-
-        tree = parse_logql(logql)
-        for one in tree.matchers if isinstance(tree, LogQuery) else ():
-            try:
-                find_field(ask, one.name, kind, given)
-            except BadUsage as error:
-                hints.append(str(error))
-    return tuple(hints) or (
-        "no match; what was accepted in the last seconds may follow: add `--wait`",
-    )
+    if len(ask("query", {**given, "kind": [kind], "limit": ["1"]})) == 1:
+        return f"no {kind} at all in this time range: try an earlier --since, or another --kind"
+    return "no match; what was accepted in the last seconds may follow: add `--wait`"
 
 
 def _compute(

@@ -246,9 +246,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldList:
-    """The fields that the records have."""
+    """The fields that the records have, of at most `records_max` or what the settings allow."""
 
     keys_max: int = 500
+    records_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -420,6 +421,8 @@ class Query:
         series: None for records.
         pipeline: What LogQL demands of a record in addition to the other conditions.
         metric: A metric query of LogQL, computed at the times of `evaluation`; None for records.
+        logql: The text of the question, in which errors and hints name a column; empty without it.
+        names_labels: Whether the text names labels, of which unknown ones are reported.
     """
 
     from_ns: UnixNs
@@ -443,6 +446,8 @@ class Query:
     pipeline: "LogQuery | None" = None
     metric: "MetricQuery | None" = None
     evaluation: "Evaluation | None" = None
+    logql: str = ""
+    names_labels: bool = False
 
     @property
     def around(self) -> Neighbourhood | None:

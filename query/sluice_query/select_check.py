@@ -129,7 +129,7 @@ def _check_table(node: dict[str, Any], named: set[str]) -> set[str]:
     near = get_close_matches(name.lower(), TABLES, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise BadUsage(
-        f"no such table: {hint}There are {', '.join(TABLES)}; SQL reads no files,"
+        f"no such table: {hint}there are {', '.join(TABLES)}; SQL reads no files,"
         f" table=`{name[:80]}`"
     )
 

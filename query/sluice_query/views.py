@@ -707,6 +707,7 @@ def compute_view(  # noqa: C901, PLR0911 - a case for each view
             histogram = make_histogram(query, view, rows(histogram_sql(query, view, sources)))
             return histogram, sum(one.count for one in histogram.buckets)
         case FieldList():
+            most = min(view.records_max or most, most)
             found = rows(fields_sql(query, view, sources, records_max=most))
             fields = make_fields(query, view, found, records_max=most)
             return fields, fields.records

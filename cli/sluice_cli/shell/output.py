@@ -146,6 +146,7 @@ def print_summary(summary: Mapping[str, Any], results: str) -> None:
     if summary["rollups_only_before"] is not None:
         lines.append(f"from rollups only before {summary['rollups_only_before']}")
     lines += [f"partial: {reason}" for reason in summary["reasons"]]
+    lines += summary["hints"]
     for line in lines:
         sys.stderr.write(printable_text(line) + "\n")  # names in reasons are from senders
 

@@ -37,12 +37,12 @@ async function optionsAt(text, cursor, range, cache, signal) {
   return { options: options.slice(0, OPTIONS_MAX), at: -1, from, to };
 }
 
-// The error of a query: the text with the wrong word marked, and what to write instead.
-export function WrongText({ text, problem, id, fix }) {
+// The error of a query, or a hint: the text with the wrong word marked, and what to write instead.
+export function WrongText({ text, problem, id, fix, isHint }) {
   const [, column, word] = /column=`(\d+)`(?:, word=`([^`]*)`)?/.exec(problem) ?? [];
   if (!column) return html`<div class="problem" role="alert" id=${id}><p>${safe(problem)}</p></div>`;
   const characters = [...text], start = Number(column) - 1, end = start + Math.max(1, [...(word ?? "")].length);
-  return html`<div class="problem wrong" role="alert" id=${id}>
+  return html`<div class=${isHint ? "notice wrong" : "problem wrong"} role=${isHint ? "status" : "alert"} id=${id}>
     <pre aria-hidden="true">${safe(characters.slice(0, start).join(""))}<mark>${safe(characters.slice(start, end).join("")) || " "}</mark>${safe(characters.slice(end).join(""))}</pre>
     <p>${safe(problem)}</p>${fix}</div>`;
 }

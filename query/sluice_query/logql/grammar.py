@@ -177,6 +177,17 @@ def parse_logql(text: str) -> Expression:
     return _Parser(text).question()
 
 
+def read_labels(text: str) -> dict[str, int]:
+    """Return where an accepted question first names each label, without those that it makes."""
+    parser = _Parser(text)
+    parser.question()
+    return {
+        name: start
+        for name, start in reversed(parser.named)
+        if not {name, name.removesuffix("_extracted")} & parser.made
+    }
+
+
 @dataclass(slots=True)
 class _Ranged:
     """The query of a range function, while it is read."""
@@ -197,6 +208,10 @@ class _Parser:
         self._token = next_token(text, 0)
         self._depth = 0
         self._operators = 0
+        self.named: list[tuple[str, int]] = []
+        """Each label that the text names, and where."""
+        self.made: set[str] = set()
+        """The labels that its stages make."""
         self._parsers: dict[str, Callable[[], Stage]] = {
             "json": lambda: JsonParser(self._extractions(parse_path, 'a path, `a.b[0]["c"]`')),
             "logfmt": self._logfmt,
@@ -262,6 +277,7 @@ class _Parser:
         if token.kind is TokenKind.NAME:
             if wrong := refuse_key(self._text, token):
                 raise wrong
+            self.named.append((token.text, token.start))
             return self._advance().text
         if token.kind is TokenKind.STRING:
             raise self._wrong("quoted label", f"write `{example_label(token.string)}`")
@@ -484,12 +500,13 @@ class _Parser:
         if not 1 <= value <= _SERIES_MAX or value != int(value):
             advice = f"write a whole number from 1 to {_SERIES_MAX:,}"
             raise refuse_token(token, "number out of range", advice)
-        self._expect(",")
+        self._expect(",", f"write {example}")
         return int(value)
 
     def _grouping(self) -> Grouping:
         word = self._advance()
-        self._expect("(", f"write `{word.text} (label)`")
+        label = shortened(self._token.text) if self._token.kind is TokenKind.NAME else "label"
+        self._expect("(", f"write `{word.text} ({label})`")
         names: list[str] = []
         while not self._is(")"):
             if names:
@@ -622,12 +639,14 @@ class _Parser:
                 )
                 raise self._wrong("comparison in a parser", advice)
             found.append(Extraction(label, path))
+            self.made.add(label)
         return tuple(found)
 
     def _pattern(self) -> PatternParser:
         token = self._string("the pattern")
         names = [name for name in _captures(token) if name != "_"]
         _check_names(names, token, "<path>")
+        self.made.update(names)
         return PatternParser(token.string)
 
     def _regexp(self) -> RegexpParser:
@@ -638,15 +657,21 @@ class _Parser:
             advice = f"write `(?P<{example_label(wrong)}>…)`"
             raise refuse_at("group without a label", token.start, advice, wrong)
         _check_names(names, token, "(?P<path>…)")
+        self.made.update(names)
         return RegexpParser(token.string)
 
     def _template(self) -> Template:
         token = self._string("the template")
         try:
-            return parse_template(token.string)
+            found = parse_template(token.string)
         except ValueError as error:
             action, advice = error.args
             raise refuse_at("unsupported action", token.start, advice, action) from None
+        for one in found:
+            if isinstance(one, Placeholder):
+                dot = self._text.find(f".{one.name}", token.start, token.end)
+                self.named.append((one.name, dot + 1 if dot >= 0 else token.start))
+        return found
 
     def _label_format(self) -> LabelFormat:
         changes: list[LabelRename | LabelTemplate] = []
@@ -658,6 +683,7 @@ class _Parser:
             if target in {"__error__", "__error_details__"}:
                 advice = "remove it, or write `| drop __error__`"
                 raise refuse_token(token, "label cannot be changed", advice)
+            self.made.add(target)
             self._expect(
                 "=", f'write `{shortened(target)}=other` or `{shortened(target)}="{{{{.other}}}}"`'
             )

@@ -76,12 +76,16 @@ _MEANT_STAGES: Final = {
     "regex": "`regexp`",
     "count": "`count_over_time({…} [5m])`",
     "stats": "`sum by (label) (count_over_time({…} [5m]))`",
+}
+"""Stages of other tools."""
+_OPTIONS: Final = {
     "limit": "`--limit` as an option of the command",
     "head": "`--limit` as an option of the command",
     "tail": "`--follow` as an option of the command",
     "sort": "`--order` as an option of the command",
+    "since": "`--since` as an option of the command",
 }
-"""Stages of other tools."""
+"""Words of other tools for what is an option."""
 STAGE_WORDS: Final = (
     "json",
     "logfmt",
@@ -142,10 +146,22 @@ def refuse_token(token: Token, what: str, advice: str) -> BadUsage:
     return refuse_at(what, token.start, advice, token.text)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word that is most similar to another; empty if none is."""
     from difflib import get_close_matches  # noqa: PLC0415 - only for an error
 
     return next(iter(get_close_matches(word.lower(), list(known), 1, 0.6)), "")
+
+
+def refuse_pattern(text: str, pattern: str, error: BadUsage) -> BadUsage:
+    """Return the error for a pattern that RE2 refuses, with its column in a question."""
+    token = next_token(text, 0)
+    while token.kind is not TokenKind.END:
+        if token.kind is TokenKind.STRING and token.string == pattern:
+            literal = re.sub(r"([\\.+*?()|\[\]{}^$])", r"\\\1", pattern)
+            return refuse_token(token, str(error), f"write {example(literal)} for the text itself")
+        token = next_token(text, token.end)
+    return error
 
 
 def word_at(text: str, token: Token) -> str:
@@ -216,7 +232,7 @@ def refuse_function(text: str, token: Token) -> BadUsage:
     if not text[token.end :].lstrip().startswith("("):
         advice = "write `count_over_time({…} [5m])`, or another function of a selector"
         return refuse_token(token, "missing selector", advice)
-    meant = _MEANT_FUNCTIONS.get(name.lower()) or _nearest(name, FUNCTION_WORDS)
+    meant = _MEANT_FUNCTIONS.get(name.lower()) or nearest(name, FUNCTION_WORDS)
     advice = f"write `{meant}`" if meant else f"use one of {', '.join(FUNCTION_WORDS)}"
     return refuse_token(token, "unknown function", advice)
 
@@ -238,7 +254,8 @@ def refuse_rest(text: str, token: Token, *, is_log_query: bool) -> BadUsage:
         return refuse_token(token, "missing operator", f"write `|= {example(token.string)}`")
     if token.kind is TokenKind.NAME or token.kind in UNITS:
         word = word_at(text, token)
-        return refuse_at("missing operator", token.start, f"write `|= {example(word)}`", word)
+        meant = _OPTIONS.get(word.lower(), f"`|= {example(word)}`")
+        return refuse_at("missing operator", token.start, f"write {meant}", word)
     return refuse_token(token, "unexpected word", 'write a stage such as `|= "text"` or `| json`')
 
 
@@ -268,9 +285,10 @@ def _refuse_stage_name(text: str, token: Token) -> BadUsage | None:
     if word == "unwrap":
         advice = "write it once, in a function: `sum_over_time({…} | unwrap label [5m])`"
         return refuse_token(token, "misplaced word", advice)
-    if word.lower() in _MEANT_STAGES:
-        return refuse_token(token, "unknown stage", f"write {_MEANT_STAGES[word.lower()]}")
-    near = _nearest(word, STAGE_WORDS)
+    meant = (_MEANT_STAGES | _OPTIONS).get(word.lower())
+    if meant:
+        return refuse_token(token, "unknown stage", f"write {meant}")
+    near = nearest(word, STAGE_WORDS)
     advice = f'write `{shortened(word)}="…"` to compare a label, or `|= {example(word)}` for a text'
     return refuse_token(token, "unknown stage", f"write `{near}`" if near else advice)
 

@@ -54,7 +54,14 @@ def plan_query(
     text: str, query: Query, step_ns: int | None = None, name: ParameterName = plain_name
 ) -> Query:
     """Return a query with a question of LogQL, as `plan_question` does."""
-    return plan_question(parse_logql(text), query, step_ns, name)
+    question = parse_logql(text)
+    planned = plan_question(question, query, step_ns, name)
+    is_of_lines = (
+        isinstance(question, LogQuery)
+        and not question.matchers
+        and all(isinstance(one, LineFilter) for one in question.stages)
+    )
+    return replace(planned, logql=text, names_labels=not is_of_lines)
 
 
 def plan_question(
@@ -223,7 +230,12 @@ def check_pipelines(engine: "QueryEngine", query: Query) -> None:
         for pattern in patterns_of(one):
             if len(pattern.encode()) > PATTERN_BYTES_MAX:
                 raise BadUsage(f"pattern must be 1 to {PATTERN_BYTES_MAX} bytes")
-            engine.check_pattern(pattern)
+            try:
+                engine.check_pattern(pattern)
+            except BadUsage as error:
+                from sluice_query.logql.mistakes import refuse_pattern  # noqa: PLC0415 - for an error
+
+                raise refuse_pattern(query.logql, pattern, error) from error
 
 
 def required_texts(filters: Iterable[LineFilter]) -> tuple[TextCondition, ...]:

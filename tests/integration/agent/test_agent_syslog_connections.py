@@ -119,7 +119,7 @@ def test_two_connections_are_separate_streams(tmp_path: Path) -> None:
         await asyncio.sleep(SETTLED_S)
 
     with full_spool() as room:
-        served(tmp_path, "tcp", check, batch_records=100, drain_s=0.1)
+        served(tmp_path, "tcp", check, batch_records=100, drain_s=2.0)
     assert Counter(bodies(tmp_path)) == Counter(numbered(0, 1000))
 
 

@@ -273,6 +273,27 @@ def test_an_error_is_shown_under_its_word(browser: Browser, world: ConsoleWorld)
     page.context.close()
 
 
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('{agnt_id!="db-2"}', "agnt_id"),
+        ("sum by (agnt_id) (count_over_time({} [5m]))", "agnt_id"),
+    ],
+)
+def test_an_unknown_label_is_marked_above_the_answer(
+    browser: Browser, world: ConsoleWorld, text: str, word: str
+) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, explored(text))
+    hint = page.locator(".notice.wrong")
+    expect(hint).to_contain_text("no record has this label", timeout=20_000)
+    expect(hint).to_contain_text("write `agent_id`")
+    expect(hint.locator("mark")).to_have_text(word)
+    expect(page.locator(".summary")).to_contain_text("series" if "sum" in text else "31 records")
+    assert accessibility(page) == []
+    page.context.close()
+
+
 def test_a_metric_query_is_drawn(browser: Browser, world: ConsoleWorld) -> None:
     page = log_in(browser.new_context(), world)
     errors = watch(page)

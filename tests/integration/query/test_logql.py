@@ -133,8 +133,13 @@ def test_a_label_of_a_field_is_found_by_its_text_and_by_a_pattern_alike(tmp_path
 def test_a_question_that_is_no_logql_is_refused(place: Deployment) -> None:
     with pytest.raises(BadUsage, match="column="):
         ask("{level=error}")
-    with pytest.raises(BadUsage, match="regex does not compile"):
-        run_query(place, ask('{} |~ "("'))
+    for text, shown in (
+        ('{} |~ "(?i)a("', 'column=`7`, word=`"(?i)a("`: write `\\(\\?i\\)a\\(` for the text'),
+        ('rate({} | level=~"[" [1m])', 'column=`18`, word=`"["`: write `\\[` for the text'),
+    ):
+        with pytest.raises(BadUsage, match="regex does not compile") as refused:
+            run_query(place, ask(text))
+        assert shown in str(refused.value)
 
 
 SUM_BY = [
@@ -243,3 +248,70 @@ def test_questions_over_http(place: Deployment) -> None:
         assert status == 400
 
     talk(place, story)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{levl="error"}', {"levl": (2, "write `level`")}),
+        ('{sevice!="x"}', {"sevice": (2, "write `service`")}),
+        ('{} | htp_route="/r"', {"htp_route": (6, "write `http_route`")}),
+        (
+            '{} | level="e" and (htp_route="/r" or level="x")',
+            {"htp_route": (21, "write `http_route`")},
+        ),
+        ('{} | line_format "{{.htp_route}} {{.level}}"', {"htp_route": (22, "write `http_route`")}),
+        ("{} | label_format to=htp_route", {"htp_route": (22, "write `http_route`")}),
+        ("{} | json | statuss >= 500", {"statuss": (13, "write `status`")}),
+        ('{} | json | logfmt | paht="/pay"', {"paht": (22, "write `path`")}),
+        ("sum by (sevice) (count_over_time({} [1m]))", {"sevice": (9, "write `service`")}),
+        (
+            "sum(count_over_time({} [1m])) without (htp_route)",
+            {"htp_route": (40, "write `http_route`")},
+        ),
+        (
+            'sum_over_time({} | json | __error__="" | unwrap sice [1m])',
+            {"sice": (49, "write `size`")},
+        ),
+        (
+            "rate({} [1m]) / rate({xyz=``} [1m])",
+            {"xyz": (23, "there are http_route, level, service, severity")},
+        ),
+        ("{} | json | body=`x`", {"body": (13, 'write a line filter such as `|= "text"`')}),
+        ("{ts!=`x`}", {"ts": (2, "choose the time with")}),
+    ],
+)
+def test_a_label_that_no_record_has_is_named_with_a_similar_one(
+    place: Deployment, text: str, words: dict[str, tuple[int, str]]
+) -> None:
+    """The question is answered all the same, at one time or over time, sorted either way."""
+    for given in ({}, {"newest_first": "true"}) if text.startswith("{") else ({"step": "60s"},):
+        hints = found(place, text, **given).summary.hints
+        assert len(hints) == len(words)
+        for hint, (word, (column, meant)) in zip(hints, words.items(), strict=True):
+            assert f"this label, column=`{column}`, word=`{word}`: " in hint
+            assert hint.rpartition(": ")[2].startswith(meant)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{level="fatal"}',
+        '{host!="x", service_name="unknown_service", agent="none"}',
+        '{http_route!="/r"}',
+        '{} | json | http_method!="GET" and path="/none"',
+        '{} | json a="b" | a="c" | a_extracted=""',
+        '{} | pattern "<x> <y>" | x="none" | label_format z=y | line_format "{{.z}}"',
+        '{} | regexp "(?P<word>p.*)" | word!="x"',
+        '{} | json | path_extracted="" | drop __error__, __error_details__',
+        "sum by (path) (count_over_time({} | json | __error__=`` [1m]))",
+        'sum by (word) (count_over_time({} | pattern "<word> <_>" [1m]))',
+        '{http_route="/none"} | json | anything="x"',
+    ],
+)
+def test_a_label_that_some_record_or_stage_has_is_not_named(place: Deployment, text: str) -> None:
+    given = {} if text.startswith("{") else {"step": "60s"}
+    assert found(place, text, **given).summary.hints == ()
+    elsewhere = {"from": str(DAY0_NS - 10**12), "to": str(DAY0_NS - 10**11)}
+    assert run_query(place, ask('{levl="x"}', **elsewhere)).summary.hints == ()

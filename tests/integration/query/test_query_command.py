@@ -120,7 +120,12 @@ def test_a_text_is_combined_with_logql(place: Deployment) -> None:
     assert _bodies(place, "-q", "ir", '{k="v"} |= "f"') == ["first ä"]
     done = _query(place, *SPAN, '{kk="v"}')
     assert (done.returncode, done.stdout) == (0, "")
-    assert "no record has this field in the time range; similar: k" in done.stderr
+    assert done.stderr.splitlines()[1:] == [
+        "no record has this label, column=`2`, word=`kk`: write `k`"
+    ]
+    done = _query(place, *SPAN, "sum by (sevice) (count_over_time({}[400d]))")
+    assert (done.returncode, done.stdout) == (0, "3  -\n")
+    assert "column=`9`, word=`sevice`: write `service`\n" in done.stderr
 
 
 def test_a_field_that_no_record_has_is_one_line_without_values(place: Deployment) -> None:

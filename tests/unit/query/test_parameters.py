@@ -39,7 +39,7 @@ def test_every_parameter_reaches_the_query() -> None:
         "limit": ["7"],
         "newest_first": ["0"],
     }
-    assert replace(parse_query(given, NOW), pipeline=None) == Query(
+    assert replace(parse_query(given, NOW), pipeline=None, logql="", names_labels=False) == Query(
         from_ns=UnixNs(NOW - 2 * HOUR_NS),
         to_ns=NOW,
         required=(TextCondition((("x",),)),),

@@ -294,7 +294,8 @@ function Summary({ found, live, tail, search, isMetric }) {
       <${Complete} summary=${summary} />
       ${!live && !isMetric && html`<span class="row"><a href=${`v1/download?${new URLSearchParams([...path, ["format", "ndjson"]])}`} download>NDJSON</a><a href=${`v1/download?${new URLSearchParams([...path, ["format", "parquet"]])}`} download>Parquet</a></span>`}
     </div>
-    <${Missing} summary=${summary} />`;
+    <${Missing} summary=${summary} />
+    ${(summary?.hints ?? []).map((hint) => html`<${WrongText} key=${hint} text=${search.query} problem=${hint} isHint />`)}`;
 }
 
 function equivalent(search, isMetric) {
