@@ -23,7 +23,8 @@ from msgspec.structs import replace
 from benchmarks.measure import Sample, report
 from benchmarks.reconcile_world import manifest, scratch
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.part_log import PartCache, read_enqueued

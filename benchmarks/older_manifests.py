@@ -21,7 +21,8 @@ from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import accepted_key, digest_of, lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.passes.progress import PASS, PassRecord, PassSpan
 from sluice_store import StoreMode, create_authority, open_store

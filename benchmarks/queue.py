@@ -33,9 +33,10 @@ from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.appender import GROUP_MAX, Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, QueueMetrics, RegisterClient, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.producer import Producer
 from sluice_queue.register import Draft, encode_register
+from sluice_queue.register_client import QueueMetrics, RegisterClient, Runtime
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetrySettings

@@ -21,7 +21,8 @@ from benchmarks.reconcile_world import (
 )
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import encode_record
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_queue.worklists import read_work_list
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore

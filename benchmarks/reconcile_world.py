@@ -17,7 +17,8 @@ from sluice_protocol.keys import ACCEPTED, accepted_key, blob_key, lane_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.service import Reconciler

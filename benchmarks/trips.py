@@ -2,8 +2,9 @@
 
 Each operation runs in the real process of the command, with a profile hook in every thread. A
 service is warm: it has served the same request before, and one sending is counted. A command is
-counted from its start to its end, with the files that it imports. Named functions and methods are
-counted, each once; class bodies, comprehensions and lambdas are not.
+counted from its start to its end, with the files that it imports, except those that contain a
+docstring only. Named functions and methods are counted, each once; class bodies, comprehensions and
+lambdas are not.
 
     python -m benchmarks.trips              # the table
     python -m benchmarks.trips query        # with the files and functions of one operation
@@ -12,17 +13,14 @@ counted, each once; class bodies, comprehensions and lambdas are not.
 import asyncio
 import functools
 import json
-import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType
 from typing import Final
 
 from tests.support.past_orphan import plant_past_orphan
@@ -34,8 +32,6 @@ from sluice_protocol.prices import DAY_S
 from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parent.parent
-_IN_PROCESS: Final = "import sys; from benchmarks.trips import counted_main; counted_main()"
-_OTHERS: Final = (".venv", "tests", "benchmarks")
 _QUIET_S: Final = 0.3
 """Time after a response in which its request's background work ends."""
 WARM_SENDINGS: Final = 5
@@ -43,72 +39,6 @@ COUNTED_SENDINGS: Final = 4
 """What runs in each of them belongs to the sending; a timer of the service runs in some only."""
 Trip = dict[str, list[str]]
 """Function names by product file."""
-
-
-# --- inside the counted process -------------------------------------------------------------------
-
-_seen: set[CodeType] | None = None
-
-
-def counted_main() -> None:
-    """Run `sluice` with the arguments after the first, which names the file of results.
-
-    The whole command is counted, or what a service does between two lines of standard input.
-    """
-    global _seen  # noqa: PLW0603 - the profile hook has no other place to write to
-    out = Path(sys.argv.pop(1))
-    whole = os.environ["TRIP"] == "whole"
-    if whole:
-        _seen = set()
-    else:
-        threading.Thread(target=_follow_orders, args=(out,), daemon=True).start()
-    threading.setprofile(_note)
-    sys.setprofile(_note)
-    try:
-        from sluice_cli.main import main  # noqa: PLC0415 - its imports are part of the command
-
-        main()
-    finally:
-        sys.setprofile(None)
-        if whole:
-            _write(out, _seen or set())
-
-
-def _note(frame: FrameType, event: str, _: object) -> None:
-    if event == "call" and _seen is not None:
-        _seen.add(frame.f_code)
-
-
-def _follow_orders(out: Path) -> None:
-    global _seen  # noqa: PLW0603 - as above
-    sys.setprofile(None)
-    for number, _ in enumerate(sys.stdin.buffer):
-        if number % 2 == 0:
-            _seen = set()
-        else:
-            seen, _seen = _seen or set(), None  # the other threads no longer add to it
-            _write(out, seen)
-
-
-def _write(out: Path, seen: set[CodeType]) -> None:
-    found: Trip = {}
-    for code in [*seen]:
-        path = Path(code.co_filename)
-        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] in _OTHERS:
-            continue
-        functions = found.setdefault(str(path.relative_to(ROOT)), [])
-        if not code.co_name.startswith("<") and not _is_class_body(code):
-            functions.append(code.co_qualname)
-    part = out.with_suffix(".part")
-    part.write_text(json.dumps({name: sorted(found[name]) for name in sorted(found)}))
-    part.rename(out)
-
-
-def _is_class_body(code: CodeType) -> bool:
-    return "__qualname__" in code.co_names and "__module__" in code.co_names
-
-
-# --- outside --------------------------------------------------------------------------------------
 
 
 def count_command(folder: Path, words: Sequence[str]) -> Trip:
@@ -159,7 +89,7 @@ def _in_both(one: Trip, other: Trip) -> Trip:
 def _run(out: Path, words: Sequence[str], folder: Path, *, whole: bool) -> subprocess.Popen[bytes]:
     paths = {"PYTHONPATH": str(ROOT), "TRIP": "whole" if whole else "service"}
     return subprocess.Popen(
-        [sys.executable, "-c", _IN_PROCESS, str(out), *words],
+        [sys.executable, "-m", "benchmarks.trip_hook", str(out), *words],
         cwd=folder,
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,

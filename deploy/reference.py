@@ -9,6 +9,7 @@ import ast
 import importlib
 import struct
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,8 +37,8 @@ from sluice_lake.tables import TABLES
 from sluice_maintain.metrics import MaintenanceMetrics
 from sluice_query.http.runner import QueryMetrics
 from sluice_query.settings import QuerySettings
-from sluice_queue.lane import QueueMetrics
 from sluice_queue.register import HEADER
+from sluice_queue.register_client import QueueMetrics
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_store.url import URL_FORMS
 
@@ -52,7 +53,8 @@ Each option is also a setting: in `sluice.toml` as a key of the table of its com
 environment as the variable below. A flag has precedence over the environment, and the environment
 over the file. `sluice config show` prints the values in use. Every command accepts `--help`.
 
-The line "also" of a command names the options that it shares with most others:
+The line "also" of a command names options that mean the same in several commands. They are
+described once:
 
 """
 _HTTP_HEAD: Final = """\
@@ -81,6 +83,8 @@ Delta tables under `lake/v1/` of the store ([Spark](../spark.md#tables)). Files 
 and the maximum of columns with *skip*, so that readers can skip files.
 """
 _OPTION_COLUMNS: Final = ("option", "variable", "default", "meaning")
+_OptionRow = tuple[str, str, str]
+"""The option, its default and its meaning."""
 _SERVICES: Final = {
     "gateway": ROOT / "gateway" / "sluice_gateway",
     "reconciler": ROOT / "reconciler" / "sluice_reconciler",
@@ -116,55 +120,72 @@ _METRICS: Final[dict[str, Callable[[], object]]] = {
 def render_commands() -> str:
     """Return the page of all commands, with their options, variables and defaults."""
     root = build_application()
-    parts = [_COMMANDS_HEAD + markdown_table(_OPTION_COLUMNS, _shared_rows())]
-    for name in COMMANDS:
-        parts.extend(_command_sections(root, (name,)))
+    commands = [found for name in COMMANDS for found in _commands_of(root, (name,))]
+    rows = {path: _option_rows(app, path) for path, app in commands}
+    uses = Counter(row for found in rows.values() for row in found.values())
+    shared: dict[str, _OptionRow] = {}
+    for row, number in uses.most_common():
+        if number > 1:
+            shared.setdefault(row[0], row)  # one meaning for each name, the most frequent one
+    described = (_shared_row(shared[option]) for option in sorted(shared))
+    parts = [_COMMANDS_HEAD + markdown_table(_OPTION_COLUMNS, described)]
+    parts.extend(_command_section(app, path, rows[path], shared) for path, app in commands)
     return "\n".join(parts)
 
 
-def _command_sections(root: App, path: tuple[str, ...]) -> Iterator[str]:
+def _commands_of(root: App, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], App]]:
+    """Yield a command, if it is one, and its subcommands."""
     here = root
     for name in path:
         here = here[name]
     if here.default_command is not None:
-        yield _command_section(here, path)
+        yield path, here
     for name in sorted(one for one in here if not one.startswith("-")):
-        yield from _command_sections(root, (*path, name))
+        yield from _commands_of(root, (*path, name))
 
 
-def _command_section(app: App, path: tuple[str, ...]) -> str:
+def _arguments(app: App) -> list[Argument]:
+    found = app.assemble_argument_collection(parse_docstring=True)
+    return [one for one in found if one.parse and not one.children]
+
+
+def _option_rows(app: App, path: tuple[str, ...]) -> dict[str, _OptionRow]:
+    """Return the option, default and meaning of each option, by its variable."""
+    return {
+        variable_of_option(path, one.names[0]): (
+            f"`{one.names[0]}`",
+            f"`{STORE_DEFAULT}`" if one.names[0] == "--store" else _default(one),
+            f"The store: {URL_FORMS}." if one.names[0] == "--store" else _meaning(one),
+        )
+        for one in _arguments(app)
+        if one.names[0].startswith("--")
+    }
+
+
+def _shared_row(row: _OptionRow) -> tuple[str, ...]:
+    """Return the row of an option of several commands, with the form of its variable."""
+    option, default, meaning = row
+    name = option.strip("`-").upper().replace("-", "_")
+    variable = f"SLUICE_{name}" if name == "STORE" else f"SLUICE_<COMMAND>_{name}"
+    return option, f"`{variable}`", default, meaning
+
+
+def _command_section(
+    app: App, path: tuple[str, ...], rows: dict[str, _OptionRow], shared: dict[str, _OptionRow]
+) -> str:
     title = f"## `sluice {' '.join(path)}`\n\n"
     summary = (app.default_command.__doc__ or "").split("\n\n")[0]
-    found = app.assemble_argument_collection(parse_docstring=True)
-    parsed = [one for one in found if one.parse and not one.children]
-    places = [one.names[0] for one in parsed if not one.names[0].startswith("-")]
+    places = [one.names[0] for one in _arguments(app) if not one.names[0].startswith("-")]
     usage = f"Arguments: {', '.join(f'`{one}`' for one in places)}.\n\n" if places else ""
-    shared = [one.names[0] for one in parsed if _is_shared(one)]
-    usage += f"Also: {', '.join(f'`{one}`' for one in shared)}.\n\n" if shared else ""
-    options = [one for one in parsed if one.names[0].startswith("--") and not _is_shared(one)]
-    if not options:
-        return f"{title}{' '.join(summary.split())}\n\n{usage}".rstrip() + "\n"
-    rows = (
-        (
-            f"`{one.names[0]}`",
-            f"`{variable_of_option(path, one.names[0])}`",
-            _default(one),
-            _meaning(one),
-        )
-        for one in options
-    )
-    table = markdown_table(_OPTION_COLUMNS, rows)
-    return f"{title}{' '.join(summary.split())}\n\n{usage}{table}"
-
-
-def _shared_rows() -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the options that most commands have, with their common variable."""
-    yield "`--store`", "`SLUICE_STORE`", f"`{STORE_DEFAULT}`", f"The store: {URL_FORMS}."
-    yield "`--json`", "`SLUICE_<COMMAND>_JSON`", "`False`", "Print JSON for programs."
-
-
-def _is_shared(argument: Argument) -> bool:
-    return argument.names[0] in {"--store", "--json"}
+    also = [row[0] for row in rows.values() if row == shared.get(row[0])]
+    usage += f"Also: {', '.join(also)}.\n\n" if also else ""
+    own = [
+        (option, f"`{variable}`", default, meaning)
+        for variable, (option, default, meaning) in rows.items()
+        if option not in also
+    ]
+    table = markdown_table(_OPTION_COLUMNS, iter(own)) if own else ""
+    return f"{title}{' '.join(summary.split())}\n\n{usage}{table}".rstrip() + "\n"
 
 
 def _default(argument: Argument) -> str:
@@ -195,7 +216,7 @@ def count_rows(page: str) -> dict[str, int]:
     command = ""
     for line in page.splitlines():
         if line.startswith("# "):
-            command = "every command"
+            command = "several commands"
         elif line.startswith("## "):
             command = line.removeprefix("## `sluice ").removesuffix("`")
         elif line.startswith("| `--"):

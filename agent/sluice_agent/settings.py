@@ -385,8 +385,8 @@ class AgentSettings:
             system's.
         resource: `key=value` attributes of every record.
         health: `host:port` of /livez, /readyz and /metrics; empty disables them.
-        allowed_hosts: Names under which clients reach doors and `health`, without ports, separated
-            by commas. The address of the connection is always allowed.
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
+            commas. The address of the connection is always allowed.
         tls_ca: File of CA certificates, PEM; default is the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
         tls_key: File of the client certificate's key; default is the certificate's file.

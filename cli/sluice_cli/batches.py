@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def batches(
     *,
-    agent: Annotated[str | None, Parameter(help="Only batches of this agent.")] = None,
+    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of batches.")] = 1000,
     store: FoundStoreUrl = STORE_DEFAULT,
     json: Json = False,

@@ -33,7 +33,7 @@ app = App(name="conflicts", help="List, show and resolve conflicts.")
 def list_command(
     *,
     store: StoreUrl = STORE_DEFAULT,
-    agent: Annotated[str | None, Parameter(help="Only conflicts of this agent.")] = None,
+    agent: Annotated[str | None, Parameter(help="Only this agent.")] = None,
     after: Annotated[str | None, Parameter(help="Start after this conflict id.")] = None,
     limit: Annotated[int, Parameter(help="Maximum number of conflicts, up to 500.")] = 100,
     json: Json = False,
@@ -59,7 +59,7 @@ def resolve(
     /,
     *,
     store: StoreUrl = STORE_DEFAULT,
-    note: Annotated[str, Parameter(help="Why.")] = "",
+    note: Annotated[str, Parameter(help="Why; kept in the record.")] = "",
     yes: Annotated[
         bool, Parameter(negative="", help="Block the agent's boot without confirmation.")
     ] = False,

@@ -256,7 +256,7 @@ def _service_rows(load: Load) -> list[CostRow]:
         ),
         CostRow(
             "reconciler: full passes (estimate)",
-            "journaled_pass_interval_s",
+            "batches",
             RequestCounts(puts=passes, lists=passes * pages),
         ),
     ]

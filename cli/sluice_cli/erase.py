@@ -158,7 +158,7 @@ def run(
     kind: Kinds = (),
     from_: From = None,
     to: To = None,
-    reason: Annotated[str, Parameter(help="Why; kept in the decision.")] = "",
+    reason: Annotated[str, Parameter(help="Why; kept in the record.")] = "",
     settings: Annotated[EraseSettings, Parameter(name="*")] = _ERASE,
     json: Json = False,
 ) -> int:

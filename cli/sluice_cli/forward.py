@@ -23,22 +23,24 @@ class ForwardSettings:
     """The settings of `sluice forward`.
 
     Attributes:
-        gateway: Base URLs of gateways, separated by commas; all are equal.
+        gateway: Base URLs of equivalent gateways, separated by commas; a name that resolves to
+            several addresses is that many gateways.
         durability: `fast` survives a kill and `durable` also a power loss; both leave unsent
             batches in the spool for the next run. `accepted` ends when all batches are accepted.
         spool: Directory of the spool; concurrent runs share it, each in a separate slot.
-        key: File of the Ed25519 key; by default the one that `sluice agent init` created here.
+        key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
         agent_id: The id under which records are accepted; by default the host name.
         give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
             batches stay in the spool for the next run. 0 never gives up.
-        uploads: Concurrent uploads; 1 keeps batches in order.
-        spool_bytes: Maximum size of the spool, bytes; when it is full, reading stops.
-        when_full: What happens when the spool is full: `block`, or `drop_newest` (counted).
-        timezone: Zone of timestamps without one; empty is the machine's zone.
+        uploads: Number of concurrent uploads; 1 sends batches in order.
+        spool_bytes: Maximum size of the spool; when it is reached, inputs are blocked.
+        when_full: What to do while the spool is full: `block`, or `drop_newest` (counted).
+        timezone: Zone of timestamps that specify none, such as `Europe/Berlin`; empty is the
+            system's.
         resource: `key=value` attributes of every record.
-        tls_ca: File of CA certificates, PEM; empty uses the system's.
+        tls_ca: File of CA certificates, PEM; default is the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
-        tls_key: File of the client certificate's key.
+        tls_key: File of the client certificate's key; default is the certificate's file.
     """
 
     gateway: str

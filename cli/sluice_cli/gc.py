@@ -277,7 +277,7 @@ def approve(
     plan_id: str,
     /,
     *,
-    note: Annotated[str, Parameter(help="Why the plan may be executed.")] = "",
+    note: Annotated[str, Parameter(help="Why; kept in the record.")] = "",
     sha256: Annotated[
         str | None, Parameter(help="Approve only the plan of these bytes, in hex.")
     ] = None,
@@ -387,14 +387,11 @@ def plan(
         str,
         Parameter(help="An S3 Inventory with candidates: STORE_URL#KEY of its manifest.json."),
     ] = "",
-    inventory_bucket: Annotated[
-        str, Parameter(help="The bucket that it must describe; by default that of the store.")
-    ] = "",
     engine: Annotated[EngineName, ENGINE] = "local",
     json: Json = False,
 ) -> int:
     """List what may be deleted according to a certificate, and why. Delete nothing."""
-    made = asyncio.run(_plan(store, settings, engine, (inventory, inventory_bucket), audit_id))
+    made = asyncio.run(_plan(store, settings, engine, inventory, audit_id))
     emit(made, as_json=json, human=lambda console: _draw_plan(console, made))
     return ExitCode.DONE.value
 
@@ -558,7 +555,7 @@ async def _plan(
     url: str,
     settings: PlanSettings,
     engine: EngineName,
-    inventory: tuple[str, str],
+    inventory: str,
     audit_id: str | None,
 ) -> "Plan":
     from sluice_gc.planner import Planner  # noqa: PLC0415 - quick help
@@ -569,10 +566,10 @@ async def _plan(
     async with open_task_engine(url, engine) as (store, tasks):
         planner = Planner(store, tasks, keys, SystemClock(), SystemIds())
         candidates = None
-        if inventory[0]:
+        if inventory:
             from sluice_gc.inventory_candidates import open_inventory  # noqa: PLC0415 - only here
 
-            candidates = await open_inventory(store, url, *inventory)
+            candidates = await open_inventory(store, url, inventory)
         return await planner.plan(settings, audit_id, candidates)
 
 

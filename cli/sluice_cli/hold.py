@@ -52,7 +52,7 @@ def add(
         case: The name of the case.
         reason: Why; kept in the record.
         review: The day on which an operator decides again, RFC 3339; the hold does not end then.
-        agent: Only batches of this agent.
+        agent: Only this agent.
         principal: Only batches that this principal sent.
         from_: Only batches that were accepted at or after this time, RFC 3339.
         to: Only batches that were accepted before this time, RFC 3339.

@@ -10,7 +10,6 @@ from sluice_cli.shell.operator import operator_name
 from sluice_cli.shell.options import STORE_DEFAULT, Json, NewStoreUrl
 from sluice_cli.shell.output import emit
 from sluice_protocol.authority import (
-    MARGIN_S_DEFAULT,
     RETRY_HORIZON_S_DEFAULT,
     AcceptanceMode,
     Authority,
@@ -34,7 +33,6 @@ def init(
     *,
     store: NewStoreUrl = STORE_DEFAULT,
     retry_horizon_s: int = RETRY_HORIZON_S_DEFAULT,
-    margin_s: int = MARGIN_S_DEFAULT,
     lanes: int = LANES_DEFAULT,
     acceptance: AcceptanceMode = "s3_manifest",
     spool_writer: Annotated[str | None, Parameter(name="--spool-writer")] = None,
@@ -46,7 +44,6 @@ def init(
     Args:
         store: The acceptance authority.
         retry_horizon_s: How long an agent may keep sending the same bytes, seconds.
-        margin_s: Safety margin between acceptance and garbage collection, seconds.
         lanes: Number of queue lanes, 1 to 1000; it cannot be changed later.
         acceptance: Where acceptance happens.
         spool_writer: In `local_spool` mode, the collector id of the one gateway.
@@ -58,7 +55,6 @@ def init(
     wanted = Authority(
         authority_id=SystemIds().ulid(),
         retry_horizon_s=retry_horizon_s,
-        margin_s=margin_s,
         lanes=lanes,
         acceptance=acceptance,
         spool_writer=spool_writer,

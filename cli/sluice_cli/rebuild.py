@@ -30,7 +30,12 @@ def rebuild(
             "Spark's queue resumes after the position of the lake, if there is one."
         ),
     ] = None,
-    queues: Annotated[str, Parameter(help="Queues that receive accepted batches.")] = "spark",
+    queues: Annotated[
+        str,
+        Parameter(
+            help="Queues that every accepted batch is appended to, names separated by commas."
+        ),
+    ] = "spark",
     store: StoreUrl = STORE_DEFAULT,
     json: Json = False,
 ) -> int:

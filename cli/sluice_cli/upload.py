@@ -74,9 +74,9 @@ def upload(
         gateway: The gateway's base URL.
         key: The agent's key file; without it the upload is not signed.
         retry: Mark these bytes as sent before (`Sluice-Retry: 1`).
-        tls_ca: File of CA certificates, PEM; by default the system's.
+        tls_ca: File of CA certificates, PEM; default is the system's.
         tls_cert: File of the client certificate for mTLS, PEM.
-        tls_key: File of the client certificate's key.
+        tls_key: File of the client certificate's key; default is the certificate's file.
         json: Print JSON for programs.
     """
     if not is_base_url(gateway):

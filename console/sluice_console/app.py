@@ -1,35 +1,40 @@
-"""Composition root of the console: sources, endpoints, and the server."""
+"""Composition root of the console: sources, endpoints, static files, and the server."""
 
 import asyncio
+import base64
+import gzip
+import hashlib
+import re
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from importlib.util import find_spec
+from typing import Final
 
 import aiohttp
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from sluice_console.access import ConsoleAccess, read_visitors
 from sluice_console.agents import AgentReports
-from sluice_console.api import BatchPages, ConsoleApi
+from sluice_console.api import BatchPages, ConsoleApi, QueuePages
 from sluice_console.audit_pages import AuditPages, CandidatePages
 from sluice_console.explore import ExploreApi
 from sluice_console.gateways import GatewayAddresses, GatewayCounters, checked_url
 from sluice_console.metrics import ConsoleMetrics
 from sluice_console.oidc import OidcLogin, OidcProvider, PendingLogins
 from sluice_console.policies import PolicyPages, PolicyProofs
-from sluice_console.queue_pages import QueuePages
 from sluice_console.reconcilers import ServiceClient
 from sluice_console.sampler import SampledSources, Sampler
 from sluice_console.sessions import LoginLimit, SessionBook
 from sluice_console.settings import ConsoleSettings, OidcSettings, split_list
-from sluice_console.site import ConsoleSite
 from sluice_maintain.lake_state import make_lake_reader
 from sluice_protocol.clock import Clock
 from sluice_protocol.distribution import describe_missing_package
-from sluice_protocol.errors import BadUsage
+from sluice_protocol.errors import BadUsage, ErrorCode
 from sluice_protocol.prices import S3_US_EAST_1, PriceTable
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_reconciler.explain import ReadLake
@@ -42,9 +47,145 @@ from sluice_web.connection_guard import listening
 from sluice_web.endpoints import Endpoint
 from sluice_web.health import live_endpoint, metrics_endpoint, ready_endpoint
 from sluice_web.listening import ServerOptions, stop_event
-from sluice_web.problems import problem_middleware
+from sluice_web.problems import HttpRefusal, problem_middleware
 from sluice_web.process_limits import MMAP_THRESHOLD, set_allocator_options
 from sluice_web.tokens import CHALLENGE
+
+_TYPES: Final = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+_IMPORT_MAP: Final = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
+_FIELDS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticFile:
+    """One file in memory."""
+
+    media_type: str
+    body: bytes
+    compressed: bytes
+    etag: str
+
+
+def read_site() -> Mapping[str, StaticFile]:
+    """Return every file of the site by its path below `static/`."""
+    found: dict[str, StaticFile] = {}
+    _read_folder(files("sluice_console") / "static", "", found)
+    return found
+
+
+def _read_folder(folder: Traversable, prefix: str, found: dict[str, StaticFile]) -> None:
+    for one in folder.iterdir():
+        if one.is_dir():
+            _read_folder(one, f"{prefix}{one.name}/", found)
+            continue
+        media_type = _TYPES.get("." + one.name.rpartition(".")[2])
+        if media_type is not None:
+            body = one.read_bytes()
+            found[prefix + one.name] = StaticFile(
+                media_type=media_type,
+                body=body,
+                compressed=gzip.compress(body, 9, mtime=0),
+                etag=f'"{hashlib.sha256(body).hexdigest()[:32]}"',
+            )
+
+
+def content_policy(page: bytes) -> str:
+    """Return the Content-Security-Policy of the page.
+
+    Scripts and styles come from this origin only. The one inline element is the import map, which
+    is allowed by its hash. Trusted Types prevent turning strings into HTML or scripts.
+    """
+    found = _IMPORT_MAP.search(page.decode())
+    digest = hashlib.sha256((found[1] if found else "").encode()).digest()
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src 'self' 'sha256-{base64.b64encode(digest).decode()}'",
+            "style-src 'self'",
+            "img-src 'self' data:",
+            "connect-src 'self'",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "frame-ancestors 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+class ConsoleSite:
+    """The endpoints of the static files, and the fields of every response."""
+
+    def __init__(self) -> None:
+        self._files = read_site()
+        self._policy = content_policy(self._files["index.html"].body)
+
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Return the endpoints."""
+        return (
+            Endpoint(
+                method="GET",
+                path="/",
+                handler=self._send_page,
+                summary="Return the page",
+                result_type="text/html",
+                linked=True,
+                needs_token=False,
+            ),
+            Endpoint(
+                method="GET",
+                path="/static/{path:.+}",
+                handler=self._send_file,
+                summary="Return a file of the page",
+                result_type="application/octet-stream",
+                needs_token=False,
+            ),
+        )
+
+    async def add_fields(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Add the security fields; a signal of aiohttp calls it before each response."""
+        response.headers.update(_FIELDS)
+        response.headers[hdrs.CONTENT_SECURITY_POLICY] = self._policy
+        response.headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
+        del request
+
+    async def _send_page(self, request: web.Request) -> web.Response:
+        return self._send(request, "index.html")
+
+    async def _send_file(self, request: web.Request) -> web.Response:
+        return self._send(request, request.match_info["path"])
+
+    def _send(self, request: web.Request, path: str) -> web.Response:
+        found = self._files.get(path)
+        if found is None:
+            raise HttpRefusal(ErrorCode.NOT_FOUND, "no such file: open the page `/`")
+        headers = {
+            hdrs.CONTENT_TYPE: found.media_type,
+            hdrs.ETAG: found.etag,
+            hdrs.CACHE_CONTROL: "no-cache",
+            hdrs.VARY: hdrs.ACCEPT_ENCODING,
+        }
+        if request.headers.get(hdrs.IF_NONE_MATCH) == found.etag:
+            return web.Response(status=304, headers=headers)
+        body = found.body
+        if "gzip" in request.headers.get(hdrs.ACCEPT_ENCODING, ""):
+            headers[hdrs.CONTENT_ENCODING] = "gzip"
+            body = found.compressed
+        return web.Response(body=body, headers=headers)
+
 
 BODY_BYTES_MAX = 64 * 1024
 _STOP_S = 5.0

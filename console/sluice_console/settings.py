@@ -83,7 +83,7 @@ class ConsoleSettings:
 
     Attributes:
         listen: Address and port, HOST:PORT; port 0 selects a free port.
-        allowed_hosts: Names under which browsers reach the console, without ports, separated by
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
             commas. The address of the connection is always allowed.
         viewers: Who may read, as `name=<sha256 of the token>`, separated by commas. Without
             viewers, operators and a proxy the console listens on a loopback address only, and

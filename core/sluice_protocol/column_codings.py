@@ -35,7 +35,7 @@ from sluice_protocol.columns import (
 )
 from sluice_protocol.compression import compress_column, decompress_column
 from sluice_protocol.errors import InvalidFrame
-from sluice_protocol.fields import KINDS, FieldType, Kind, RecordKind
+from sluice_protocol.fields import KINDS, FieldType, Kind
 
 U8, U16, U32_TYPE, I64_TYPE, F64_TYPE = range(1, 6)
 """Types of numbers, little-endian."""
@@ -308,13 +308,10 @@ FORMS: Final = {
 _ATTRIBUTES: Final = {"attrs": COUNTS, "attr_key": NAMES, "attr_val": TEXTS, "attr_type": BYTES}
 
 
-def _forms_of(kind: RecordKind) -> dict[str, ColumnForm]:
-    own = {field.column: FORMS[field.type] for field in kind.fields}
-    return own | _ATTRIBUTES if kind.has_attributes else own
-
-
 COLUMNS: Final[Mapping[Kind, Mapping[str, ColumnForm]]] = {
-    name: _forms_of(kind) for name, kind in KINDS.items()
+    name: {field.column: FORMS[field.type] for field in kind.fields}
+    | (_ATTRIBUTES if kind.has_attributes else {})
+    for name, kind in KINDS.items()
 }
 """The form of each column, by kind and name."""
 _KNOWN_CODINGS: Final = DIFFERENCES | ZSTD

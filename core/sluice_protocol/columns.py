@@ -252,17 +252,15 @@ def _check_offsets(field: str, offsets: npt.NDArray[np.int32], count: int, end: 
         raise InvalidFrame(field, f"must have {count + 1} offsets, has {len(offsets)}")
     if offsets[0] != 0:
         raise InvalidFrame(field, "does not start at 0")
-    if _falls(offsets):
+    if len(offsets) <= FEW:
+        edges = offsets.tolist()
+        falls = sorted(edges) != edges
+    else:
+        falls = bool((offsets[1:] < offsets[:-1]).any())
+    if falls:
         raise InvalidFrame(field, "falls")
     if offsets[-1] != end:
         raise InvalidFrame(field, f"does not end at {end}")
-
-
-def _falls(offsets: I32) -> bool:
-    if len(offsets) <= FEW:
-        edges = offsets.tolist()
-        return bool(sorted(edges) != edges)
-    return bool((offsets[1:] < offsets[:-1]).any())
 
 
 def _check_text(field: str, column: TextColumn, count: int) -> None:

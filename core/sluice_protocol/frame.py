@@ -183,7 +183,13 @@ def decode_envelope(data: bytes) -> tuple[Envelope, tuple[StoredColumn, ...]]:
         TooLarge: The columns exceed a limit.
     """
     try:
-        found = _loads(data)
+        found: object = cbor2.loads(
+            data,
+            semantic_decoders=_NO_TAGS,
+            max_depth=DEPTH_MAX,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+        )
     except (cbor2.CBORError, *_OTHER_ERRORS) as error:
         raise _fault_in(data) from error
     envelope, entries = _build(found)
@@ -209,16 +215,6 @@ class _NoTags(dict[int, Callable[[object, bool], object]]):
 _NO_TAGS: Final = _NoTags()
 _OTHER_ERRORS: Final = (ValueError, TypeError, OverflowError)
 """What cbor2 raises next to its own errors."""
-
-
-def _loads(data: bytes) -> object:
-    return cbor2.loads(
-        data,
-        semantic_decoders=_NO_TAGS,
-        max_depth=DEPTH_MAX,
-        allow_indefinite=False,
-        allow_duplicate_keys=False,
-    )
 
 
 def _build(found: object) -> tuple[Envelope, list[object]]:

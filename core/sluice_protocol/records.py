@@ -212,14 +212,13 @@ def columns_from_rows(kind: RecordKind, rows: Sequence[Mapping[str, Any]]) -> Co
 
 def _columns_of(kind: RecordKind, records: Sequence[object], *, but: str = "") -> dict[str, Any]:
     return {
-        field.name: _column_of(field, list(map(attrgetter(_attribute_of(field)), records)))
+        field.name: _column_of(
+            field,
+            list(map(attrgetter("ts_ns" if field.type is FieldType.TIME else field.name), records)),
+        )
         for field in kind.fields
         if field.name != but
     }
-
-
-def _attribute_of(field: Field) -> str:
-    return "ts_ns" if field.type is FieldType.TIME else field.name
 
 
 def _column_of(field: Field, values: list[Any]) -> ColumnValues | None:

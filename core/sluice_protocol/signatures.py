@@ -214,8 +214,11 @@ def read_signature(
     if form.fields.get("alg") != SIGNATURE_ALG or form.fields.get("tag") != SIGNATURE_TAG:
         raise Unauthenticated("alg is not ed25519 or tag is not sluice")
     created_s = _check_times(created, form.fields, now_s, age_s_max, skew_s_max)
+    key_id = form.fields.get("keyid", "")
+    if not 1 <= len(key_id) <= KEY_ID_CHARS_MAX:
+        raise Unauthenticated("keyid is missing or too long")
     return SignatureClaim(
-        key_id=_key_id(form.fields),
+        key_id=key_id,
         created_s=created_s,
         covers_body="content-digest" in names,
         signature=_parse_signature(view, form.label),
@@ -292,13 +295,6 @@ def _parse_parameters(tail: str) -> dict[str, str]:
     if end != len(tail):
         raise Unauthenticated("Signature-Input has a parameter that is not in the profile")
     return fields
-
-
-def _key_id(fields: Mapping[str, str]) -> str:
-    key_id = fields.get("keyid", "")
-    if not 1 <= len(key_id) <= KEY_ID_CHARS_MAX:
-        raise Unauthenticated("keyid is missing or too long")
-    return key_id
 
 
 def _check_times(

@@ -32,7 +32,7 @@ from sluice_protocol.errors import (
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
-from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime, spill
+from sluice_queue.lane import Lane
 from sluice_queue.register import (
     ENTRIES_MAX,
     SEGMENTS_MAX,
@@ -51,6 +51,7 @@ from sluice_queue.register import (
     encode_register,
     may_append,
 )
+from sluice_queue.register_client import SWAP_RETRY, RegisterClient, Runtime, spill
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget, RetrySettings
 

@@ -22,8 +22,9 @@ from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import QUEUE, WORK_LISTS, hour_path
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.inspection import LaneSnapshot, read_lane
+from sluice_queue.lane import Lane, list_lanes
+from sluice_queue.register_client import Runtime
 from sluice_store.port import ObjectStore, run_concurrently
 from sluice_store.retry import CurrentDeletion, delete_current_version
 

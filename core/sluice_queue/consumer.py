@@ -22,7 +22,7 @@ from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
 from sluice_queue.errors import AckRefused, ResumeRefused
 from sluice_queue.inspection import read_entries
-from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.register import (
     Acked,
     Descriptor,
@@ -39,6 +39,7 @@ from sluice_queue.register import (
     open_epoch,
     owns_epoch,
 )
+from sluice_queue.register_client import SWAP_RETRY, RegisterClient, Runtime
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget

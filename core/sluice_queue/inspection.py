@@ -1,17 +1,15 @@
 """Read-only views of lanes: they claim no epoch and change nothing."""
 
-import re
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.keys import QUEUE, segment_key
+from sluice_protocol.keys import segment_key
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.system_clock import SystemClock
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.lane import Lane, decode_segment
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import (
     Descriptor,
     Register,
@@ -19,11 +17,11 @@ from sluice_queue.register import (
     body_descriptors,
     decode_register,
 )
-from sluice_store.port import ListPage, ObjectStore, run_concurrently
+from sluice_queue.register_client import decode_segment
+from sluice_store.port import ObjectStore, run_concurrently
 
 LANES_AT_ONCE: Final = 16
 """Lanes that are read concurrently; each takes a few requests."""
-_REGISTER: Final = re.compile(r"queue/v1/(?P<queue>[a-z0-9_-]+)\.(?P<lane>\d{3})/manifest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,41 +100,6 @@ async def read_segment(store: ObjectStore, lane: Lane, ref: SegmentRef) -> tuple
             if len(body) != ref.size_bytes:
                 raise LaneDamaged(key, f"segment is not {ref.size_bytes} bytes long")
             return decode_segment(key, body)
-
-
-async def list_lanes(store: ObjectStore, queue: str | None = None) -> tuple[Lane, ...]:
-    """Return every lane that exists, of one queue or of all, in order."""
-    found: dict[str, Lane] = {}
-    after = ""
-    prefix = QUEUE if queue is None else f"{QUEUE}{queue}."
-    while True:
-        behind = ""
-        async for page in store.list(prefix, start_after=after):
-            for listed in page.objects:
-                match = _REGISTER.fullmatch(listed.key)
-                if match is not None:
-                    lane = Lane(queue=match["queue"], lane=int(match["lane"]))
-                    found[_folder_of(listed.key)] = lane
-            if behind := _behind_segments(page, found):
-                break
-        if not behind:
-            return tuple(found.values())
-        after = behind
-
-
-def _behind_segments(page: ListPage, found: Collection[str]) -> str:
-    """Return where the next lane begins, if a page ends among the keys of a lane that was found.
-
-    Usually one page contains every lane. Those of a lane with many segments are not read.
-    """
-    if page.last or not page.objects:
-        return ""
-    folder = _folder_of(page.objects[-1].key)
-    return f"{folder}/~" if folder in found else ""
-
-
-def _folder_of(key: ObjectKey) -> str:
-    return QUEUE + key.removeprefix(QUEUE).partition("/")[0]
 
 
 class LaneCondition(StrEnum):

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.appender import GROUP_MAX, Appender, ProducerSettings
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.register import Draft
+from sluice_queue.register_client import Runtime
 from sluice_queue.worklists import too_old, write_work_list
 from sluice_store.port import ObjectStore
 

@@ -16,7 +16,7 @@ from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import SWAP_RETRY, Lane, RegisterClient, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.register import (
     TERM_SHIFT,
     WRITERS_MAX,
@@ -30,6 +30,7 @@ from sluice_queue.register import (
     decide_append,
     writes_of,
 )
+from sluice_queue.register_client import SWAP_RETRY, RegisterClient, Runtime
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetryBudget
 

@@ -14,8 +14,9 @@ from sluice_protocol.manifests import AcceptedManifest, WorkList, decode_record,
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_queue.errors import WorkListMissing
-from sluice_queue.lane import Lane, RegisterClient
+from sluice_queue.lane import Lane
 from sluice_queue.register import Descriptor, Draft
+from sluice_queue.register_client import RegisterClient
 from sluice_store.port import ObjectStore
 from sluice_store.retry import RetrySettings, create_known
 

@@ -29,7 +29,7 @@ from sluice_protocol.outcomes import Applied, Deleted, Found, ObjectInfo
 from sluice_protocol.units import ETag, ObjectKey
 from sluice_store import conformance
 from sluice_store.authority import read_store_time
-from sluice_store.checks import Nonconforming, expect, expect_type, race_create, race_replace
+from sluice_store.conformance import Nonconforming, expect, expect_type, race_create, race_replace
 from sluice_store.port import ObjectStore, run_concurrently
 from sluice_store.replication import check_not_replicated
 from sluice_store.retry import Backoff, create_known, delete_current_version

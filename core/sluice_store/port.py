@@ -101,7 +101,8 @@ class ObjectStore(Protocol):
     outcome, and does not stop the others. Here each object is a call, one after the other. A store
     overrides these verbs if it can do the calls concurrently or together.
 
-    Keys are relative to the deployment's prefix. All adapters pass `sluice_store.conformance`.
+    Keys are relative to the deployment's prefix. All adapters pass one conformance suite, of the
+    tests.
     """
 
     async def create(

@@ -19,7 +19,7 @@ from typing import Final, Protocol, runtime_checkable
 from sluice_protocol.errors import StoreDenied, StoreMisconfigured
 from sluice_protocol.keys import ACCEPTED, AUTHORITY_SETTINGS, QUARANTINE, RAW_BLOBS
 from sluice_protocol.units import ObjectKey
-from sluice_store.checks import expect
+from sluice_store.conformance import expect
 from sluice_store.port import ObjectStore
 
 SAMPLE: Final = 5

@@ -134,7 +134,11 @@ class ConnectionLimits:
         """Remove a connection that `enter` added."""
         if guard in self._open:
             self._opened.dec()
-            self._forget(guard)
+            self._open.discard(guard)
+            self._idle.pop(guard, None)
+            self._addresses[guard.address] -= 1
+            if self._addresses[guard.address] <= 0:
+                del self._addresses[guard.address]
 
     def note_idle(self, guard: "ConnectionGuard", *, idle: bool) -> None:
         """Note that a connection has no request from now on, or has one."""
@@ -169,13 +173,6 @@ class ConnectionLimits:
                 idle=len(self._idle),
                 peer=peer,
             )
-
-    def _forget(self, guard: "ConnectionGuard") -> None:
-        self._open.discard(guard)
-        self._idle.pop(guard, None)
-        self._addresses[guard.address] -= 1
-        if self._addresses[guard.address] <= 0:
-            del self._addresses[guard.address]
 
 
 class ConnectionGuard(asyncio.Protocol):

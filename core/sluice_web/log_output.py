@@ -1,4 +1,4 @@
-"""Standard error as the place of log events, and how they are shown there.
+"""Log events on standard error, and how they are shown there: of commands and of services.
 
 A line that cannot be written is lost, and nothing else fails. The reader of a pipe may end, and the
 disk of a file may be full. A service must then continue: an error of a log line would end the task
@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING, Final, TextIO, cast
 
 from sluice_protocol.utf8 import printable_text
 
+# structlog imports rich's tracebacks, and with them pygments, for a renderer that is not used.
+_RICH = sys.modules.pop("rich", None)
+sys.modules["rich"] = None  # type: ignore[assignment]
+try:
+    import structlog
+finally:
+    del sys.modules["rich"]
+    if _RICH is not None:
+        sys.modules["rich"] = _RICH
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -18,13 +28,25 @@ _OF_LINES: Final = frozenset({"exception", "stack"})
 """Fields that consist of lines: tracebacks of this process."""
 
 
+def log_to_stderr() -> None:
+    """Send the events of a command to standard error, as standard output has results only."""
+    structlog.configure(
+        processors=[structlog.contextvars.merge_contextvars, *last_processors()],
+        logger_factory=_print_to_stderr,
+        cache_logger_on_first_use=False,
+    )
+
+
+def _print_to_stderr(*_: object) -> structlog.WriteLogger:
+    """Return a logger on the current standard error, which tests replace."""
+    return structlog.WriteLogger(log_stream())
+
+
 def last_processors() -> "tuple[Processor, ...]":
     """Return what ends every list of processors: level, time, and the form of the line.
 
     A terminal gets coloured lines, everything else lines of JSON.
     """
-    import structlog  # noqa: PLC0415 - the command line imports it without rich
-
     shown: tuple[Processor, ...] = (structlog.processors.JSONRenderer(),)
     if sys.stderr.isatty():
         shown = (replace_unprintable, structlog.dev.ConsoleRenderer())

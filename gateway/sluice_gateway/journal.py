@@ -368,7 +368,7 @@ class AcceptanceJournal:
     def age_s(self) -> float:
         """Return the time since the write of the newest durable object began, seconds."""
         began = self._book.durable_from
-        return began.seconds_to(self._now()) if began else 0.0
+        return began.seconds_to(machine_now(self._clock)) if began else 0.0
 
     def problem(self) -> str:
         """Return why this worker cannot write its journal; empty if it can."""
@@ -387,7 +387,9 @@ class AcceptanceJournal:
     def resume(self, process: str, *, number: int, through_ns: UnixNs) -> None:
         """Continue a journal that an earlier process began, at a number that it may have used."""
         old = self._book
-        self._book = JournalBook.resume(process, self._now(), through_ns, number=number)
+        self._book = JournalBook.resume(
+            process, machine_now(self._clock), through_ns, number=number
+        )
         old.move_to(self._book)
 
     def require_room(self) -> None:
@@ -484,13 +486,10 @@ class AcceptanceJournal:
             if self.process:
                 await self._close_book(self._book)
 
-    def _now(self) -> MachineInstant:
-        return machine_now(self._clock)
-
     def _must_register_again(self) -> bool:
         book = self._book
         return book.closed or must_register_again(
-            book.durable_from, self._now(), self._owner.fence_s
+            book.durable_from, machine_now(self._clock), self._owner.fence_s
         )
 
     def _through_ns(self) -> UnixNs:
@@ -503,7 +502,7 @@ class AcceptanceJournal:
             return True
         # The next check is an interval later, which may be as long as the heartbeat.
         idle_s = HEARTBEAT_S - self._owner.interval_s / 2
-        return book.begun is None or book.begun.seconds_to(self._now()) >= idle_s
+        return book.begun is None or book.begun.seconds_to(machine_now(self._clock)) >= idle_s
 
     async def _renew(self) -> None:
         """Register, unless a concurrent call did."""
@@ -534,7 +533,10 @@ class AcceptanceJournal:
 
     def _unsettled_registration(self) -> tuple[GatewayProcess, MachineInstant] | None:
         """Return the registration whose outcome is unknown; None if it may have been removed."""
-        if self._unsettled and self._unsettled[1].seconds_to(self._now()) < SUPERSEDED_S_MAX:
+        if (
+            self._unsettled
+            and self._unsettled[1].seconds_to(machine_now(self._clock)) < SUPERSEDED_S_MAX
+        ):
             return self._unsettled
         return None
 
@@ -546,15 +548,15 @@ class AcceptanceJournal:
             acceptance=self._owner.acceptance,
             started_at_unix_ns=start.started_ns,
         )
-        return record, self._now()
+        return record, machine_now(self._clock)
 
     async def _write(self, book: JournalBook, *, closes: bool = False) -> int:
         """Write the next object and return the number of its entries; it stays pending on error."""
-        pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+        pending = book.next_object(self._through_ns(), machine_now(self._clock), closes=closes)
         await self._rules.begin_object(pending.number)
         while isinstance(await self._create(pending.key, pending.body), Exists) and book.resumed:
             book.skip(pending)
-            pending = book.next_object(self._through_ns(), self._now(), closes=closes)
+            pending = book.next_object(self._through_ns(), machine_now(self._clock), closes=closes)
             await self._rules.begin_object(pending.number)
         book.settle(pending)
         self._metrics.journal_objects.inc()
@@ -578,7 +580,7 @@ class AcceptanceJournal:
         while self._superseded:
             book = self._superseded[0]
             began = book.durable_from
-            if began is not None and began.seconds_to(self._now()) < SUPERSEDED_S_MAX:
+            if began is not None and began.seconds_to(machine_now(self._clock)) < SUPERSEDED_S_MAX:
                 await self._close_book(book)
             self._superseded.remove(book)
 

@@ -41,6 +41,7 @@ import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import accumulate
 from types import TracebackType
 from typing import Final
@@ -101,11 +102,6 @@ class _Times:
         self.counts = [0] * len(_BUCKETS)
         self.total_s = 0.0
 
-    def observe(self, spent_s: float) -> None:
-        """Count a time."""
-        self.counts[bisect_left(_SECONDS, spent_s)] += 1
-        self.total_s += spent_s
-
 
 class Durations(Collector):
     """A histogram of times that are observed on the event loop only, with at most one label.
@@ -121,15 +117,16 @@ class Durations(Collector):
         self._name, self._text = name, text
         self._times: dict[str, _Times] = {}
         if not label:
-            self.labels("")
+            self._times[""] = _Times()
         registry.register(self)
 
-    def labels(self, value: str) -> _Times:
-        """Return the times of a value of the label."""
+    def observe(self, spent_s: float, value: str = "") -> None:
+        """Count a time under a value of the label."""
         found = self._times.get(value)
         if found is None:
             found = self._times[value] = _Times()
-        return found
+        found.counts[bisect_left(_SECONDS, spent_s)] += 1
+        found.total_s += spent_s
 
     def describe(self) -> Iterable[Metric]:
         """Return the name, so that a scrape can select it."""
@@ -237,25 +234,26 @@ class GatewayMetrics:
     def finish_upload(self, phases: "UploadPhases", outcome: str) -> None:
         """Count an upload with its outcome, and observe its times."""
         self.accepts_of(outcome).inc()
-        self.duration.labels("").observe(phases.total_s())
+        self.duration.observe(phases.total_s())
         self.observe_phases(phases)
 
     def observe_phases(self, phases: "UploadPhases") -> None:
         """Observe the times of an upload, or those that the uploads of one request share."""
         for name, spent_s in phases.seconds.items():
-            self.phase.labels(name).observe(spent_s)
+            self.phase.observe(spent_s, name)
 
 
+@dataclass(slots=True)
 class _PhaseBlock(AbstractContextManager[None]):
     """A block that is timed; a class, because a generator costs several times as much."""
 
-    __slots__ = ("_clock", "_name", "_phases", "_started_ns")
-
-    def __init__(self, phases: "UploadPhases", name: str, clock: Clock) -> None:
-        self._phases, self._name, self._clock = phases, name, clock
+    phases: "UploadPhases"
+    name: str
+    clock: Clock
+    started_ns: int = 0
 
     def __enter__(self) -> None:
-        self._started_ns = self._clock.monotonic_ns()
+        self.started_ns = self.clock.monotonic_ns()
 
     def __exit__(
         self,
@@ -263,8 +261,8 @@ class _PhaseBlock(AbstractContextManager[None]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        spent_s = (self._clock.monotonic_ns() - self._started_ns) / 1e9
-        self._phases.add({self._name: spent_s})
+        spent_s = (self.clock.monotonic_ns() - self.started_ns) / 1e9
+        self.phases.add({self.name: spent_s})
 
 
 class UploadPhases:
@@ -387,7 +385,7 @@ class ObservedStore(WrappedStore):
         if op == "list":
             return
         now_ns = self._clock.monotonic_ns()
-        self._metrics.store_seconds.labels(op).observe((now_ns - started_ns) / 1e9)
+        self._metrics.store_seconds.observe((now_ns - started_ns) / 1e9, op)
         if not failed:
             answer = outcome.info if isinstance(outcome, Found) else outcome
             self.answered_ns = getattr(answer, "date_ns", self.answered_ns)

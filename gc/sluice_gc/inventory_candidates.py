@@ -42,35 +42,21 @@ class InventorySource:
     prefix: str
 
 
-def inventory_source(store_url: str, bucket: str = "") -> InventorySource:
-    """Return the bucket and prefix that an inventory must describe.
-
-    The store's bucket is the default; `bucket` is another name of it. Raise `BadUsage` if there is
-    neither.
-    """
-    prefix = ""
-    if store_url.startswith("s3://"):
-        authority = parse_s3_url(store_url)
-        bucket, prefix = bucket or authority.bucket, authority.prefix
-    if not bucket:
-        raise BadUsage("cannot use the inventory: its bucket is unknown; set --inventory-bucket")
-    return InventorySource(bucket=bucket, prefix=prefix)
-
-
-async def open_inventory(
-    store: ObjectStore, store_url: str, inventory: str, bucket: str
-) -> pa.Table:
-    """Read an inventory.
+async def open_inventory(store: ObjectStore, store_url: str, inventory: str) -> pa.Table:
+    """Read an inventory of the store's bucket.
 
     `inventory` is the store URL of the bucket or directory, `#`, and the key of its
-    `manifest.json`. By default `bucket` is that of the store.
+    `manifest.json`.
     """
+    if not store_url.startswith("s3://"):
+        raise BadUsage(f"an inventory describes a bucket: omit --inventory, store=`{store_url}`")
     place, _, key = inventory.partition("#")
     if not place or not key:
         raise BadUsage(
             f"name an inventory as <store URL>#<key of manifest.json>, inventory=`{inventory}`"
         )
-    source = inventory_source(store_url, bucket)
+    authority = parse_s3_url(store_url)
+    source = InventorySource(bucket=authority.bucket, prefix=authority.prefix)
     now_ns = await read_store_time(store)
     async with open_store(place, StoreMode.READ) as inventories:
         return await read_inventory(inventories, ObjectKey(key), source, now_ns)

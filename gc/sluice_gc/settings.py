@@ -23,8 +23,8 @@ class AuditSettings:
     """Settings of an audit.
 
     Attributes:
-        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` creates it, or
-            the first audit of a store without certificates.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
         shards: Number of parts of the sha256 space; a divisor of 256. More shards need less
             memory each: with 16 shards, 10^7 blobs need less than 1 GiB.
         deep: Share of blobs that are read and hashed, 0.0 to 1.0; every audit selects others. If
@@ -54,7 +54,8 @@ class PlanSettings:
     """Settings of a plan.
 
     Attributes:
-        key_file: The key that signs the plan; its public key is trusted for certificates too.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         max_delete_ratio: Highest share of all current blobs and of their bytes that a plan may
             delete, 0.0 to 1.0. A plan above it is refused; inspect it before you raise the limit.
@@ -71,13 +72,13 @@ class RunSettings:
     """Settings of a run.
 
     Attributes:
-        key_file: The auditor's key, or a file of public keys, base64 of 32 raw bytes each, one a
-            line: they are trusted for certificates and plans.
-        grace_s: Minimum age of a plan before its execution, in seconds; 24 h by default, so that an
-            operator can inspect it.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
+        grace_s: Minimum age of a plan before its execution, seconds: time for an operator to
+            inspect it.
         deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
-        undo: Whether each blob is copied to `gc/v1/trash/` before it is deleted.
-        require_approval: Whether only plans are executed that an operator approved.
+        undo: Copy each blob to `gc/v1/trash/` before it is deleted.
+        require_approval: Execute only plans that an operator approved.
         dry_run: Stop after the proofs. Nothing is deleted or written.
     """
 
@@ -100,7 +101,8 @@ class ExpireSettings:
     """Settings of a run of expiry.
 
     Attributes:
-        key_file: The key that signs tombstones; its public key is trusted for certificates too.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
         max_expire_ratio: Highest share of the batches that have not expired that a run may let
             expire, 0.0 to 1.0. The first run of an old deployment needs more than the default.
@@ -123,11 +125,15 @@ class EraseSettings:
     """Settings of a run of an erasure.
 
     Attributes:
-        key_file: The key that signs decisions, tombstones and reports.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
-        max_delete_ratio: See `PlanSettings`. Blobs of batches with erased records do not count.
-        grace_s: See `RunSettings`.
-        require_approval: See `RunSettings`.
+        max_delete_ratio: Highest share of all current blobs and of their bytes that a plan may
+            delete, 0.0 to 1.0. A plan above it is refused; inspect it before you raise the limit.
+            Blobs of batches with erased records do not count.
+        grace_s: Minimum age of a plan before its execution, seconds: time for an operator to
+            inspect it.
+        require_approval: Execute only plans that an operator approved.
         readers_hours: Hours for which replaced files and log entries are kept for queries and jobs
             that began before. 0 deletes them in this run: such a query or job fails.
     """
@@ -145,15 +151,20 @@ class CycleSettings:
     """Settings of one unattended cycle.
 
     Attributes:
-        key_file: The auditor's key.
+        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
+            to trust, base64, one a line.
         trusted_keys: Further trusted public keys, base64 of the 32 raw bytes.
-        shards: See `AuditSettings`.
-        deep: See `AuditSettings`.
-        max_delete_ratio: See `PlanSettings`.
-        grace_s: See `RunSettings`.
-        deletes_per_s_max: See `RunSettings`.
-        undo: See `RunSettings`.
-        require_approval: See `RunSettings`. The newest approved plan is executed.
+        shards: Number of parts of the sha256 space; a divisor of 256. More shards need less
+            memory each: with 16 shards, 10^7 blobs need less than 1 GiB.
+        deep: Share of blobs that are read and hashed, 0.0 to 1.0; every audit selects others. If
+            above 0.0, every manifest is read again too.
+        max_delete_ratio: Highest share of all current blobs and of their bytes that a plan may
+            delete, 0.0 to 1.0. A plan above it is refused; inspect it before you raise the limit.
+        grace_s: Minimum age of a plan before its execution, seconds: time for an operator to
+            inspect it.
+        deletes_per_s_max: Highest number of deletions per second; 0 means no limit.
+        undo: Copy each blob to `gc/v1/trash/` before it is deleted.
+        require_approval: Execute only plans that an operator approved.
         metrics_file: A Prometheus text file for the textfile collector of the node exporter,
             written after the cycle, also after a failed one; none if empty.
     """

@@ -14,7 +14,8 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_store.port import ObjectStore
 
 _DEAD_LETTERS_LOG: Final = f"{LAKE}dead_letters/_delta_log/"

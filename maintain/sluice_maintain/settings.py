@@ -106,7 +106,6 @@ class CompactOptions:
         await_rollups: Keep samples of metrics until rollups contain them.
         dedupe: Attributes that name a log record; see `sluice spark compact`.
         dedupe_metrics: Store points of one series with the same time and value once.
-        dedupe_window_s: Seconds after the first record within which a repetition is recognised.
     """
 
     open_partitions: bool = False
@@ -115,7 +114,6 @@ class CompactOptions:
     await_rollups: bool = True
     dedupe: tuple[str, ...] = ()
     dedupe_metrics: bool = False
-    dedupe_window_s: int = CompactSettings().dedupe_window_s
 
     def job(self) -> CompactSettings:
         """Return the settings of one run."""
@@ -197,8 +195,11 @@ class MaintainSettings:
 
     Attributes:
         listen: Address of the status page, host:port; port 0 selects a free port.
-        allowed_hosts: Names under which clients reach the page, separated by commas.
-        api_token: The bearer token of readers; without it the page is on a loopback address only.
+        allowed_hosts: Names under which clients reach the service, without ports, separated by
+            commas. The address of the connection is always allowed.
+        api_token: The token that clients send as `Authorization: Bearer …`. Without it the service
+            listens on a loopback address only. Set it in a file or in the environment: other users
+            of the machine can read a command line.
         tasks: The tasks that this process runs.
         every_s: Seconds from the start of a run to the start of the next, by task.
         window: When a task may start, in UTC, by task: `22:00-04:00, sat 00:00-24:00`.

@@ -33,6 +33,7 @@ bounds below. What follows is not read, so that no time is claimed for it. Sourc
 import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -104,16 +105,11 @@ async def list_registrations(store: ObjectStore) -> list[ListedObject]:
     """List the registrations of gateway processes."""
     found: list[ListedObject] = []
     async for page in store.list(GATEWAY_PROCESSES):
-        found += [one for one in page.objects if _is_registration(one.key)]
+        for one in page.objects:
+            with suppress(InvalidRecord):
+                parse_registration_key(one.key)
+                found.append(one)
     return found
-
-
-def _is_registration(key: ObjectKey) -> bool:
-    try:
-        parse_registration_key(key)
-    except InvalidRecord:
-        return False
-    return True
 
 
 async def read_journal_tails(
@@ -180,7 +176,10 @@ class _TailReader:
             registration = decode_record(listed.key, read.body, GatewayProcess)
         except InvalidRecord:
             return _Tail(progress=_unreadable(process))
-        page = await self._list(process, processed)
+        after = journal_key(process, processed) if processed else ""
+        async with self.limit:
+            listing = self.store.list(journal_prefix(process), start_after=after)
+            page = await anext(aiter(listing))
         chosen = self._choose(page, processed)
         journals = await self._read_journals([one.key for one in chosen])
         newest = _Newest(newest_ns=_NOT_LAPSED)  # unless no further objects exist, which are newer
@@ -207,12 +206,6 @@ class _TailReader:
         return _Tail(
             progress=progress, manifests=tuple(one for each in journals for one in each.manifests)
         )
-
-    async def _list(self, process: str, processed: int) -> ListPage:
-        """Return the first page of the objects after the processed ones."""
-        after = journal_key(process, processed) if processed else ""
-        async with self.limit:
-            return await anext(aiter(self.store.list(journal_prefix(process), start_after=after)))
 
     def _choose(self, page: ListPage, processed: int) -> list[ListedObject]:
         """Return the next objects without a gap, within the bounds."""
@@ -602,6 +595,7 @@ def decide_completeness(
     if coverage.in_other_spool:
         reasons.append("batches in the gateway's spool are not searched: pass its --spool")
         return Completeness(reasons=tuple(reasons))
+    needed_ns = min(query.to_ns, UnixNs(coverage.now_ns - int(settings.max_staleness_s * NS_PER_S)))
     until_ns, missing, held_by = coverage.discovered_ns, 0, coverage.held_by
     if coverage.new is not None:
         held = {one.key for one in coverage.held}
@@ -617,10 +611,9 @@ def decide_completeness(
         missing = len(absent)
     if missing:
         batches = "batch is" if missing == 1 else "batches are"
-        remedy = _late(coverage, _needed_ns(coverage.now_ns, query, settings))
-        remedy = remedy or "wait for the reconciler, or start it"
+        remedy = _late(coverage, needed_ns) or "wait for the reconciler, or start it"
         reasons.append(f"{missing} accepted {batches} not enqueued yet: {remedy}")
-    elif reason := _staleness(until_ns, coverage, query, settings):
+    elif reason := _staleness(until_ns, coverage, needed_ns):
         reasons.append(reason)
     return Completeness(
         accepted_until_ns=until_ns,
@@ -630,23 +623,15 @@ def decide_completeness(
     )
 
 
-def _staleness(
-    until_ns: UnixNs | None, coverage: Coverage, query: Query, settings: QuerySettings
-) -> str | None:
+def _staleness(until_ns: UnixNs | None, coverage: Coverage, needed_ns: UnixNs) -> str | None:
     """Return why an answer that is complete up to a time is partial, or None."""
-    if until_ns is None or coverage.now_ns is None:
+    if until_ns is None:
         return "accepted batches may be missing: no recent full pass of a reconciler is known"
-    needed_ns = _needed_ns(coverage.now_ns, query, settings)
     if until_ns >= needed_ns:
         return None
     missing = f"batches accepted after {format_rfc3339(until_ns)} may be missing"
     late = _late(coverage, needed_ns)
     return f"{missing}: {late or _LAST_LISTING}"
-
-
-def _needed_ns(now_ns: UnixNs, query: Query, settings: QuerySettings) -> UnixNs:
-    """Return the time through which an answer must be known to be complete."""
-    return min(query.to_ns, UnixNs(now_ns - int(settings.max_staleness_s * NS_PER_S)))
 
 
 def _late(coverage: Coverage, needed_ns: UnixNs) -> str:

@@ -42,7 +42,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -82,12 +82,13 @@ from sluice_query.engine import QueryEngine
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import ledger_sql
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Lane
-from sluice_queue.register import Descriptor
-from sluice_queue.worklists import PendingBatch, read_pending_batches
+from sluice_queue.lane import Lane, list_lanes
 from sluice_store.authority import read_history
 from sluice_store.port import ListedObject, ObjectStore, read_bodies
+
+if TYPE_CHECKING:
+    from sluice_queue.register import Descriptor
+    from sluice_queue.worklists import PendingBatch
 
 BATCHES_MAX: Final = 32_768
 """Batches of all remembered lists together, about 1 KiB each."""
@@ -103,7 +104,7 @@ class WorkListCache:
         self._known: OrderedDict[_Place, list[PendingBatch]] = OrderedDict()
         self._batches = 0
 
-    def find(self, lane: Lane, entry: Descriptor) -> list[PendingBatch] | None:
+    def find(self, lane: Lane, entry: "Descriptor") -> "list[PendingBatch] | None":
         """Return the batches of an entry, if they are remembered."""
         place = (lane, entry.sequence, entry.location)
         found = self._known.get(place)
@@ -111,8 +112,12 @@ class WorkListCache:
             self._known.move_to_end(place)
         return found
 
-    async def read(self, store: ObjectStore, lane: Lane, entry: Descriptor) -> list[PendingBatch]:
+    async def read(
+        self, store: ObjectStore, lane: Lane, entry: "Descriptor"
+    ) -> "list[PendingBatch]":
         """Read the work list of an entry, and remember its batches."""
+        from sluice_queue.worklists import read_pending_batches  # noqa: PLC0415 - without lanes
+
         found = await read_pending_batches(store, lane, entry)
         place = (lane, entry.sequence, entry.location)
         self._batches += len(found) - len(self._known.pop(place, ()))
@@ -142,7 +147,7 @@ class PendingSnapshot:
     """
 
     lanes: tuple[int, ...] = ()
-    batches: tuple[PendingBatch, ...] = ()
+    batches: tuple["PendingBatch", ...] = ()
     acknowledged: Mapping[int, int] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
@@ -195,6 +200,8 @@ class _ListReader:
     settings: QuerySettings
 
     async def read_lane(self, lane: int) -> PendingSnapshot:
+        from sluice_queue.inspection import read_lane  # noqa: PLC0415 - without lanes
+
         try:
             view = await read_lane(self.store, INGEST_QUEUE, lane)
         except SluiceError as error:
@@ -226,7 +233,7 @@ class _ListReader:
             problems=tuple(problems),
         )
 
-    async def _read_entry(self, lane: Lane, entry: Descriptor) -> list[PendingBatch] | str:
+    async def _read_entry(self, lane: Lane, entry: "Descriptor") -> "list[PendingBatch] | str":
         async with self.limit:
             try:
                 return await self.lists.read(self.store, lane, entry)

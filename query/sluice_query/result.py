@@ -169,11 +169,7 @@ def record_json(kind: Kind, row: Row) -> Row:
     for name in (HIGHLIGHTS, "line", "labels"):
         if name in row:
             shown[name] = row[name]
-    return shown | _maps_json(row)
-
-
-def _maps_json(row: Row) -> Row:
-    """Return the maps of a record that are not empty, each attribute with its type."""
+    # The maps that are not empty, each attribute with its type.
     attributes, labels = _map(row["attributes"]), _map(row.get("attribute_types"))
     for key, label in labels.items():
         if attributes.get(key) is not None:
@@ -183,7 +179,7 @@ def _maps_json(row: Row) -> Row:
         "attribute_types": types_not_in_json(attributes) if labels else None,
         "resource": row["resource"],
     }
-    return {name: one for name, one in maps.items() if one}
+    return shown | {name: one for name, one in maps.items() if one}
 
 
 def _map(value: object) -> dict[str, str]:

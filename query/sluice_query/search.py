@@ -215,7 +215,9 @@ class SourceReader:
         unqueued = in_spool.with_named(coverage.named)
         pending = await read_pending(store, settings, self.searcher.work_lists)
         active = await read_active_deletes(store, self.searcher.deletes)
-        rollups = await self._choose_rollups(coverage, active)
+        rollups = None
+        if self.query.series is not None:
+            rollups = await self._choose_rollups(coverage, active)
         query = self.query if rollups is None else rollups.extended(self.query)
         every_lane = rollups is not None and rollups.plan is not None
         opened = await self.bounded(
@@ -231,7 +233,8 @@ class SourceReader:
         chosen = choose_newest([*missing, *unqueued.batches], settings)
         problems = (*unqueued.problems, *pending.problems, *chosen.problems)
         problems += opened.older if rollups is None else (*rollups.problems, *opened.older)
-        problems += await report_dead_letters(store, dead, self.query, settings)
+        if dead:
+            problems += await report_dead_letters(store, dead, self.query, settings)
         problems += coverage.lost_lanes(pending.lanes)
         known: set[Identity] = set()
         if coverage.new:  # listed batches are looked up in what is shown
@@ -331,32 +334,19 @@ class SourceReader:
         left = await confirm_named(store, left, self.query, settings)
         return leave_out_repeated(left, queues, files.lanes)
 
-    def _lanes(self, pending: PendingSnapshot, coverage: Coverage) -> range | tuple[int, ...]:
-        # For batches outside of the queue every lane is needed: one may get its first entry while
-        # the query runs.
-        spool = self.searcher.spool
-        if spool is not None:
-            return range(spool.lanes)
-        return range(coverage.lane_count) if coverage.named else pending.lanes
-
     def elapsed_ms(self) -> int:
         """Return the time since the start of the query, ms."""
-        return self._elapsed_ns() // _NS_PER_MS
-
-    def _elapsed_ns(self) -> int:
-        return self.searcher.clock.monotonic_ns() - self.started_ns
+        return (self.searcher.clock.monotonic_ns() - self.started_ns) // _NS_PER_MS
 
     async def bounded(self, work: Callable[[], _Result]) -> _Result:
         """Run blocking work of the engine within the rest of the query's time, or interrupt it."""
-        used_s = self._elapsed_ns() / NS_PER_S
+        used_s = self.elapsed_ms() / 1000
         return await self.engine.bounded(work, self.searcher.settings.time_s_max - used_s)
 
     async def _choose_rollups(
         self, coverage: Coverage, deletes: tuple[DeleteRecord, ...]
-    ) -> "ChosenRollups | None":
-        """Return the rollups of a series; None for records."""
-        if self.query.series is None:
-            return None
+    ) -> "ChosenRollups":
+        """Return the rollups of a series."""
         from sluice_query.rollups import (  # noqa: PLC0415 - only for a series
             ChosenRollups,
             choose_rollups,
@@ -386,7 +376,13 @@ class SourceReader:
         ledger = [row.identity for row in read_ingested(self.engine, url, wanted, opened)]
         acknowledged = pending.acknowledged
         in_ledger = read_positions(url, BATCHES, opened, sorted(acknowledged))
-        lanes = range(coverage.lane_count) if every_lane else self._lanes(pending, coverage)
+        # For batches outside of the queue every lane is needed: one may get its first entry while
+        # the query runs.
+        lanes: range | tuple[int, ...] = pending.lanes
+        if every_lane or coverage.named:
+            lanes = range(coverage.lane_count)
+        if self.searcher.spool is not None and not every_lane:
+            lanes = range(self.searcher.spool.lanes)
         table = RECORD_TABLES[query.kind]
         files = select_files(url, table, query, lanes)
         needed = {lane: max(at, in_ledger.get(lane, 0)) for lane, at in acknowledged.items()}

@@ -70,7 +70,7 @@ class ServeSettings:
         listen: Address and port, HOST:PORT; port 0 selects a free port.
         allowed_hosts: Names under which clients reach the service, without ports, separated by
             commas. The address of the connection is always allowed.
-        api_token: The token that callers send as `Authorization: Bearer …`. Without it the service
+        api_token: The token that clients send as `Authorization: Bearer …`. Without it the service
             listens on a loopback address only. Set it in a file or in the environment: other users
             of the machine can read a command line.
         operators: Who may also delete records, as `name=<sha256 of the token>`, separated by

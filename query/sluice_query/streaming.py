@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 import msgspec
@@ -110,7 +111,7 @@ class NewestFirst:
 
         All rows of later waves are before `until_ns`; None if there are none.
         """
-        held = list(heapq.merge(self._held, found, key=_order, reverse=True))
+        held = list(heapq.merge(self._held, found, key=itemgetter(0), reverse=True))
         certain = len(held)
         if until_ns is not None:
             certain = next((n for n, (key, _) in enumerate(held) if key[0] < until_ns), certain)
@@ -125,10 +126,6 @@ class NewestFirst:
     def wanted(self) -> int:
         """Return how many rows of a further wave can be needed."""
         return self._left + 1
-
-
-def _order(item: KeyedRow) -> RecordKey:
-    return item[0]
 
 
 class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,8 +211,14 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
             files = replace(files, read=(*files.read, *part.files.read))
             # The tables of a wave are not needed after it.
             fetched = joined_batches((fetched, replace(part.fetched, tables=())))
-            done = replace(read, files=files, fetched=fetched)
-            progress = _progress(reader, read, done, results)
+            progress = StreamProgress(
+                segments_read=files.count,
+                segments=read.files.count,
+                batches_read=fetched.batches,
+                batches=len(read.waiting),
+                results=results,
+                elapsed_ms=reader.elapsed_ms(),
+            )
             yield StreamPart(records=tuple(records), progress=progress)
             if merged.more:
                 break
@@ -269,19 +272,6 @@ def _whole(parts: Sequence[DataFile]) -> tuple[DataFile, ...]:
         groups = (*(before.groups if before and before.groups else ()), *(part.groups or ()))
         found[part.path] = replace(part, groups=groups)
     return tuple(found.values())
-
-
-def _progress(
-    reader: SourceReader, read: SearchRead, done: SearchRead, results: int
-) -> StreamProgress:
-    return StreamProgress(
-        segments_read=done.files.count,
-        segments=read.files.count,
-        batches_read=done.fetched.batches,
-        batches=len(read.waiting),
-        results=results,
-        elapsed_ms=reader.elapsed_ms(),
-    )
 
 
 def _read_wave(evaluator: Evaluator, files: tuple[DataFile, ...], *, limit: int) -> list[KeyedRow]:

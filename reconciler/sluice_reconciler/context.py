@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from sluice_protocol.authority import Authority
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.discovery import DiscoveryStore
 from sluice_reconciler.journals.registry import GatewayRegistry

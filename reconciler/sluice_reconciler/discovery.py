@@ -34,7 +34,7 @@ from sluice_protocol.journals import (
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found, GetOutcome
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.journals.reader import RegistrationReader
 from sluice_reconciler.passes.progress import PASS, PassRecord

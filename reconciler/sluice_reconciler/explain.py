@@ -35,8 +35,8 @@ from sluice_protocol.keys import (
 from sluice_protocol.manifests import AcceptedManifest, decode_accepted, encode_reference
 from sluice_protocol.outcomes import Found, NotFound, ObjectInfo
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import (

@@ -31,9 +31,9 @@ from sluice_protocol.errors import BadUsage, ErrorCode, Fenced, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Runtime
+from sluice_queue.lane import list_lanes
 from sluice_queue.register import Descriptor
+from sluice_queue.register_client import Runtime
 from sluice_store.port import ObjectStore
 
 

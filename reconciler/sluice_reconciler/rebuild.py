@@ -52,7 +52,8 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import (
     DerivedDifference,

@@ -12,7 +12,8 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_queue.lane import Lane, QueueMetrics, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import QueueMetrics, Runtime
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.events import EventReceiver, HintQueue
 from sluice_reconciler.http_queue import HttpQueue

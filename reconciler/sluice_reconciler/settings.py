@@ -27,15 +27,10 @@ class ReconcilerOptions:
         listen: Address of the operator API, host:port; port 0 selects a free port.
         allowed_hosts: Names under which clients reach the service, without ports, separated by
             commas. The address of the connection is always allowed.
-        journaled_pass_interval_s: Longest time between the beginnings of two full passes while
-            journals name every batch, seconds. A pass begins 60 s after the one before, or 10 s for
-            each 1 000 manifests if that is later. A gateway that is late causes an additional pass.
         freshness_s: How long a batch may be named by a journal before it is enqueued, about,
             seconds, at most 30. The reconciler then reads and processes journals, and lists gateway
             processes, once in this time, with requests whose number does not depend on that of the
             batches. 0 means four times a second.
-        share_lanes: Whether reconcilers divide the lanes among themselves. Otherwise a reconciler
-            takes a lane over when a batch of it was left for 10 s.
         advertise_url: URL of the operator API as other processes reach it; empty for the address
             that the service listens on.
         pack_references: Whether the packed entry of a raw blob is also its reverse reference, so
@@ -45,8 +40,9 @@ class ReconcilerOptions:
         door_window_s: How long a request in a combined batch is remembered after its acceptance,
             seconds. Repetitions within this time are left out.
         lease_s: Duration of a lease on an entry claimed over HTTP, seconds.
-        api_token: The token that clients of `/v1/` must send as `Authorization: Bearer …`. Without
-            it the service listens on a loopback address only.
+        api_token: The token that clients send as `Authorization: Bearer …`. Without it the service
+            listens on a loopback address only. Set it in a file or in the environment: other users
+            of the machine can read a command line.
         event_queue_url: SQS queue with object events of the bucket; empty for none. The endpoint of
             another server than AWS is that of `AWS_ENDPOINT_URL_SQS`.
         sns_topics: ARNs of the SNS topics whose messages `POST /hooks/sns` accepts, separated by
@@ -58,9 +54,7 @@ class ReconcilerOptions:
     queues: str = "spark"
     listen: str = "127.0.0.1:8081"
     allowed_hosts: str = ""
-    journaled_pass_interval_s: float = 86_400.0
     freshness_s: float = 0.0
-    share_lanes: bool = True
     advertise_url: str = ""
     pack_references: bool = False
     http_queues: str = ""
@@ -72,7 +66,6 @@ class ReconcilerOptions:
     live_bytes_max: int = 0
 
     def __post_init__(self) -> None:
-        check_number("journaled_pass_interval_s", self.journaled_pass_interval_s, 0.01)
         check_number("lease_s", self.lease_s, 0.01)
         for name in ("live_bytes_max", "door_window_s"):
             check_number(name, getattr(self, name), 0)
@@ -119,6 +112,10 @@ class ReconcilerSettings(ReconcilerOptions):
         pass_interval_s: Time from the end of one full pass to the start of the next while not every
             gateway writes a journal. A pass then finds every batch, so it is repeated without a
             break; the pause lasts at least four times as long as the pass.
+        journaled_pass_interval_s: Longest time between the beginnings of two full passes while
+            journals name every batch: a pass is the safety net then. It begins 60 s after the one
+            before, or 10 s for each 1 000 manifests if that is later. A gateway that is late causes
+            an additional pass.
         pass_pages_per_s: LIST requests per second of a full pass while journals name every batch; 0
             for no limit. It is the safety net and must not disturb gateways. A pass for a gateway
             that died is not limited.
@@ -128,6 +125,8 @@ class ReconcilerSettings(ReconcilerOptions):
             gateway writes one a second, so this adds an eighth of a second on average.
         hold_interval_s: Time between two checks of held batches, and of quarantined uploads without
             a reference. Held batches are rare, and an operator acts on them in minutes.
+        share_lanes: Whether reconcilers divide the lanes among themselves. Members that do not
+            see each other work as without it: a lane is taken over when a batch of it was left.
         takeover_after_s: How long another reconciler may leave a batch before this one takes its
             lane over, if lanes are not shared: longer than its writes take.
         shards: Spans of agents that a full pass lists concurrently. Each costs one more LIST.
@@ -151,10 +150,12 @@ class ReconcilerSettings(ReconcilerOptions):
     """
 
     pass_interval_s: float = 1.0
+    journaled_pass_interval_s: float = 86_400.0
     pass_pages_per_s: float = 50.0
     journal_interval_s: float = 1.0
     journal_poll_s: float = 0.25
     hold_interval_s: float = 60.0
+    share_lanes: bool = True
     takeover_after_s: float = 10.0
     shards: int = 1
     concurrency: int | None = None

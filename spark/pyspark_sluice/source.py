@@ -46,8 +46,8 @@ from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.fields import Kind
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.promotions import is_promoted_name
-from sluice_queue.inspection import LaneSnapshot, list_lanes, read_lane
-from sluice_queue.lane import Lane
+from sluice_queue.inspection import LaneSnapshot, read_lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import Descriptor
 from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_spark.errors import CheckpointAhead

@@ -45,7 +45,8 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_re
 from sluice_protocol.outcomes import Found
 from sluice_protocol.record_deletes import DeleteRecord, needed_deletes
 from sluice_protocol.units import Digest
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_queue.worklists import PendingBatch, read_pending_batches
 from sluice_spark.compaction.delete_matches import is_deleted
 from sluice_spark.compaction.rewrite import content_of, read_files

@@ -56,7 +56,6 @@ class CompactSettings:
             `log.offset`. Of the records with the same values, body and severity, the first one
             is kept. Empty: none are compared.
         dedupe_metrics: Whether points of one series with the same time and value are stored once.
-        dedupe_window_s: Seconds after the first record was accepted within which it is recognised.
         dry_run: Report only; change nothing.
     """
 
@@ -66,18 +65,17 @@ class CompactSettings:
     await_rollups: bool = True
     dedupe: tuple[str, ...] = ()
     dedupe_metrics: bool = False
-    dedupe_window_s: int = 24 * 3600
     dry_run: bool = False
     target_bytes: ClassVar[int] = 128 * 1024 * 1024
     """Target size of data files; one of less than half of it is rewritten. Larger files save no
     request of a query that matters, and cost more to rewrite."""
+    dedupe_window_s: ClassVar[int] = 24 * 3600
+    """Time after the first record was accepted within which a repetition is recognised: senders
+    repeat within minutes, and each merge compares the records of one more day."""
     grace_s: ClassVar[int] = 3600
     """Time after the end of a date before its partition is rewritten: late batches of the date come
     in it, and `open_partitions` does not wait for it."""
 
     def __post_init__(self) -> None:
-        if self.dedupe_window_s < 1 or not all(self.dedupe):
-            raise BadUsage(
-                "cannot run compaction: dedupe_window_s must be at least 1 and no name in dedupe"
-                f" may be empty, dedupe_window_s=`{self.dedupe_window_s}`"
-            )
+        if not all(self.dedupe):
+            raise BadUsage("cannot run compaction: no name in dedupe may be empty")

@@ -58,7 +58,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.lanes.state import LANES
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
@@ -392,7 +392,7 @@ def plant_in_gateway(metrics: GatewayMetrics) -> None:
     metrics.accepts_of("identity_conflict").inc(50)
     for _ in range(50):
         metrics.store_requests_of("create", "error").inc()
-        metrics.store_seconds.labels("create").observe(12.0)
+        metrics.store_seconds.observe(12.0, "create")
     metrics.journal_age.set(45)
     metrics.spool_capacity.set(1e9)
     metrics.spool_bytes.set(9e8)

@@ -37,7 +37,8 @@ from sluice_protocol.prices import DAY_S
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_queue.worklists import read_pending_batches
 from sluice_reconciler.passes import progress as pass_progress
 from sluice_reconciler.service import Reconciler

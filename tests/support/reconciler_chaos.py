@@ -44,7 +44,7 @@ from sluice_protocol.journals import (
 )
 from sluice_protocol.keys import GATEWAY_JOURNALS, GATEWAY_PROCESSES, RAW_BLOBS
 from sluice_protocol.manifests import decode_record
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 

@@ -31,7 +31,8 @@ from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_queue.worklists import read_work_list
 from sluice_store.port import ObjectStore
 

@@ -23,8 +23,8 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import CreateOutcome, ObjectInfo
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Runtime
+from sluice_queue.lane import list_lanes
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler

@@ -6,6 +6,7 @@ The tests assert every line of the table. A server that no longer deviates fails
 the table stays correct. `docs/store.md` contains it.
 """
 
+import asyncio
 import http.client
 import time
 from dataclasses import dataclass
@@ -16,11 +17,337 @@ import botocore.session
 from botocore.config import Config
 from support.store_versitygw import ACCESS, SECRET
 
-from sluice_protocol.units import NS_PER_S
-from sluice_store.checks import Nonconforming
-from sluice_store.conformance import Check
+from sluice_protocol.errors import StoreError
+from sluice_protocol.outcomes import (
+    Applied,
+    Deleted,
+    Exists,
+    Found,
+    Mismatch,
+    NotFound,
+    ObjectInfo,
+)
+from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
+from sluice_store.conformance import (
+    Check,
+    Nonconforming,
+    check_create_once,
+    check_delete_spares_newer,
+    check_delete_then_create,
+    check_head_reports_checksum,
+    check_replace,
+    check_times,
+    check_versioning,
+    check_wrong_checksum,
+    collect_incarnations,
+    collect_keys,
+    create_object,
+    expect,
+    expect_type,
+    race_create,
+    race_replace,
+    read_found,
+)
 from sluice_store.doctor import DoctorResult
-from sluice_store.port import ObjectStore
+from sluice_store.port import NewObject, ObjectStore
+
+
+async def increment(store: ObjectStore, key: ObjectKey, times: int, writer: str) -> int:
+    """Add one to a counter `times` times by compare-and-swap; return the number of lost swaps.
+
+    Every body contains the writer and its turn, so that no two states are equal and a read shows
+    whether an unknown swap was applied.
+    """
+    lost = 0
+    for turn in range(times):
+        mark = f"{writer}.{turn}"
+        while not await _swap_once(store, key, mark):
+            lost += 1
+    return lost
+
+
+async def _swap_once(store: ObjectStore, key: ObjectKey, mark: str) -> bool:
+    read = expect_type("the counter is readable", await store.get(key), Found)
+    count, *marks = read.body.decode().split(" ")
+    if mark in marks:
+        return True  # an earlier try with an unknown outcome was applied
+    body = " ".join([str(int(count) + 1), *marks, mark]).encode()
+    return isinstance(await store.replace(key, body, if_match=read.info.etag), Applied)
+
+
+async def read_counter(store: ObjectStore, key: ObjectKey) -> int:
+    """Return the value of a counter that `increment` changes."""
+    read = expect_type("the counter is readable", await store.get(key), Found)
+    return int(read.body.split(b" ", 1)[0])
+
+
+MANY: Final = 20
+
+RACERS: Final = 64
+
+RACE_ROUNDS: Final = 3
+
+COUNTER_WRITERS: Final = 8
+
+COUNTER_INCREMENTS: Final = 10
+
+LISTED: Final = 1003
+"""More than one page of S3."""
+
+ODD_NAMES: Final = (
+    *("a b", "a+b", "a%2Fb", "a%", "a?b#c", "a=b&c;d", "a<b>\"'", "~!*'()", "é/ü", "日本", "🙂"),
+)
+
+
+async def check_bodies_are_read_back_unchanged(store: ObjectStore, place: str) -> None:
+    """Empty, binary and large bodies are read back byte for byte, with their size."""
+    for name, body in (("empty", b""), ("binary", bytes(range(256))), ("large", b"\x00x" * 2**20)):
+        await create_object(store, f"{place}{name}", body)
+        read = await read_found(store, f"{place}{name}")
+        expect("a body is read back unchanged", holds=read.body == body, seen=name)
+        size = read.info.size_bytes
+        expect("a read reports the size", holds=size == len(body), seen=size)
+
+
+async def check_ranges(store: ObjectStore, place: str) -> None:
+    """A ranged read includes both ends, ends with the object, and is empty past its end."""
+    key = ObjectKey(f"{place}range")
+    await create_object(store, key, b"0123456789")
+    wanted = {(0, 3): b"0123", (4, 4): b"4", (8, 99): b"89", (4, None): b"456789", (10, 20): b""}
+    for (first, last), body in wanted.items():
+        read = await store.get(key, first=first, last=last)
+        found = expect_type("a range of an object is readable", read, Found)
+        expect("a range includes both ends", holds=found.body == body, seen=found.body)
+        size = found.info.size_bytes
+        expect(
+            "a ranged read reports the size of the whole object",
+            holds=size == len(b"0123456789"),
+            seen=size,
+        )
+
+
+async def check_missing(store: ObjectStore, place: str) -> None:
+    """A key that does not exist reads as not found, and the response has the store's time."""
+    for read in (
+        await store.get(ObjectKey(f"{place}no")),
+        await store.head(ObjectKey(place + "n")),
+    ):
+        missing = expect_type("a key that does not exist is not found", read, NotFound)
+        expect("a response has the store's time", holds=missing.date_ns > 0, seen=missing)
+
+
+async def check_replace_missing(store: ObjectStore, place: str) -> None:
+    """A replace of a key that does not exist reports `Mismatch` and creates nothing."""
+    key, other = ObjectKey(f"{place}absent"), ObjectKey(f"{place}other")
+    tag = (await create_object(store, other, b"x")).etag
+    outcome = await store.replace(key, b"y", if_match=tag)
+    expect_type("a replace of a key that does not exist reports `Mismatch`", outcome, Mismatch)
+    expect_type("and creates nothing", await store.head(key), NotFound)
+
+
+async def check_overwrite_keeps_old(store: ObjectStore, place: str) -> None:
+    """An overwrite creates a new object version; the old one stays, noncurrent, with its size."""
+    key = ObjectKey(f"{place}over")
+    old = await create_object(store, key, b"old")
+    new = expect_type("overwrite applies", await store.overwrite(key, b"newer"), Applied)
+    read = await read_found(store, key)
+    expect("the new bytes are current", holds=read.body == b"newer", seen=read.body)
+    listed = await collect_incarnations(store, key)
+    states = [(one.incarnation, one.current, one.size_bytes) for one in listed]
+    wanted = [(new.incarnation, True, 5), (old.incarnation, False, 3)]
+    expect("both object versions are listed, newest first", holds=states == wanted, seen=states)
+    for incarnation, size in ((new.incarnation, 5), (old.incarnation, 3)):
+        info = await store.head_incarnation(key, incarnation or NULL_VERSION)
+        exact = expect_type("an exact object version has a HEAD", info, ObjectInfo)
+        expect("with the size of that version", holds=exact.size_bytes == size, seen=exact)
+
+
+async def check_overwrite_free_key(store: ObjectStore, place: str) -> None:
+    """An overwrite of a key that does not exist creates the object."""
+    key = ObjectKey(f"{place}fresh")
+    expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
+    read = await read_found(store, key)
+    expect("its bytes are current", holds=read.body == b"new", seen=read.body)
+
+
+async def check_list_after_write(store: ObjectStore, place: str) -> None:
+    """A listing shows a write as soon as it was acknowledged, and no deleted object."""
+    for i in range(10):
+        written = await create_object(store, f"{place}seen/{i}", b"x")
+        keys = [listed.key for listed in await collect_keys(store, f"{place}seen/")]
+        fresh = keys == [f"{place}seen/{n}" for n in range(i + 1)]
+        expect("a listing shows every acknowledged write", holds=fresh, seen=keys)
+    await store.delete(ObjectKey(f"{place}seen/9"), written.incarnation or NULL_VERSION)
+    count = len(await collect_keys(store, f"{place}seen/"))
+    expect("a listing shows no deleted object", holds=count == 9, seen=count)
+
+
+async def check_list_order(store: ObjectStore, place: str) -> None:
+    """A listing is in the order of the keys' bytes and within its bounds: after, and up to."""
+    names = ["a-", "a-b", "a/b", "a/b=c", "a/é", "a0", "b", "c/d/e"]
+    for name in names:
+        await create_object(store, f"{place}{name}", b"x")
+    every = [listed.key for listed in await collect_keys(store, place)]
+    wanted = sorted((f"{place}{name}" for name in names), key=str.encode)
+    expect("a listing is in key order", holds=every == wanted, seen=every)
+    bounded = await collect_keys(store, place, start_after=wanted[1], end_at=wanted[4])
+    inside = [listed.key for listed in bounded]
+    expect("a listing keeps its bounds", holds=inside == wanted[2:5], seen=inside)
+    part = [listed.key for listed in await collect_keys(store, f"{place}a/")]
+    under = [key for key in wanted if key.startswith(f"{place}a/")]
+    expect("a listing keeps its prefix", holds=part == under, seen=part)
+
+
+async def check_odd_keys(store: ObjectStore, place: str) -> None:
+    """A key with spaces, marks, quotes or letters of any script names one object everywhere.
+
+    URLs, XML and signatures encode such characters in different ways.
+    """
+    made = {
+        key: await create_object(store, key, key.encode()) for key in map(place.__add__, ODD_NAMES)
+    }
+    for key in made:
+        read = await read_found(store, key)
+        expect("an odd key has its bytes", holds=read.body == key.encode(), seen=read.body)
+    wanted = sorted(made, key=str.encode)
+    keys = [listed.key for listed in await collect_keys(store, place)]
+    expect("odd keys are listed", holds=keys == wanted, seen=keys)
+    both = [one.key for one in await collect_incarnations(store, place)]
+    expect("versions of odd keys are listed", holds=both == wanted, seen=both)
+    for key, written in made.items():
+        await store.delete(ObjectKey(key), written.incarnation or NULL_VERSION)
+    left = await collect_incarnations(store, place)
+    expect("versions of odd keys are deleted", holds=not left, seen=left)
+
+
+async def check_key_below_key(store: ObjectStore, place: str) -> None:
+    """A key may be below another key, as `x/y` is below `x`."""
+    await create_object(store, f"{place}x", b"above")
+    try:
+        outcome: object = await store.create(ObjectKey(f"{place}x/y"), b"below")
+    except StoreError as error:
+        outcome = type(error).__name__
+    expect_type("a key may be below another key", outcome, Applied)
+
+
+async def check_list_nothing(store: ObjectStore, place: str) -> None:
+    """An empty listing is one empty page with the store's time."""
+    pages = [page async for page in store.list(f"{place}nothing/")]
+    one = len(pages) == 1 and not pages[0].objects and pages[0].last and pages[0].date_ns > 0
+    expect("an empty listing is one page with the store's time", holds=one, seen=pages)
+
+
+async def check_list_pages(store: ObjectStore, place: str) -> None:
+    """A listing longer than a page contains every key once; so does one of object versions."""
+    gate = asyncio.Semaphore(32)
+
+    async def put(i: int) -> None:
+        async with gate:
+            await create_object(store, f"{place}many/{i:05d}", b"x")
+
+    await asyncio.gather(*(put(i) for i in range(LISTED)))
+    wanted = [f"{place}many/{i:05d}" for i in range(LISTED)]
+    keys = [str(listed.key) for listed in await collect_keys(store, f"{place}many/")]
+    expect("every key is listed once, over the pages", holds=keys == wanted, seen=len(keys))
+    both = [str(one.key) for one in await collect_incarnations(store, f"{place}many/")]
+    expect(
+        "every object version is listed once, over the pages", holds=both == wanted, seen=len(both)
+    )
+
+
+async def check_delete_restores_previous_version(store: ObjectStore, place: str) -> None:
+    """Deleting the current object version makes the version before it current again."""
+    key = ObjectKey(f"{place}back")
+    await create_object(store, key, b"old")
+    new = expect_type("overwrite applies", await store.overwrite(key, b"new"), Applied)
+    await store.delete(key, new.incarnation or NULL_VERSION)
+    read = await read_found(store, key)
+    expect("the object version before is current again", holds=read.body == b"old", seen=read.body)
+
+
+async def check_delete_absent(store: ObjectStore, place: str) -> None:
+    """A delete of an object version that was already deleted succeeds."""
+    key = ObjectKey(f"{place}gone")
+    gone = (await create_object(store, key, b"x")).incarnation or NULL_VERSION
+    await store.delete(key, gone)
+    expect_type("a repeated delete succeeds", await store.delete(key, gone), Deleted)
+    absent = await store.head_incarnation(key, gone)
+    expect_type("a deleted object version is not found", absent, NotFound)
+
+
+async def check_many(store: ObjectStore, place: str) -> None:
+    """A call for many objects has the outcome of a call for each, in order."""
+    new = [NewObject(key=ObjectKey(f"{place}many/{i}"), body=b"%d" % i) for i in range(MANY)]
+    await create_object(store, new[0].key, b"old")
+    for i, created in enumerate(await store.create_many(new)):
+        expect_type("each object is created or exists", created, Applied if i else Exists)
+    keys = [one.key for one in reversed(new)]
+    absent = ObjectKey(f"{place}many/absent")
+    *found, missing = await store.get_many([*keys, absent])
+    bodies = [expect_type("each object is read", one, Found).body for one in found]
+    wanted = [one.body for one in new[:0:-1]] + [b"old"]
+    expect("bodies are in the order of their keys", holds=bodies == wanted, seen=bodies)
+    expect_type("a missing object is not found", missing, NotFound)
+    *heads, gone = await store.head_many([*keys, absent])
+    expect("heads are too", holds=[getattr(one, "key", None) for one in heads] == keys, seen=heads)
+    expect_type("a missing object has no metadata", gone, NotFound)
+
+
+async def check_race_create(store: ObjectStore, place: str) -> None:
+    """Of 64 concurrent creates of one key exactly one is applied."""
+    for i in range(RACE_ROUNDS):
+        await race_create([store], ObjectKey(f"{place}race/{i}"), RACERS)
+
+
+async def check_race_replace(store: ObjectStore, place: str) -> None:
+    """Of 64 concurrent replaces of one state exactly one is applied."""
+    for i in range(RACE_ROUNDS):
+        key = f"{place}swap/{i}"
+        tag: ETag = (await create_object(store, key, b"start")).etag
+        await race_replace([store], ObjectKey(key), tag, RACERS)
+
+
+async def check_counter(store: ObjectStore, place: str) -> None:
+    """A counter to which N writers add M each by compare-and-swap ends at N times M."""
+    key = ObjectKey(f"{place}counter")
+    await create_object(store, key, b"0")
+    writers = (increment(store, key, COUNTER_INCREMENTS, f"w{i}") for i in range(COUNTER_WRITERS))
+    await asyncio.gather(*writers)
+    count = await read_counter(store, key)
+    wanted = COUNTER_WRITERS * COUNTER_INCREMENTS
+    expect("no increment is lost or applied twice", holds=count == wanted, seen=count)
+
+
+CHECKS: Final[tuple[Check, ...]] = (
+    check_create_once,
+    check_bodies_are_read_back_unchanged,
+    check_head_reports_checksum,
+    check_wrong_checksum,
+    check_ranges,
+    check_missing,
+    check_times,
+    check_replace,
+    check_replace_missing,
+    check_overwrite_keeps_old,
+    check_overwrite_free_key,
+    check_list_after_write,
+    check_list_order,
+    check_odd_keys,
+    check_key_below_key,
+    check_list_nothing,
+    check_list_pages,
+    check_delete_spares_newer,
+    check_delete_then_create,
+    check_delete_restores_previous_version,
+    check_delete_absent,
+    check_versioning,
+    check_many,
+    check_race_create,
+    check_race_replace,
+    check_counter,
+)
+"""Every check, in a useful order for a new store."""
+
 
 DELAY_S = 3.0
 BODY = b"x" * 65536

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.store_conformance import increment
+
 from sluice_protocol.outcomes import Applied, Exists, Unknown
 from sluice_protocol.units import ObjectKey
 from sluice_store import StoreMode, open_store
-from sluice_store.checks import increment
 
 TESTS = Path(__file__).parents[1]
 

@@ -30,7 +30,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_query.http.service import make_query_app
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings, ServeSettings
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_web.addresses import parse_allowed_hosts

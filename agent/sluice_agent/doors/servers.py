@@ -7,17 +7,21 @@ durable and to be answered.
 
 import math
 import os
+import re
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import structlog
 
-from sluice_agent.doors.service import AgentDoors, DoorPorts, TokenSenders
+from sluice_agent.doors.service import LOCAL_SENDER, AgentDoors, DoorPorts, TokenSenders
 from sluice_agent.settings import DoorSettings
 from sluice_doors.api import DoorsApi
+from sluice_doors.forward.handshake import ForwardIdentity, SharedKey
+from sluice_protocol.errors import BadUsage
 from sluice_web.addresses import parse_listen
 from sluice_web.application import make_application
 from sluice_web.connection_guard import (
@@ -33,6 +37,62 @@ from sluice_web.problems import problem_middleware
 from sluice_web.process_limits import port_connections_max
 from sluice_web.rare_warnings import RareWarnings
 from sluice_web.tokens import parse_operators
+
+KEY_CHARS_MIN: Final = 16
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
+
+
+class KeySenders:
+    """The senders of connections (`ForwardSenders`)."""
+
+    def __init__(self, keys: Iterable[SharedKey]) -> None:
+        """Without keys, every connection is accepted."""
+        self._keys = tuple(keys)
+
+    def of_connection(self, certificate: Mapping[str, object] | None) -> ForwardIdentity | None:
+        """Return the identity of every connection if no key is required, else None."""
+        del certificate
+        return None if self._keys else ForwardIdentity(name=LOCAL_SENDER)
+
+    def shared_keys(self) -> Iterable[SharedKey]:
+        """Return the keys."""
+        return self._keys
+
+    def of_identity(self, identity: ForwardIdentity) -> str:
+        """Return the name of the sender."""
+        return identity.key_id or identity.name
+
+
+def read_forward_keys(path: Path) -> tuple[SharedKey, ...]:
+    """Return the keys of a file; an error contains no key.
+
+    Each line is `NAME=KEY`; empty lines and lines that begin with `#` are left out. The handshake
+    needs the text of a key on both ends (ADR 21), so the file must be readable by the agent only.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadUsage(f"cannot read forward_keys: {error}, path=`{path}`") from error
+    keys: dict[str, SharedKey] = {}
+    for number, line in enumerate(map(str.strip, lines), start=1):
+        if not line or line.startswith("#"):
+            continue
+        name, _, key = line.partition("=")
+        if _NAME.fullmatch(name) is None or len(key) < KEY_CHARS_MIN:
+            raise BadUsage(
+                f"invalid line in forward_keys: use NAME=KEY with a key of at least"
+                f" {KEY_CHARS_MIN} characters, path=`{path}` line=`{number}`"
+            )
+        if name in keys:
+            raise BadUsage(
+                f"a name occurs twice in forward_keys: use one line for each sender,"
+                f" path=`{path}` name=`{name}`"
+            )
+        keys[name] = SharedKey(id=name, shared_key=key)
+    if not keys:
+        raise BadUsage(f"forward_keys contains no key: add a line NAME=KEY, path=`{path}`")
+    return tuple(keys.values())
+
 
 SHUTDOWN_S: Final = 2.0
 """Time to answer what was received before the agent was stopped."""
@@ -138,7 +198,7 @@ def _serve_forward(
     settings: DoorSettings, doors: AgentDoors, ports: DoorPorts
 ) -> AbstractAsyncContextManager[int]:
     """Return the server of Fluent's forward protocol; it yields its port."""
-    from sluice_agent.doors.forward_keys import (  # noqa: PLC0415 - an extra
+    from sluice_agent.doors.servers import (  # noqa: PLC0415 - an extra
         KeySenders,
         read_forward_keys,
     )

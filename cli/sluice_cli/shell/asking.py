@@ -302,7 +302,7 @@ async def open_searcher(
     stack: AsyncExitStack, store_url: str, spool_url: str | None, settings: QuerySettings
 ) -> "Searcher":
     """Open a store, and the spool of its gateway, for queries of this process."""
-    from sluice_cli.shell.logs import log_to_stderr  # noqa: PLC0415 - slow
+    from sluice_web.log_output import log_to_stderr  # noqa: PLC0415 - slow
 
     log_to_stderr()
     from sluice_query.engine import keep_pandas_out  # noqa: PLC0415 - imports pyarrow and DuckDB

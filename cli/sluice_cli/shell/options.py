@@ -94,7 +94,8 @@ VerificationKeys = Annotated[
     Path,
     Parameter(
         name="--key-file",
-        help="The auditor's key, or a file of public keys to trust, base64, one a line.",
+        help="The auditor's key. A command that signs nothing also accepts a file of public keys"
+        " to trust, base64, one a line.",
     ),
 ]
 """The keys of a command that verifies signatures and makes none."""

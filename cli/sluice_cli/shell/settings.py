@@ -65,6 +65,9 @@ def unknown_key(key: str, known: Iterable[str], path: Path) -> BadUsage:
 
     Keys contain the names of their tables.
     """
+    fixed = FIXED.get(key.rpartition(".")[2])
+    if fixed is not None:
+        return BadUsage(f"{fixed}: remove it, key=`{key}`, path=`{path}`")
     return BadUsage(
         f"unknown key in settings: the nearest known name is {nearest(key, known)},"
         f" {REFERENCE} lists all, key=`{key}`, path=`{path}`"
@@ -129,6 +132,14 @@ OPTIONS_MEANT: Final = {
     "--otlp": ("--doors",),
 }
 """Options of other tools, with those that mean the same here, of which a command may have one."""
+FIXED: Final = {
+    "journaled_pass_interval_s": "the setting is fixed now, at a day",
+    "share_lanes": "the setting is fixed now: reconcilers always share the lanes",
+    "margin_s": "the setting is fixed now, at an hour",
+    "dedupe_window_s": "the setting is fixed now, at a day",
+    "inventory_bucket": "the setting is fixed now: an inventory describes the store's bucket",
+}
+"""Earlier settings that are constants now, by their last name."""
 _PERIODS: Final = frozenset({"interval", "interval-s", "period", "period-s", "every", "schedule"})
 """Words for the period of the tasks of maintenance, as in `--audit.interval-s`."""
 _OTHER_WAYS: Final = {
@@ -167,6 +178,9 @@ def describe_unknown_option(option: str, known: Iterable[str], command: str) -> 
     """
     offered = tuple(known)
     listed = f"`{command} --help` lists all, option=`{option}`"
+    fixed = FIXED.get(option.rpartition(".")[2].removeprefix("--").replace("-", "_"))
+    if fixed is not None:
+        return f"{fixed}: remove it; {listed}"
     other = _OTHER_WAYS.get(_OTHER_WAYS_OF.get(option, option))
     if other is not None:
         return f"unknown option: {other}; {listed}"
@@ -241,6 +255,9 @@ def refuse_unknown_variables(known: Collection[str] = (), commands: tuple[str, .
     The error names the nearest known variable.
     """
     for name in _unknown_variables(known, commands):
+        for key, fixed in FIXED.items():
+            if name.endswith(f"_{key.upper()}"):
+                raise BadUsage(f"{fixed}: remove it, variable=`{name}`")
         others = (_prefix((one,)) for one in COMMANDS if one not in commands)
         near = nearest(name, [*known, *SHARED, *others])
         rest = "…" if near.endswith("_") else ""  # those of another command are not imported

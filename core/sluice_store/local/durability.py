@@ -27,7 +27,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
@@ -167,7 +167,7 @@ class LogicalClock:
     def next_range_ns(self, count: int) -> UnixNs:
         """Return the first of `count` consecutive timestamps, all as `next_ns` returns them."""
         with self._locked():
-            highest, reserved = self._read()
+            highest, reserved, _ = self._read()
             first = max(self._clock.now_ns(), highest + 1)
             self._give(first + count - 1, reserved)
             return UnixNs(first)
@@ -175,7 +175,7 @@ class LogicalClock:
     def now_ns(self) -> UnixNs:
         """Return the store's time, which never moves back, whatever the machine's clock does."""
         with self._locked():
-            highest, reserved = self._read()
+            highest, reserved, _ = self._read()
             return self._give(max(self._clock.now_ns(), highest), reserved)
 
     def read_ns(self) -> UnixNs:
@@ -187,7 +187,7 @@ class LogicalClock:
         with self._threads:
             fcntl.flock(self._fd, fcntl.LOCK_SH)
             try:
-                highest, _ = self._read()
+                highest = self._read()[0]
             finally:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)
         return UnixNs(max(self._clock.now_ns(), highest))
@@ -206,8 +206,7 @@ class LogicalClock:
             if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
                 self._rebuild(raw)
                 return
-            highest, reserved = self._read()
-            boot = self._read_raw()[3]
+            highest, reserved, boot = self._read()
             if boot != self._boot or not boot.strip(b"\0"):
                 self._write(max(highest, reserved), reserved)
 
@@ -261,16 +260,12 @@ class LogicalClock:
             f"the clock file {what}: restart every process of the store, an open rebuilds the file",
         )
 
-    def _read(self) -> tuple[int, int]:
-        _, highest, reserved, _ = self._read_raw()
-        return highest, reserved
-
-    def _read_raw(self) -> tuple[bytes, int, int, bytes]:
+    def _read(self) -> tuple[int, int, bytes]:
         raw = os.pread(self._fd, _RECORD.size, 0)
         if len(raw) != _RECORD.size or not raw.startswith(_MAGIC):
             raise self._damage("is damaged")
-        magic, highest, reserved, boot = _RECORD.unpack(raw)
-        return magic, highest, reserved, boot
+        _, highest, reserved, boot = _RECORD.unpack(raw)
+        return highest, reserved, boot
 
     def _write(self, highest: int, reserved: int) -> None:
         os.pwrite(self._fd, _RECORD.pack(_MAGIC, highest, reserved, self._boot), 0)
@@ -320,18 +315,17 @@ class _Round:
     error: OSError | None = None
 
 
+@dataclass(slots=True)
 class _Folder:
-    """The rounds of one directory: the current one, and the one that new callers join."""
+    """The rounds of one directory: the current one, and the one that new callers join.
 
-    __slots__ = ("busy", "next", "turn")
+    Each directory has a separate `turn`, so that the end of a round wakes no caller of another one.
+    The first caller that waits creates it: most directories have one caller.
+    """
 
-    def __init__(self) -> None:
-        self.busy = False
-        self.next = _Round()
-        self.turn: threading.Condition | None = None
-        """Separate for each directory, so that the end of a round wakes no caller of another
-        directory. The first caller that waits creates it: most directories have one caller.
-        """
+    busy: bool = False
+    next: _Round = field(default_factory=_Round)
+    turn: threading.Condition | None = None
 
 
 class GroupSync:

@@ -189,7 +189,7 @@ class GroupWrites:
     ) -> None:
         self._layout = layout
         self._stamps = stamps
-        self._visible = visible
+        self.visible = visible
         self._hidden = hidden
         self._known = known
         self._filesystem = filesystem
@@ -263,7 +263,7 @@ class GroupWrites:
     def _settle_one(self, one: _Create, now_ns: UnixNs) -> bool:
         """Return False while another process has the file locked."""
         try:
-            state = self._visible.settle_in_group(one.file.fd, now_ns)
+            state = self.visible.settle_in_group(one.file.fd, now_ns)
         except (OSError, StoreError) as error:
             one.outcome = _unknown(str(error))
             return True
@@ -379,23 +379,18 @@ class LocalFiles:
         self._layout = layout
         self._stamps = stamps
         self._read_only = read_only
-        self._visible = Visibility(stamps, read_only=read_only)
+        self.visible = Visibility(stamps, read_only=read_only)
         self._syncer = syncer
         self._hidden = HiddenFiles(str(layout.temporary), stamps, ids)
         self._known = DurableNames(layout.root)
         self._groups = GroupWrites(
             layout=layout,
             stamps=stamps,
-            visible=self._visible,
+            visible=self.visible,
             hidden=self._hidden,
             known=self._known,
             filesystem=filesystem or NoFileSystemSync(),
         )
-
-    @property
-    def visible(self) -> Visibility:
-        """The check of timestamps, which listings need too."""
-        return self._visible
 
     def now_ns(self) -> UnixNs:
         """Return the store's time."""
@@ -497,7 +492,7 @@ class LocalFiles:
         if fd is None:
             return NotFound(date_ns=reads.now_ns)
         try:
-            info = self._info(key, fd, path, self._visible.settle(fd), reads)
+            info = self._info(key, fd, path, self.visible.settle(fd), reads)
             end = info.size_bytes if last is None else min(last + 1, info.size_bytes)
             return Found(info=info, body=_read_exactly(fd, first, end))
         finally:
@@ -551,7 +546,7 @@ class LocalFiles:
             self._layout.generation_of(key, incarnation).unlink()
         if self._stamp_of(path) != incarnation:
             return False
-        found = incarnations_of(self._layout, key, self._visible.find)
+        found = incarnations_of(self._layout, key, self.visible.find)
         heir = next((old for old in found if not old.current), None)
         if heir is None:
             os.unlink(path)  # noqa: PTH108 - as for the other verbs
@@ -569,7 +564,7 @@ class LocalFiles:
     def _settle(self, path: str, written: HiddenFile, made: list[str]) -> Applied | Unknown:
         """Check the timestamp and make the name durable; after a failure the outcome is unknown."""
         try:
-            stamp = UnixNs(self._visible.settle_new(written.fd).stamp)
+            stamp = UnixNs(self.visible.settle_new(written.fd).stamp)
             written.remove()  # before the folder is synced: one commit of the file system has both
             self._syncer.sync(_to_sync(_folder_of(path), made))
         except (OSError, StoreError) as error:  # the clock file may be damaged meanwhile
@@ -586,7 +581,7 @@ class LocalFiles:
         return made
 
     def _stamp_of(self, path: str) -> ObjectVersion | None:
-        found = self._visible.find(path)
+        found = self.visible.find(path)
         return None if found is None else ObjectVersion(str(found.stamp))
 
     @contextmanager
@@ -616,7 +611,7 @@ class LocalFiles:
         if fd is None:
             return NotFound(date_ns=reads.now_ns)
         try:
-            state = self._visible.settle(fd) if current else state_of(os.fstat(fd))
+            state = self.visible.settle(fd) if current else state_of(os.fstat(fd))
             return self._info(key, fd, path, state, reads)
         finally:
             os.close(fd)

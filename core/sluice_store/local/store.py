@@ -99,14 +99,11 @@ class StoreThreads:
         """Make a call whose result or failure completes a future, as `run` does."""
         self._open += 1
         if self._open > len(self._threads) and len(self._threads) < THREADS_MAX:
-            self._start()
+            name = f"{NAME}-{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
         self._calls.put((work, future))
-
-    def _start(self) -> None:
-        name = f"{NAME}-{len(self._threads)}"
-        thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def _serve(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -316,18 +313,18 @@ class LocalStore(ObjectStore):
     async def replace(self, key: ObjectKey, body: bytes, *, if_match: ETag) -> ReplaceOutcome:
         """Write `body` over the state tagged `if_match`; the old state is not kept."""
         self._refuse_reader(key)
-        return await self._run(lambda: self._files.replace(key, body, if_match))
+        return await self._threads.run(lambda: self._files.replace(key, body, if_match))
 
     async def overwrite(
         self, key: ObjectKey, body: bytes, *, sha256: Digest | None = None
     ) -> OverwriteOutcome:
         """Write `body`, whether or not the key exists; the old state stays noncurrent."""
         self._refuse_reader(key)
-        return await self._run(lambda: self._files.overwrite(key, body, sha256))
+        return await self._threads.run(lambda: self._files.overwrite(key, body, sha256))
 
     async def get(self, key: ObjectKey, *, first: int = 0, last: int | None = None) -> GetOutcome:
         """Read an object or a range of it."""
-        return await self._run(lambda: self._files.get(key, first, last))
+        return await self._threads.run(lambda: self._files.get(key, first, last))
 
     async def create_many(self, objects: Sequence[NewObject]) -> list[CreateOutcome | StoreError]:
         """Create objects in a few threads, in groups that are synced together."""
@@ -347,21 +344,21 @@ class LocalStore(ObjectStore):
     ) -> list[_T]:
         size = max(SPAN_MIN, -(-len(items) // SPANS_MAX))
         spans = [items[first : first + size] for first in range(0, len(items), size)]
-        done = await asyncio.gather(*(self._run(partial(work, span)) for span in spans))
+        done = await asyncio.gather(*(self._threads.run(partial(work, span)) for span in spans))
         return [one for some in done for one in some]
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
         """Read the metadata of an object."""
-        return await self._run(lambda: self._files.head(key))
+        return await self._threads.run(lambda: self._files.head(key))
 
     async def head_incarnation(self, key: ObjectKey, incarnation: ObjectVersion) -> HeadOutcome:
         """Read the metadata of one object version."""
-        return await self._run(lambda: self._files.head_incarnation(key, incarnation))
+        return await self._threads.run(lambda: self._files.head_incarnation(key, incarnation))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete exactly this object version."""
         self._refuse_reader(key)
-        return await self._run(lambda: self._files.delete(key, incarnation))
+        return await self._threads.run(lambda: self._files.delete(key, incarnation))
 
     async def list(
         self, prefix: str, *, start_after: str = "", end_at: str | None = None
@@ -369,7 +366,7 @@ class LocalStore(ObjectStore):
         """List current objects, page by page."""
         walk = walk_objects(self._layout, self._files.visible.find, prefix, start_after, end_at)
         async for page, last in self._pages("list", prefix, walk):
-            date_ns = await self._run(self._files.now_ns)
+            date_ns = await self._threads.run(self._files.now_ns)
             yield ListPage(objects=page, date_ns=date_ns, last=last)
 
     async def list_incarnations(
@@ -380,7 +377,7 @@ class LocalStore(ObjectStore):
             self._layout, self._files.visible.find, prefix, start_after, end_at
         )
         async for page, last in self._pages("list_incarnations", prefix, walk):
-            date_ns = await self._run(self._files.now_ns)
+            date_ns = await self._threads.run(self._files.now_ns)
             yield IncarnationPage(incarnations=page, date_ns=date_ns, last=last)
 
     async def read_versioning(self) -> Versioning:
@@ -398,16 +395,13 @@ class LocalStore(ObjectStore):
             with translated(operation, prefix):
                 return tuple(islice(walk, PAGE_OBJECTS))
 
-        page = await self._run(take)
+        page = await self._threads.run(take)
         while True:
-            following = await self._run(take) if len(page) == PAGE_OBJECTS else ()
+            following = await self._threads.run(take) if len(page) == PAGE_OBJECTS else ()
             yield page, not following
             if not following:
                 return
             page = following
-
-    async def _run(self, work: Callable[[], _T]) -> _T:
-        return await self._threads.run(work)
 
 
 def _prepare(layout: Layout, ids: IdSource, now_ns: int) -> None:

@@ -232,6 +232,8 @@ LARGE_BYTES: Final = 256 * 1024
 """Larger bodies are decoded in a separate thread, one at a time, because records take many times
 the memory of their body while they are decoded. Smaller requests do not wait for them.
 """
+BODY_COPIES: Final = 2
+"""Copies of a body in memory: the body, and the frames made of it."""
 DECODED_TIMES: Final = 8
 """Memory of a large body while it is decoded, as a multiple of its decompressed size. Measured with
 20 MiB: 2.6 (Elasticsearch) to 7.5 (Firehose, whose body is larger than its records, ADR 20).
@@ -325,7 +327,7 @@ class DoorService:
             sender = authenticate_door(request, uploads.principals.current, now_s)
             check_door_right(sender, wanted.door)
             length_bytes = self._announced_bytes(request)
-            reserved_bytes = _memory_bytes(length_bytes)
+            reserved_bytes = BODY_COPIES * length_bytes
             with uploads.budget.take(reserved_bytes):
                 body = await self._read(request, length_bytes)
                 return await self._accept_body(body, sender, wanted, reserved_bytes)
@@ -337,7 +339,7 @@ class DoorService:
         uploads = self.uploads
         with uploads.running:
             check_door_right(sender, wanted.door)
-            reserved_bytes = _memory_bytes(len(body))
+            reserved_bytes = BODY_COPIES * len(body)
             with uploads.budget.take(reserved_bytes):
                 return await self._accept_body(body, sender, wanted, reserved_bytes)
 
@@ -399,7 +401,13 @@ class DoorService:
     async def _make(
         self, body: bytes, sender: VerifiedSender, wanted: DoorRequest, reserved_bytes: int
     ) -> _Made:
-        make = self._decoder(sender, wanted)
+        origin = RequestOrigin(
+            principal=sender.principal,
+            door=wanted.door,
+            key=wanted.key,
+            unique=b"%s-%d" % (self._process, next(self._requests)),
+        )
+        make = partial(self._decode, wanted, origin, self.now_ns())
         if len(body) <= INLINE_BYTES_MAX:
             with suppress(BodyTooLarge):
                 return make(decompress(body, wanted.coding, bytes_max=2 * INLINE_BYTES_MAX))
@@ -417,16 +425,6 @@ class DoorService:
                 with budget.take(min(DECODED_TIMES * len(found), alone_bytes)):
                     return await loop.run_in_executor(self._large, self._make_large, make, found)
 
-    def _decoder(self, sender: VerifiedSender, wanted: DoorRequest) -> Callable[[bytes], _Made]:
-        """Return what decodes the body of a request without its coding."""
-        origin = RequestOrigin(
-            principal=sender.principal,
-            door=wanted.door,
-            key=wanted.key,
-            unique=b"%s-%d" % (self._process, next(self._requests)),
-        )
-        return partial(self._decode, wanted, origin, self.now_ns())
-
     def _decode_small(
         self, body: bytes, coding: str, make: Callable[[bytes], _Made]
     ) -> bytes | _Made:
@@ -443,9 +441,13 @@ class DoorService:
     def _decode(
         self, wanted: DoorRequest, origin: RequestOrigin, received_ns: UnixNs, plain: bytes
     ) -> _Made:
-        small = self._small_lines(wanted, origin, plain)
-        if small is not None:
-            return [small], 0
+        if wanted.read_lines is not None and self._own_frame_bytes and len(plain) <= LARGE_BYTES:
+            lines = wanted.read_lines(plain)
+            # The choice follows from the records, so every repetition of a request has one form.
+            if lines is not None and lines.size_bytes < self._own_frame_bytes:
+                identity = identity_of_lines(lines, origin)
+                small = SmallRequest(records=lines, identity=identity, size_bytes=lines.size_bytes)
+                return [small], 0
         kinds = canonical_records(plain, wanted, received_ns)
         if len(plain) > INLINE_BYTES_MAX:  # what the decoder used is not needed for frames
             self._freed.decoded(len(plain))
@@ -458,24 +460,6 @@ class DoorService:
         ]
         return frames, sum(kind.records.unreadable for kind in kinds)
 
-    def _small_lines(
-        self, wanted: DoorRequest, origin: RequestOrigin, plain: bytes
-    ) -> SmallRequest | None:
-        """Return a small request whose records are decoded when its frame is made.
-
-        The choice follows from the records, so every repetition of a request has the same form.
-        """
-        if not self._own_frame_bytes or wanted.read_lines is None or len(plain) > LARGE_BYTES:
-            return None
-        found = wanted.read_lines(plain)
-        if found is None or found.size_bytes >= self._own_frame_bytes:
-            return None
-        return SmallRequest(
-            records=found,
-            identity=identity_of_lines(found, origin),
-            size_bytes=found.size_bytes,
-        )
-
 
 def _result_of(
     made: Sequence[MadeFrame | SmallRequest], unreadable: int, duplicates: Sequence[bool]
@@ -487,8 +471,3 @@ def _result_of(
         source=made[0].source if made else "none",
         combined=any(isinstance(one, SmallRequest) for one in made),
     )
-
-
-def _memory_bytes(length_bytes: int) -> int:
-    """Return the memory of a body and of the frames made of it."""
-    return 2 * length_bytes

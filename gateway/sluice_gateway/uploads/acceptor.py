@@ -279,7 +279,7 @@ class Acceptor:
         time_s_max: float,
     ) -> None:
         self._store = store
-        self._authority = authority
+        self._window_ns = authority.proof_window_ns
         self._collector_id = collector_id
         self._clock = clock
         self._rng = rng
@@ -296,7 +296,15 @@ class Acceptor:
         return run
 
     async def _drive(self, upload: Upload, run: AcceptanceRun) -> None:
-        now = begin(self._offer(upload))
+        offer = Offer(
+            identity=upload.identity,
+            digest=upload.digest,
+            size_bytes=len(upload.frame),
+            attempt_id=upload.attempt_id,
+            window_ns=self._window_ns,
+            sent_before=upload.sent_before,
+        )
+        now = begin(offer)
         while not isinstance(now.action, Verdict):
             seen = await self._observe(upload, now, now.action, run)
             then = step(now, seen)
@@ -310,16 +318,6 @@ class Acceptor:
         if isinstance(now.action, Conflict):
             await self._refer(upload)
         run.verdict = now.action
-
-    def _offer(self, upload: Upload) -> Offer:
-        return Offer(
-            identity=upload.identity,
-            digest=upload.digest,
-            size_bytes=len(upload.frame),
-            attempt_id=upload.attempt_id,
-            window_ns=self._authority.proof_window_ns,
-            sent_before=upload.sent_before,
-        )
 
     def _backoff_s(self, tries: int) -> float:
         ceiling_s: float = min(BACKOFF_S_MAX, BACKOFF_S_FIRST * 2**tries)

@@ -8,6 +8,7 @@ keep-alive connections is closed after the response, so that agents spread over 
 import asyncio
 import random  # noqa: TID251 - the type of the seeded source, which the caller passes
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
@@ -79,19 +80,18 @@ class BodyBudget:
         return self.is_nearly_full() and self._rng.random() < SHED_SHARE
 
 
+@dataclass(slots=True)
 class _Reserved(AbstractContextManager[None]):
     """A block that holds memory; a class, because a generator costs several times as much."""
 
-    __slots__ = ("_budget", "_cost_bytes")
-
-    def __init__(self, budget: BodyBudget, cost_bytes: int) -> None:
-        self._budget, self._cost_bytes = budget, cost_bytes
+    budget: BodyBudget
+    cost_bytes: int
 
     def __enter__(self) -> None:
-        self._budget.reserve(self._cost_bytes)
+        self.budget.reserve(self.cost_bytes)
 
     def __exit__(self, *_: object) -> None:
-        self._budget.release(self._cost_bytes)
+        self.budget.release(self.cost_bytes)
 
 
 class RunningUploads(AbstractContextManager[None]):
@@ -154,7 +154,9 @@ class ModeWatch:
         return not self.switched and self._age_s() < NOTICE_S_MAX
 
     def _age_s(self) -> float:
-        return 0.0 if self.checked_at is None else self.checked_at.seconds_to(self.now())
+        return (
+            0.0 if self.checked_at is None else self.checked_at.seconds_to(machine_now(self._clock))
+        )
 
     def problem(self) -> str:
         """Return why the mode is not known; empty if it is."""

@@ -67,15 +67,24 @@ class FrameReader:
         expected = None if announced is None else parse_content_digest(announced)
         await send_continue(request)  # a refused upload never gets here
         try:
-            received = await _read(request, length_bytes, self._pace)
+            if request.content.is_eof():  # a small body arrives with its header fields
+                body = request.content.read_nowait()
+                digest = digest_of(body)
+            else:
+                body, digest = await _read_chunks(request, length_bytes, self._pace)
         except TimeoutError as error:
             raise HttpRefusal(
                 ErrorCode.OVERLOADED,
                 "the body arrived too slowly: send it again on a new connection",
             ) from error
-        if expected is not None and expected != received.digest:
-            raise DigestMismatch(expected, received.digest)
-        return received
+        if expected is not None and expected != digest:
+            raise DigestMismatch(expected, digest)
+        return ReceivedBody(
+            body=body,
+            digest=digest,
+            sent_before=request.headers.get(RETRY_HEADER) == "1",
+            high_water=parse_high_water(request.headers.get(HIGH_WATER_HEADER)),
+        )
 
     async def read_plain(self, request: web.Request, length_bytes: int) -> bytes:
         """Read the body of a request; without its digest where the request announces none."""
@@ -144,20 +153,6 @@ class BodyBuffer:
         if block is not None:
             return bytes(memoryview(block)[: self.size_bytes])
         return self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-
-
-async def _read(request: web.Request, length_bytes: int, pace: BodyPace) -> ReceivedBody:
-    if request.content.is_eof():  # a small body arrives with its header fields
-        body = request.content.read_nowait()
-        digest = digest_of(body)
-    else:
-        body, digest = await _read_chunks(request, length_bytes, pace)
-    return ReceivedBody(
-        body=body,
-        digest=digest,
-        sent_before=request.headers.get(RETRY_HEADER) == "1",
-        high_water=parse_high_water(request.headers.get(HIGH_WATER_HEADER)),
-    )
 
 
 async def _read_chunks(

@@ -232,7 +232,18 @@ class UploadService:
         if known is not None:
             self._check_owner(sender, known.identity.agent_id, known.identity.boot_id)
             return known
-        return await self._validate(sender, received, phases)
+        with phases.phase("validate"):
+            envelope = await self.frames.decode(received.body)
+        self._check_owner(sender, envelope.agent_id, envelope.boot_id)
+        return Upload(
+            frame=received.body,
+            digest=received.digest,
+            identity=envelope.identity,
+            envelope=envelope,
+            principal=sender.principal,
+            attempt_id=self.ids.ulid(),
+            sent_before=received.sent_before,
+        )
 
     async def finish(
         self, received: ReceivedBody, prepared: Upload | AcceptedFrame, phases: UploadPhases
@@ -276,22 +287,6 @@ class UploadService:
     def _check_quarantine(self, agent_id: str, boot_id: str) -> None:
         if (agent_id, boot_id) in self.decisions.current.quarantined:
             raise HttpRefusal(ErrorCode.IDENTITY_QUARANTINED, "")
-
-    async def _validate(
-        self, sender: VerifiedSender, received: ReceivedBody, phases: UploadPhases
-    ) -> Upload:
-        with phases.phase("validate"):
-            envelope = await self.frames.decode(received.body)
-        self._check_owner(sender, envelope.agent_id, envelope.boot_id)
-        return Upload(
-            frame=received.body,
-            digest=received.digest,
-            identity=envelope.identity,
-            envelope=envelope,
-            principal=sender.principal,
-            attempt_id=self.ids.ulid(),
-            sent_before=received.sent_before,
-        )
 
     async def _store(self, upload: Upload, phases: UploadPhases) -> AcceptedResponse | Problem:
         self.mode.require_known()  # here, because the body may have begun before a switch

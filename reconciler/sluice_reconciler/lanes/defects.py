@@ -18,11 +18,10 @@ from sluice_queue.inspection import (
     LaneCondition,
     LaneOwnership,
     LaneStatus,
-    list_lanes,
     read_entries,
     read_lane_status,
 )
-from sluice_queue.lane import Lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import Register, body_descriptors, decode_register, is_other_register
 from sluice_reconciler.lanes.membership import LiveMembers, decide_ownership, unread_ownership
 from sluice_reconciler.lanes.part_log import check_parts

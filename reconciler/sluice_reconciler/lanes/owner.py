@@ -28,7 +28,8 @@ from sluice_protocol.outcomes import Applied, Exists, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.appender import Appender
 from sluice_queue.errors import ProducerSuperseded
-from sluice_queue.lane import SWAP_RETRY, Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import SWAP_RETRY, Runtime
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch, in_order

@@ -25,8 +25,9 @@ from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.register import writes_of
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, EnqueuedDelta
 from sluice_reconciler.lanes.parts import (
     Boot,

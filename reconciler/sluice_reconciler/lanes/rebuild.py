@@ -51,9 +51,10 @@ from sluice_protocol.manifests import AcceptedManifest, WorkList, encode_record
 from sluice_protocol.outcomes import Applied, CreateOutcome, Found, NotFound, ReplaceOutcome
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, WorkListMissing
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Lane, RegisterClient, Runtime
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import Descriptor, Register, RegisterRead, encode_register, open_epoch
+from sluice_queue.register_client import RegisterClient, Runtime
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import (

@@ -53,7 +53,8 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.part_log import OwnedObjects
 from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference

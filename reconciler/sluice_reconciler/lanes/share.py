@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from sluice_protocol.errors import InvalidRecord, OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.membership import (
     HANDOVER_MAX_S,
     HEARTBEAT_S,

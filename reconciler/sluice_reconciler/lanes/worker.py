@@ -18,7 +18,8 @@ from sluice_protocol.keys import lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
 from sluice_queue.errors import LaneDamaged, RegisterLost
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of_key, new_batches
 from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver

@@ -19,7 +19,7 @@ from sluice_protocol.keys import RECONCILER
 from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Found
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_store.port import ObjectStore
 
 log = structlog.get_logger()

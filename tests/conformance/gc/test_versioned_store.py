@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 from support.gc_store import VersionedStore
+from support.store_conformance import CHECKS
 
 from sluice_protocol.system_clock import SystemClock
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from support.store_conformance import assert_conforms
+from support.store_conformance import CHECKS, assert_conforms
 
 from sluice_protocol.errors import BadUsage
 from sluice_store import StoreMode, open_store
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check
 from sluice_store.url import BACKENDS, Backend, check_store_url, find_backend
 
 SCRATCH = [one for one in BACKENDS if one.scratch]

@@ -4,14 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from support.store_conformance import assert_conforms
+from support.store_conformance import CHECKS, assert_conforms, read_counter
 from support.store_groups import ALWAYS_GROUPS, CountedSync
 from support.store_worker import race_processes
 
 from sluice_protocol.units import ObjectKey
 from sluice_store import StoreMode, open_store
-from sluice_store.checks import read_counter
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check
 from sluice_store.local import open_local_store
 
 PROCESSES = 4

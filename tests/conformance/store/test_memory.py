@@ -6,11 +6,11 @@ import pytest
 from support.gc_world import MovedClock
 from support.memory_bucket import open_memory_store
 from support.memory_bucket.faults import Fault, Scripted
-from support.store_conformance import assert_conforms
+from support.store_conformance import CHECKS, assert_conforms
 
 from sluice_protocol.outcomes import ObjectInfo, Unknown
 from sluice_protocol.units import ObjectKey
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

@@ -2,11 +2,11 @@
 
 import pytest
 from support.memory_bucket.server import serve_memory
-from support.store_conformance import assert_conforms
+from support.store_conformance import CHECKS, assert_conforms
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET
 
 from sluice_store import open_store
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from aiohttp import ClientResponse
 from support.store_conformance import (
+    CHECKS,
     MOTO_DEFAULT_RETENTION,
     assert_conforms,
     assert_dated_when_complete,
@@ -25,7 +26,7 @@ from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey, ObjectVersion
 from sluice_store import StoreMode, open_store
 from sluice_store.administration import Trial, open_administration
-from sluice_store.conformance import CHECKS, Check, collect_incarnations, collect_keys
+from sluice_store.conformance import Check, collect_incarnations, collect_keys
 from sluice_store.doctor import DoctorResult, examine
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import parse_s3_url

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 from support.store_conformance import (
+    CHECKS,
     assert_conforms,
     assert_dated_when_complete,
     assert_doctor,
     put_slowly,
+    read_counter,
 )
 from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
 from support.store_worker import race_processes
@@ -18,8 +20,7 @@ from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
-from sluice_store.checks import race_create, read_counter
-from sluice_store.conformance import CHECKS, Check
+from sluice_store.conformance import Check, race_create
 from sluice_store.doctor import DoctorResult, Need, examine
 from sluice_store.s3.sdk import open_sdk
 from sluice_store.s3.settings import parse_s3_url

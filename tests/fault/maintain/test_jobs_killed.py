@@ -23,13 +23,13 @@ from support.repetitions import times
 
 from sluice_gc.signing_keys import load_trusted, make_key_file
 from sluice_gc.store_verification import verify_store
-from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.settings import (
     GcOptions,
     MaintainSettings,
     NoncurrentOptions,
 )
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker import StoreJobs
 from sluice_protocol.keys import DELETES, ROLLUP, WORK_LISTS, work_list_key
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import Digest, ObjectKey, UnixNs

@@ -16,7 +16,8 @@ from sluice_protocol.outcomes import Unknown, UnknownReason
 from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_queue.takeover import take_over
 from sluice_queue.worklists import write_work_list
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     Draft,
     Register,
@@ -14,6 +13,7 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
+from sluice_queue.register_client import decode_segment, spill
 
 HERE = Path(__file__).parent
 KEY = "queue/v1/spark.000/manifest"

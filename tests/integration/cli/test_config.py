@@ -125,6 +125,44 @@ def test_an_unknown_key_is_one_line_with_the_nearest_one(
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "variables", "arguments", "named"),
+    [
+        (
+            "[reconciler]\nshare_lanes = true\n",
+            {},
+            ("reconciler",),
+            "key=`reconciler.share_lanes`, path=`sluice.toml`",
+        ),
+        (
+            "[maintain.compact]\ndedupe_window_s = 60\n",
+            {},
+            ("config", "show"),
+            "key=`maintain.compact.dedupe_window_s`, path=`sluice.toml`",
+        ),
+        (
+            "",
+            {"SLUICE_RECONCILER_SHARE_LANES": "1"},
+            ("reconciler",),
+            "variable=`SLUICE_RECONCILER_SHARE_LANES`",
+        ),
+    ],
+)
+def test_a_setting_that_is_a_constant_now_is_one_line(
+    tmp_path: Path,
+    settings: str,
+    variables: dict[str, str],
+    arguments: tuple[str, ...],
+    named: str,
+) -> None:
+    (tmp_path / "sluice.toml").write_text(settings)
+    (tmp_path / ".sluice").mkdir()
+    done = sluice(*arguments, folder=tmp_path, **variables)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith("sluice: the setting is fixed now")
+    assert done.stderr.endswith(f": remove it, {named}\n")
+
+
 def test_the_page_that_errors_name_exists() -> None:
     assert (Path(__file__).parents[3] / REFERENCE).is_file()
 

@@ -67,6 +67,8 @@ def test_nothing_is_suggested_where_nothing_is_meant(words: str, tmp_path: Path)
         ("spark ingest --master local", "that of `spark-submit`, or of the variable MASTER"),
         ("policies diff --profile x", "AWS_ENDPOINT_URL_S3, AWS_PROFILE and AWS_CA_BUNDLE"),
         ("console --policies.target x", "`target` in their settings file"),
+        ("init --margin-s 9", "the setting is fixed now, at an hour: remove it"),
+        ("maintain --compact.dedupe-window-s 9", "the setting is fixed now, at a day: remove it"),
     ],
 )
 def test_what_is_not_an_option_is_named_with_its_place(

@@ -23,7 +23,7 @@ from support.console_world import (
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import list_lanes
 from sluice_reconciler.lanes.membership import MEMBERS, MemberRecord, member_key
 from sluice_reconciler.lanes.state import OwnerClaim, decode_lane, encode_lane
 from sluice_store.local import open_local_store

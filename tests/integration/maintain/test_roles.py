@@ -10,10 +10,10 @@ import pytest
 from support.policies_live import profile, settings_file, write_profiles
 from support.policies_server import enforcing_server
 
-from sluice_maintain.jobs import StoreJobs
 from sluice_maintain.rights import check_rights
 from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker import StoreJobs
 from sluice_policies.policy_set import PolicySet, policy_set
 from sluice_policies.settings import RoleName, Target, read_settings
 from sluice_protocol.errors import StoreDenied

@@ -43,7 +43,8 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import UnixNs
 from sluice_query.settings import QuerySettings
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_queue.worklists import read_work_list
 from sluice_store import open_store
 

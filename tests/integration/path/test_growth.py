@@ -34,8 +34,8 @@ from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_queue.collector import Collector
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Runtime
+from sluice_queue.lane import list_lanes
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.part_log import FAN_IN, tier_of
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

@@ -18,8 +18,8 @@ from sluice_protocol.maintenance import RunOutcome, TaskRecord, TaskRun, task_re
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.system_clock import SystemClock
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.job import Redelivery
 from sluice_spark.ingest.microbatch import open_snapshot
-from sluice_spark.ingest.redelivery import Redelivery
 
 
 class Operator:

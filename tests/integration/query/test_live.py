@@ -21,7 +21,7 @@ from sluice_query.following import LiveRecordsClient, ReconcilerUnreachable, fol
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store

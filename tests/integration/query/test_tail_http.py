@@ -30,7 +30,7 @@ from sluice_protocol.units import NS_PER_S
 from sluice_query.http import download_api
 from sluice_query.result import Row
 from sluice_query.settings import QuerySettings
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store

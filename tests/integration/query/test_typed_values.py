@@ -29,7 +29,7 @@ from sluice_query.following import LiveRecordsClient, follow_live
 from sluice_query.result import QueryResult, result_lines
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import open_store

@@ -20,8 +20,7 @@ from sluice_protocol.keys import accepted_key, high_water_key
 from sluice_protocol.manifests import HighWaterMark, encode_record
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.api import make_operator_app
-from sluice_reconciler.app import serve_reconciler
+from sluice_reconciler.app import make_operator_app, serve_reconciler
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store import StoreMode, create_authority, open_store

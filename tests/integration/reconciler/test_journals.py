@@ -19,7 +19,7 @@ from sluice_protocol.keys import GATEWAY_JOURNALS
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.passes.progress import PASS, PassRecord
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

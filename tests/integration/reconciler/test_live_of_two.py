@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from support.reconciler_seed import accept_logs
 
 from sluice_protocol.authority import Authority
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store

@@ -12,7 +12,7 @@ from support.gc_world import HORIZON_S, GcWorld, open_world
 from sluice_protocol.authority import Authority
 from sluice_protocol.keys import AUDIT_CHAIN, GC_PLANS
 from sluice_protocol.units import ObjectKey
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_store.conflicts import DecisionsReader
 

@@ -18,8 +18,8 @@ from sluice_protocol.ndjson import ndjson_from_columns
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import Digest, ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_reconciler.api import make_operator_app
+from sluice_queue.lane import list_lanes
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_store.local import open_local_store

@@ -11,7 +11,8 @@ from sluice_protocol.keys import RECONCILER
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes, read_lane
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import list_lanes
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.service import Reconciler

@@ -20,7 +20,7 @@ from support.store_versitygw import CREDENTIALS, free_port, make_bucket, versity
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.identity import Identity
-from sluice_queue.inspection import list_lanes
+from sluice_queue.lane import list_lanes
 from sluice_reconciler.lanes.state import read_lane_state
 from sluice_store import StoreMode, create_authority, open_store
 

@@ -18,7 +18,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import format_rfc3339
-from sluice_reconciler.api import make_operator_app
+from sluice_reconciler.app import make_operator_app
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_reconciler.sns_webhook import FetchedPage

@@ -10,8 +10,8 @@ from sluice_lake.open_dead_letters import read_open_dead_letters
 from sluice_maintain.lake_state import count_letters
 from sluice_protocol.system_clock import SystemClock
 from sluice_spark.ingest.fenced_consumers import FencedConsumers
+from sluice_spark.ingest.job import PAGE, Redelivery
 from sluice_spark.ingest.microbatch import open_snapshot
-from sluice_spark.ingest.redelivery import PAGE, Redelivery
 
 
 def redeliver(deployment: Deployment, times: int = 1) -> Redelivery:

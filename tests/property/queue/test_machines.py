@@ -7,7 +7,6 @@ from support.builders import descriptors
 from support.repetitions import examples
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     Descriptor,
     Draft,
@@ -20,6 +19,7 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
+from sluice_queue.register_client import decode_segment, spill
 from sluice_reconciler.http_queue import LaneLeases
 
 KEY = "queue/v1/spark.000/manifest"

@@ -40,8 +40,8 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Runtime
+from sluice_queue.lane import list_lanes
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.read_back import BatchComparison, ComparedBatch

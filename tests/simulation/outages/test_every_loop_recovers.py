@@ -39,7 +39,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.keys import GATEWAY_PROCESSES, accepted_key, blob_key, digest_of
 from sluice_protocol.outcomes import NotFound
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.loop_health import RECOVERY_S
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

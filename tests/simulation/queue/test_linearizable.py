@@ -12,7 +12,8 @@ from support.simloop import SimClock, SimIds, SimLoop, seeds, simulate
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
 from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_queue.worklists import write_work_list
 from sluice_store.retry import RetrySettings
 

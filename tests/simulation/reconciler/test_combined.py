@@ -37,9 +37,9 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import Register, encode_register
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log, request_log
 from sluice_reconciler.lanes.enqueued import IntendedBatch

@@ -17,7 +17,8 @@ from support.simloop import daily_seeds
 from sluice_queue import takeover
 from sluice_queue.appender import Appender
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler import pipeline
 from sluice_reconciler.indexes import put_all_derived
 from sluice_reconciler.lanes import owner as lane_owner

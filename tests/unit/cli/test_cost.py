@@ -9,7 +9,7 @@ from sluice_agent.settings import BATCH_BYTES_MAX
 from sluice_agent.settings import FRESHNESS_S_MAX as AGENT_FRESHNESS_S_MAX
 from sluice_cli import cost as model
 from sluice_cli.cost import CostPlan, CostReport, Load, compute_cost, files_puts, hit_lanes
-from sluice_cli.shell.dispatch import run_command
+from sluice_cli.main import run as run_command
 from sluice_gateway.doors.combined_frames import DOOR_LANES
 from sluice_gateway.doors.combiner import FRAME_INTERVAL_S
 from sluice_gateway.journal import EARLY_ENTRIES

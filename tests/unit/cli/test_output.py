@@ -11,9 +11,9 @@ import pytest
 import structlog
 
 from sluice_cli.main import main
-from sluice_cli.shell import logs
 from sluice_cli.shell.output import emit, print_columns
 from sluice_gateway.process import worker
+from sluice_web.log_output import log_to_stderr
 
 
 @pytest.fixture(params=["full disk", "closed pipe"])
@@ -41,7 +41,7 @@ def of_gateways() -> None:
 
 
 @pytest.mark.usefixtures("kept_configuration")
-@pytest.mark.parametrize("configure", [logs.log_to_stderr, of_gateways])
+@pytest.mark.parametrize("configure", [log_to_stderr, of_gateways])
 def test_a_log_line_that_cannot_be_written_is_lost(
     configure: Callable[[], None], unwritable: TextIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,7 +60,7 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.usefixtures("kept_configuration")
-@pytest.mark.parametrize("configure", [logs.log_to_stderr, of_gateways])
+@pytest.mark.parametrize("configure", [log_to_stderr, of_gateways])
 def test_a_client_cannot_write_to_the_terminal_of_a_service(
     configure: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_healthy_gateway_has_nothing_to_report() -> None:
     metrics.accepts.labels("identity_conflict").inc(10)
     for _ in range(200):
         metrics.store_requests.labels("create", "applied").inc()
-        metrics.store_seconds.labels("create").observe(0.02)
+        metrics.store_seconds.observe(0.02, "create")
     metrics.journal_age.set(1)
     found = health(metrics)
     assert found.refused == pytest.approx(0.01)

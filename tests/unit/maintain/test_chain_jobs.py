@@ -14,10 +14,10 @@ from support.reconciler_seed import accept_logs
 
 from sluice_gc.errors import AuditTooOld
 from sluice_gc.signing_keys import make_key_file
-from sluice_maintain.jobs import StoreJobs, classify_error, run_spark_job
 from sluice_maintain.lease_rules import RunResult
 from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker import StoreJobs, classify_error, run_spark_job
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import KINDS

@@ -9,10 +9,10 @@ from support.maintain_processes import at
 
 from sluice_gc.errors import CertificateInvalid, GcRefused, RefusalRule
 from sluice_lake.errors import TableRefused
-from sluice_maintain.jobs import classify_error, figures_of, plan_retention
 from sluice_maintain.messages import LINE_BYTES_MAX, JobRequest, decode_request, encode_line
 from sluice_maintain.settings import GcOptions, MaintainSettings
 from sluice_maintain.tasks import TaskName
+from sluice_maintain.worker import classify_error, figures_of, plan_retention
 from sluice_maintain.worker_pool import WorkerPool
 from sluice_protocol.errors import (
     Fenced,

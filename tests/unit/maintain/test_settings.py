@@ -94,7 +94,7 @@ def test_the_settings_of_jobs_are_those_of_the_options() -> None:
             r"\[maintain.ingest\], ",
         ),
         (
-            lambda: MaintainSettings(compact=CompactOptions(dedupe_window_s=0)),
+            lambda: MaintainSettings(compact=CompactOptions(dedupe=("",))),
             r"\[maintain.compact\], ",
         ),
     ],

@@ -9,7 +9,6 @@ from support.policies_live import bare_settings, settings
 
 from sluice_cli.main import run
 from sluice_policies.access_matrix import RECORDED_DECISIONS
-from sluice_policies.cloudformation import cloudformation_template
 from sluice_policies.configuration import (
     DELETES_CURRENT,
     DELETES_VERSIONS,
@@ -21,8 +20,8 @@ from sluice_policies.configuration import (
 from sluice_policies.errors import BadSettings
 from sluice_policies.policy_set import policy_set
 from sluice_policies.prove import all_proved, lifecycle_verdicts
+from sluice_policies.render import cloudformation_template, terraform_module
 from sluice_policies.settings import BlobClass, Target
-from sluice_policies.terraform import terraform_module
 from sluice_protocol import keys
 from sluice_protocol.blob_deletion import EXPIRING, PERMANENT
 

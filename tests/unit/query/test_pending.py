@@ -26,7 +26,8 @@ from sluice_query.settings import QuerySettings
 from sluice_queue.appender import Appender
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import SWAP_RETRY, Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import SWAP_RETRY, Runtime
 from sluice_queue.worklists import PendingBatch, write_work_list
 
 FIRST, SECOND = log_batch(["a"]), log_batch(["b"], start=1)

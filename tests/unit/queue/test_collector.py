@@ -11,7 +11,8 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.collector import CONCURRENT_DELETES, Collector
 from sluice_queue.consumer import Consumer
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_queue.worklists import write_work_list
 
 DAY_NS = 86_400 * NS_PER_S

@@ -12,9 +12,10 @@ from sluice_protocol.errors import Fenced
 from sluice_queue.appender import Appender, ProducerSettings
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import AckRefused, RegisterLost, ResumeRefused, WorkListMissing
-from sluice_queue.inspection import list_lanes, read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.inspection import read_lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.producer import Producer
+from sluice_queue.register_client import Runtime
 from sluice_queue.worklists import write_work_list
 from sluice_store.local import open_local_store
 from sluice_store.port import ObjectStore

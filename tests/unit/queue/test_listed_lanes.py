@@ -7,8 +7,7 @@ from typing import cast
 import pytest
 
 from sluice_protocol.units import ETag, ObjectKey, UnixNs
-from sluice_queue.inspection import list_lanes
-from sluice_queue.lane import Lane
+from sluice_queue.lane import Lane, list_lanes
 from sluice_store.port import ListedObject, ListPage, ObjectStore
 
 PAGE = 5

@@ -13,8 +13,9 @@ from sluice_protocol.outcomes import ReplaceOutcome, Unknown, UnknownReason
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
 from sluice_queue.appender import GROUP_MAX, PAUSE_S_MAX, Pacer, ProducerSettings
 from sluice_queue.inspection import read_lane
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
 from sluice_queue.producer import Producer
+from sluice_queue.register_client import Runtime
 from sluice_store.retry import RetrySettings
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from sluice_protocol.errors import InvalidRecord, InvariantViolated, UnsupportedVersion
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.lane import decode_segment, spill
 from sluice_queue.register import (
     ENTRIES_MAX,
     WRITERS_MAX,
@@ -24,6 +23,7 @@ from sluice_queue.register import (
     encode_register,
     open_epoch,
 )
+from sluice_queue.register_client import decode_segment, spill
 
 KEY = "queue/v1/spark.000/manifest"
 NONCE = bytes(range(16))

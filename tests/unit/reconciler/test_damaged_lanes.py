@@ -12,8 +12,9 @@ from sluice_protocol.keys import damaged_copy_key, digest_of, segment_key
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
-from sluice_queue.lane import Lane, spill
+from sluice_queue.lane import Lane
 from sluice_queue.register import decode_register, encode_register
+from sluice_queue.register_client import spill
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.state import damaged_state_key, lane_key

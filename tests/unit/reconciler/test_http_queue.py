@@ -12,7 +12,8 @@ from support.reconciler_seed import accept
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler import http_queue
 from sluice_reconciler.http_queue import HttpQueue, LaneLeases, LeaseHolder, holders_of
 from sluice_reconciler.service import Reconciler

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Runtime
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.membership import (
     FORGET_S,
     HANDOVER_MAX_S,

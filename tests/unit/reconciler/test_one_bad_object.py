@@ -15,7 +15,8 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.state import lane_key
 from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings

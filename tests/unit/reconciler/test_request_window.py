@@ -20,7 +20,8 @@ from sluice_protocol.manifests import (
     kept_ranges,
 )
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.lane import Lane, Runtime
+from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes import request_log as stored_runs
 from sluice_reconciler.lanes import request_log as window_module
 from sluice_reconciler.lanes.request_log import (

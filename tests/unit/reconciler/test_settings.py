@@ -11,7 +11,7 @@ from sluice_reconciler.settings import ReconcilerOptions, ReconcilerSettings
     [
         ("live_bytes_max", -1),
         ("lease_s", 0.0),
-        ("journaled_pass_interval_s", float("nan")),
+        ("lease_s", float("nan")),
         ("freshness_s", -1.0),
         ("freshness_s", 31.0),
         ("queues", " , "),
