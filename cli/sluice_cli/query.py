@@ -263,6 +263,11 @@ class QueryOptions:
     time_s_max: float = _SETTINGS.time_s_max
     tail_bytes_max: int = _SETTINGS.tail_bytes_max
 
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns."""
+        return tuple(one for one in self.columns.split(",") if one)
+
 
 _OPTIONS = QueryOptions()
 _RANGE = RangeOptions()
@@ -393,9 +398,14 @@ def _search(
         return
     count = f"{summary['results']} results"
     print_summary(summary, count + (" (more match: raise --limit)" if summary["more"] else ""))
+    given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
     if not summary["results"] and not summary["partial"] and not summary["hints"]:
-        given = {name: texts for name, texts in wanted.items() if name in {"from", "to"}}
-        sys.stderr.write(_explain_empty(ask, options.kind, given) + "\n")
+        why = _explain_empty(ask, options.kind, given, is_waited=options.wait is True)
+        sys.stderr.write(why + "\n")
+    elif options.columns and summary["results"]:
+        records, _ = decode_lines(lines)
+        for hint in _unknown_columns(ask, records, options, given):
+            sys.stderr.write(printable_text(hint) + "\n")
 
 
 def _ask_until_visible(
@@ -419,11 +429,28 @@ def _ask_until_visible(
         time.sleep(_POLL_S)
 
 
-def _explain_empty(ask: Ask, kind: Kind, given: Given) -> str:
+def _explain_empty(ask: Ask, kind: Kind, given: Given, *, is_waited: bool) -> str:
     """Return why a query has no results, as far as the other records of its range show it."""
     if len(ask("query", {**given, "kind": [kind], "limit": ["1"]})) == 1:
         return f"no {kind} at all in this time range: try an earlier --since, or another --kind"
+    if is_waited:
+        return "no match: try an earlier --since, or fewer conditions"
     return "no match; what was accepted in the last seconds may follow: add `--wait`"
+
+
+def _unknown_columns(
+    ask: Ask, records: Sequence[Record], options: QueryOptions, given: Given
+) -> Iterator[str]:
+    """Yield a similar name for each column that neither these nor other records have."""
+    from sluice_cli.shell.field_names import find_field  # noqa: PLC0415 - rarely needed
+
+    for name in options.column_names:
+        if any(column_value(one, name) is not None for one in records):
+            continue
+        try:
+            find_field(ask, _OTHER_NAMES.get(name, name), options.kind, given)
+        except BadUsage as error:
+            yield f"--columns: {error}"
 
 
 def _compute(
@@ -479,7 +506,7 @@ def _print_series(
 
 
 def _print(lines: Sequence[bytes], options: QueryOptions, span: RangeOptions) -> None:
-    columns = tuple(one for one in options.columns.split(",") if one)
+    columns = options.column_names
     if options.output == "json" and not columns:
         for line in lines:
             sys.stdout.buffer.write(line)
@@ -506,7 +533,7 @@ def _writer(options: QueryOptions, span: RangeOptions) -> LineWriter:
     return LineWriter(
         options.kind,
         zone=span.shown_zone,
-        columns=tuple(one for one in options.columns.split(",") if one),
+        columns=options.column_names,
         colored=is_colored(options.color),
     )
 

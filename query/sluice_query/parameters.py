@@ -210,11 +210,11 @@ def _instant(text: str, now_ns: UnixNs) -> UnixNs:
         return parse_rfc3339(text)
     except BadUsage as error:
         raise BadUsage(
-            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d{_meant(text)}"
+            f"{error}; or a duration like 15m for that ago, units ms, s, m, h, d{meant_time(text)}"
         ) from error
 
 
-def _meant(text: str) -> str:
+def meant_time(text: str) -> str:
     """Return the time that a text of another form means, as a question; else nothing."""
     quantity = _OTHER_DURATION.fullmatch(text.strip().lower())
     if text.lower() == "yesterday":

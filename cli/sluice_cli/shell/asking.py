@@ -30,6 +30,8 @@ _Result = TypeVar("_Result")
 _DURATION: Final = re.compile(r"-?((?:[0-9]{1,9}(?:ms|s|m|h|d|w))+)", re.ASCII)
 _PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)", re.ASCII)
 _UNITS_NS: Final = {**UNITS_NS, "w": 7 * UNITS_NS["d"]}
+_ABSOLUTE: Final = re.compile(r"now|-?\d+|\d{4}-\d\d-\d\d[Tt ].*", re.ASCII)
+"""What the query service reads itself: `now`, a Unix time, or RFC 3339."""
 _DAY_AND_TIME: Final = re.compile(
     r"(?:(?P<day>\d{4}-\d\d-\d\d|today|yesterday)(?:[T ]|$))?"
     r"(?:(?P<minute>\d\d?:\d\d)(?::(?P<second>\d\d)(?:\.(?P<fraction>\d{1,9}))?)?)?",
@@ -65,8 +67,15 @@ def parse_time(text: str, now_ns: UnixNs, zone: tzinfo | None) -> str:
         ago_ns = sum(int(n) * _UNITS_NS[unit] for n, unit in _PART.findall(duration[1]))
         return str(now_ns - ago_ns)
     found = _DAY_AND_TIME.fullmatch(text)
-    if found is None or not text:
+    if _ABSOLUTE.fullmatch(text) and found is None:
         return text
+    if found is None or not text:
+        from sluice_query.parameters import meant_time  # noqa: PLC0415 - only for an error
+
+        raise BadUsage(
+            "must be a duration ago such as 15m, 1h30m or 2d, a time such as 14:00, yesterday or"
+            f" `2026-11-28 14:00`, or RFC 3339{meant_time(text)}, time=`{text[:40]}`"
+        )
     today = datetime.fromtimestamp(now_ns // NS_PER_S, zone)
     day = found["day"] or "today"
     try:

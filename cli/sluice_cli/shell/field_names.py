@@ -27,6 +27,6 @@ def find_field(ask: Ask, name: str, kind: Kind, given: Given) -> str:
     # Attributes are listed before the resource, the most frequent key first.
     labels = {key: one for one, key in reversed(keys) if key} | labels
     if name not in labels:
-        similar = near_names(name, [*labels])
+        similar = near_names(name, [*labels, *COLUMN_FIELDS[kind]])
         raise BadUsage(f"no record has this field in the time range{similar}, field=`{name}`")
     return labels[name]

@@ -67,6 +67,8 @@ def open_writer(form: OutputForm, schema: pa.Schema, out: BinaryIO) -> RowWriter
             return _CsvWriter(schema, out)
         case "json":
             return _JsonWriter(schema, out)
+        case "lines" if schema.names == ["explain_key", "explain_value"]:
+            return _PlanWriter(out)
         case "lines":
             return _LineWriter(schema, out)
 
@@ -145,6 +147,20 @@ class _ParquetWriter:
     def finish(self) -> None:
         self._write_group()
         self._file.close()
+
+
+class _PlanWriter:
+    """The plans of EXPLAIN, which are drawn on several lines."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        for _, plan in json_rows(batch):
+            self._out.write((printable_text(value_text(plan), kept="\n") + "\n").encode())
+
+    def finish(self) -> None:
+        self._out.flush()
 
 
 class _LineWriter:

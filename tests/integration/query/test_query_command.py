@@ -123,6 +123,8 @@ def test_a_text_is_combined_with_logql(place: Deployment) -> None:
     assert done.stderr.splitlines()[1:] == [
         "no record has this label, column=`2`, word=`kk`: write `k`"
     ]
+    for words, hint in ((("--wait",), "no match: try an earlier"), ((), "add `--wait`")):
+        assert hint in _query(place, *SPAN, "-q", "nothing", *words).stderr
     done = _query(place, *SPAN, "sum by (sevice) (count_over_time({}[400d]))")
     assert (done.returncode, done.stdout) == (0, "3  -\n")
     assert "column=`9`, word=`sevice`: write `service`\n" in done.stderr
@@ -159,6 +161,10 @@ def test_columns_csv_and_parquet(place: Deployment, tmp_path: Path) -> None:
     rows = list(csv.DictReader(StringIO(_query(place, *SPAN, "--output", "csv").stdout)))
     assert rows[0]["attributes"] == '{"k":"v"}'
     assert rows[0]["ts"] == "2026-09-21T14:13:20.000000000Z"
+    done = _query(place, *SPAN, "--columns", "time,bdy,k", "--limit", "1")
+    assert done.stderr.splitlines()[1:] == [
+        "--columns: no record has this field in the time range; similar: body, field=`bdy`"
+    ]
     only = _query(place, *SPAN, *columns, "--json").stdout.splitlines()
     assert json.loads(only[2]) == {"service": "web", "body": "third", "k": None}
     command = [sys.executable, "-m", "sluice_cli", "query", *SPAN, "--store", place.url]
@@ -316,7 +322,10 @@ def test_a_bad_option_is_one_line_and_exit_code_2(place: Deployment) -> None:
         (("--since", "now", "--to", "1h"), "ends before it starts"),
         (("--from", "now"), "--from is in the future, and --to is now"),
         ((*SPAN, '{} |~ "("'), "regex does not compile"),
-        (("--from", "noon"), "--from: time must be RFC 3339"),
+        (("--from", "noon"), "--from: must be a duration ago such as 15m"),
+        (("--since", "2 hours ago"), "or RFC 3339; did you mean 2h?, time=`2 hours ago`"),
+        (("--from", "2026-11-28T14:00:00.5.5Z"), "--from: time must be RFC 3339"),
+        (("--service", "a b"), "write `sluice query '{service=\"a b\"}'`, option=`--service`"),
         (("--from", "25:00"), "--from: no such time"),
         (("--from", "5"), "--from would be in January 1970: did you mean 5m, 5h or 5d ago?"),
         (("--zone", "Mars"), "unknown time zone"),

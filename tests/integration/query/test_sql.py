@@ -122,6 +122,9 @@ def test_describe_show_and_explain(place: Deployment) -> None:
     tables = [row[0] for row in _rows(place, "SHOW TABLES;")]
     assert tables == ["logs", "metrics", "spans", "entries", "batches"]
     assert "Scan" in str(_rows(place, "EXPLAIN SELECT body FROM logs"))
+    plan = _command(place, "EXPLAIN SELECT body FROM logs").stdout
+    assert plan.count("\n") > 3
+    assert plan.startswith("╭─ ")
 
 
 def test_the_function_works_inside_a_running_event_loop(place: Deployment) -> None:
