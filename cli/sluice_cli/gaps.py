@@ -7,6 +7,7 @@ from cyclopts import Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, FoundStoreUrl, Json
 from sluice_cli.shell.output import emit
+from sluice_protocol.identity import is_single_request
 from sluice_reconciler.completeness import BootReport, read_completeness
 from sluice_store import StoreMode, open_deployment
 
@@ -39,7 +40,11 @@ def _draw(console: "Console", boots: list[BootReport], agent: str | None) -> Non
     if agent is not None and not boots:
         console.print(f"no batch of this agent is accepted; `sluice gaps` lists all, agent={agent}")
         return
+    requests = 0
     for boot in boots:
+        if agent is None and is_single_request(boot.agent_id, boot.boot_id):
+            requests += 1  # it is one batch, so nothing of it can be missing
+            continue
         spans = ", ".join(f"{start}-{end}" for start, end in boot.ranges)
         console.print(f"{boot.agent_id} boot {boot.boot_id}: {boot.batches} batches, {spans}")
         if boot.overlaps:
@@ -55,4 +60,6 @@ def _draw(console: "Console", boots: list[BootReport], agent: str | None) -> Non
                 f"  and {boot.gaps_more} more gaps, the oldest for {boot.oldest_gap_s:.0f} s"
             )
     found = sum(len(boot.gaps) + boot.gaps_more for boot in boots)
-    console.print(f"{len(boots)} boots, {found} gaps")
+    if requests:
+        console.print(f"{requests} requests of senders without sequence numbers: each is complete")
+    console.print(f"{len(boots) - requests} boots, {found} gaps")
