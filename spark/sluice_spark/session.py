@@ -151,13 +151,17 @@ _JVM_OPTIONS: Final = (
     "-XX:+UseSerialGC",
     "-Xms64m",
     "-XX:MetaspaceSize=128m",
+    "-XX:MinHeapFreeRatio=15",
+    "-XX:MaxHeapFreeRatio=30",
     f"-Dlog4j2.configurationFile={Path(__file__).parent / 'log4j2.properties'}",
 )
 """Options of the JVM on one machine.
 
 Without an initial size, the heap starts with 1/64 of the machine's memory and fills it before it
-collects: 365 MiB on a machine with 24 GiB, of which 45 are in use. The metaspace reaches 85 MiB in
-every job; with its default, the JVM makes three full collections on the way.
+collects: 365 MiB on a machine with 24 GiB, of which 45 are in use. With the default shares of the
+heap that are free after a collection, 40 % to 70 %, the JVM grows to 840 MiB while it compares
+200,000 batches; with these to 680 MiB, in the same time. The metaspace reaches 85 MiB in every job;
+with its default, the JVM makes three full collections on the way.
 """
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
