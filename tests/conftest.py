@@ -78,6 +78,8 @@ class FileOnDemand(pytest.Item):
             if session.shouldfail or session.shouldstop:
                 break
         session.items[at] = self
+        if not tests:  # then nothing has ended the folders that the next file is not in
+            session._setupstate.teardown_exact(self.following)
 
 
 @pytest.hookimpl(optionalhook=True)
