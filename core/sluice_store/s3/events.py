@@ -42,15 +42,15 @@ class EventQueue:
         self._credentials = credentials
         self._url = url
 
-    async def receive(self) -> list[EventMessage]:
-        """Return up to ten messages; wait up to `WAIT_S` for the first."""
+    async def receive(self, wait_s: int = WAIT_S) -> list[EventMessage]:
+        """Return up to ten messages; wait up to `wait_s` for the first."""
         with sdk_errors("receive", self._url):
             answer = await call_renewing(
                 self._credentials,
                 self._client.receive_message,
                 QueueUrl=self._url,
                 MaxNumberOfMessages=MESSAGES_MAX,
-                WaitTimeSeconds=WAIT_S,
+                WaitTimeSeconds=wait_s,
                 VisibilityTimeout=VISIBILITY_S,
                 AttributeNames=[_RECEIVES],
             )

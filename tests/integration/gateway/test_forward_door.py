@@ -27,7 +27,7 @@ from support.gateway import Running, running
 
 from sluice_doors.forward import server as forward_server
 from sluice_gateway.process.worker import serving_forward_port
-from sluice_gateway.uploads.acceptor import Acceptor
+from sluice_store import read_authority
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +59,10 @@ async def test_the_same_chunk_through_two_gateways_is_accepted_once(tmp_path: Pa
         client = await connect(port)
         await client.send(FORWARD["forward"])
         await client.receive()
-        acceptor = served.gateway.uploads.acceptor
-        assert isinstance(acceptor, Acceptor)
         again = running(
             tmp_path / "b", HOST, SHOP, doors=("forward",), store=served.store.inner,
             forward_listen="127.0.0.1:0", forward_principal="shop",
-            authority=acceptor._authority,
+            authority=await read_authority(served.store.inner),
         )  # fmt: skip
         async with again as second, serving_forward_port(second.gateway) as other_port:
             client = await connect(other_port)
