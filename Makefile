@@ -28,12 +28,12 @@ $(STAMP): requirements.lock pyproject.toml
 # this one prints what each thread is doing and ends the process; its file runs again in another.
 HANGING := -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
-# A file of tests runs in one process, so its tests share their fixtures. Three processes more than
+# A file of tests runs in one process, so its tests share their fixtures. Two processes more than
 # cores, because many tests wait for other processes. Each collects a file when it begins to run it
 # (tests/conftest.py), so the number of tests and the progress are unknown until the end.
 BY_FILE := --dist loadfile --no-loadscope-reorder -o console_output_style=classic
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := -n $(shell expr $(CORES) + 3) --maxprocesses 6 $(BY_FILE) $(HANGING)
+PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 6 $(BY_FILE) $(HANGING)
 
 # For targets whose tests measure, open browsers or start many processes each.
 TWO_PARALLEL := -n 2 $(BY_FILE)
