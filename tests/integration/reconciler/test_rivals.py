@@ -7,7 +7,7 @@ moto is not such a store (`support.store_conformance`), so no race is run on it.
 """
 
 import asyncio
-import os
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ CONSTANTS = {
     "tail_interval_s": 0.02,
     "takeover_after_s": 0,
     "list_batches_max": 2,
+    "share_lanes": False,
 }
 
 
@@ -52,13 +53,11 @@ async def race(url: str) -> None:
     async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store, Authority(authority_id="A", lanes=2))
         kind = "sluice_reconciler.settings:ReconcilerSettings"
-        changes = [f"{kind}.{name}={value}" for name, value in CONSTANTS.items()]
+        changes = [f"{kind}.{name}={json.dumps(value)}" for name, value in CONSTANTS.items()]
         command = [*command_with_constants(*changes), "reconciler", "--store", url]
         ports = (free_port(), free_port())
-        environment = {**os.environ, "SLUICE_RECONCILER_SHARE_LANES": "false"}
         rivals = [
-            SluiceProcess([*command, "--listen", f"127.0.0.1:{port}"], env=environment, **SILENT)
-            for port in ports
+            SluiceProcess([*command, "--listen", f"127.0.0.1:{port}"], **SILENT) for port in ports
         ]
         sent: set[Identity] = set()
         try:
