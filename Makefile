@@ -25,20 +25,19 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 
 # pytest's own limit raises an exception in the test. Where a library or an event loop swallows that,
-# this one prints what each thread is doing and ends the process; its file runs again in another.
+# this one prints what each thread is doing and ends the process; the rest of the file runs in another.
 HANGING := -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
 # A file of tests runs in one process, so its tests share their fixtures. Two processes more than
-# cores, because many tests wait for other processes. Each collects a file when it begins to run it
-# (tests/conftest.py), so the number of tests and the progress are unknown until the end.
-BY_FILE := --dist loadfile --no-loadscope-reorder -o console_output_style=classic
+# cores, because many tests wait for other processes; each collects all tests, for 14 s of processor
+# time.
 CORES := $(shell getconf _NPROCESSORS_ONLN)
-PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 6 $(BY_FILE) $(HANGING)
+PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 6 --dist loadfile --no-loadscope-reorder $(HANGING)
 
 # For targets whose tests measure, open browsers or start many processes each.
-TWO_PARALLEL := -n 2 $(BY_FILE)
+TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
 # Thousands of examples take longer than the five minutes of other tests if the machine is busy.
-LONG_PARALLEL := -n 3 $(BY_FILE) --timeout 1800
+LONG_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800
 
 test: setup  ## run the test suite; needs no network after setup. Tests of structure and prose run in `make check`
 	@$(BIN)/python -m deploy.java

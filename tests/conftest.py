@@ -8,7 +8,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +20,6 @@ from hypothesis import HealthCheck, settings
 from support.repetitions import times
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
-from xdist.workermanage import WorkerController
 
 if TYPE_CHECKING:
     from support.store_versitygw import Server
@@ -53,65 +51,6 @@ for _options in ("SPARK_SUBMIT_OPTS", "SPARK_LAUNCHER_OPTS"):
     )
 
 
-class FileOnDemand(pytest.Item):
-    """A file of tests, which one parallel worker collects when the file's turn comes.
-
-    xdist distributes collected items, so each worker would import and collect all files, which
-    takes 15 s of processor time.
-    """
-
-    following: pytest.Item | None = None  # the item that this worker runs next, if any
-
-    def runtest(self) -> None:
-        """Collect the file and run the tests that the options select."""
-        session = self.session
-        with _no_garbage_collection():
-            module = pytest.Module.from_parent(self.parent, path=self.path)
-            tests = list(session.genitems(module))
-            self.config.hook.pytest_collection_modifyitems(
-                session=session, config=self.config, items=tests
-            )
-        at = session.items.index(self)
-        for test, following in zip(tests, [*tests[1:], self.following], strict=False):
-            session.items[at] = test  # where xdist looks up the item of a report
-            self.config.hook.pytest_runtest_protocol(item=test, nextitem=following)
-            if session.shouldfail or session.shouldstop:
-                break
-        session.items[at] = self
-        if not tests:  # then nothing has ended the folders that the next file is not in
-            session._setupstate.teardown_exact(self.following)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: WorkerController) -> None:
-    """Let the workers of `--dist loadfile` collect on demand, unless single tests are named."""
-    config = node.config
-    named = any("::" in argument for argument in config.args)
-    node.workerinput["files_on_demand"] = config.getoption("dist") == "loadfile" and not named
-
-
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> FileOnDemand | None:
-    """Represent a file by an item in a worker that collects on demand."""
-    if not getattr(parent.config, "workerinput", {}).get("files_on_demand"):
-        return None
-    nodeid = module_path.relative_to(parent.config.rootpath).as_posix()
-    name = module_path.name
-    file: FileOnDemand = FileOnDemand.from_parent(
-        parent, name=name, path=module_path, nodeid=nodeid
-    )
-    file.add_marker(pytest.mark.timeout(0))  # the limit is for each of its tests
-    return file
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    if not isinstance(item, FileOnDemand):
-        return None
-    item.following = nextitem
-    item.runtest()
-    return True
-
-
 class SharedSparkScheduling(LoadFileScheduling):
     """Runs each file of tests in one process, and all files that use `spark` in the same one.
 
@@ -120,25 +59,13 @@ class SharedSparkScheduling(LoadFileScheduling):
 
     def _split_scope(self, nodeid: str) -> str:
         path = super()._split_scope(nodeid)
-        uses_spark = "spark: Any" in _text(self.config.rootpath / path)
+        uses_spark = _uses_spark(self.config.rootpath / path)
         return "files with the fixture spark" if uses_spark else path
-
-    def _reschedule(self, node: WorkerController) -> None:
-        """Give a worker a second file when it runs one, and not earlier.
-
-        A worker begins a file when it knows the next one, also one that replaces a crashed worker.
-        """
-        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
-            if node.shutting_down:
-                return
-            self._assign_work_unit(node)
-        if not self.workqueue:
-            super()._reschedule(node)
 
 
 @cache
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+def _uses_spark(path: Path) -> bool:
+    return "spark: Any" in path.read_text(encoding="utf-8")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -153,37 +80,34 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     excluded = set(re.findall(r"\bnot (\w+)", config.option.markexpr))
     if not excluded or "or" in config.option.markexpr.split() or collection_path.suffix != ".py":
         return None
-    found = _FILE_MARKS.search(_text(collection_path))
+    found = _FILE_MARKS.search(collection_path.read_text(encoding="utf-8"))
     return True if found and excluded & set(re.findall(r"mark\.(\w+)", found[0])) else None
 
 
 _FILE_MARKS = re.compile(r"^pytestmark = (?:\[.*?\]|[^\[\n]*)$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(
-    items: list[pytest.Item],
-) -> Generator[None, object, object]:
-    """Run the slowest files first: parallel workers then end at about the same time.
+def pytest_configure(config: pytest.Config) -> None:
+    """Collect the folders in a different order in each worker.
 
-    The options `-m` and `-k` select among the tests of a file, after it was collected.
+    In a new checkout each file of tests is compiled by the first worker that collects it. Workers
+    that collected in one order would all compile the same file at the same time.
     """
-    files = [item for item in items if isinstance(item, FileOnDemand)]
-    items[:] = [item for item in items if not isinstance(item, FileOnDemand)]
+    worker = getattr(config, "workerinput", None)
+    if worker is None or config.args != config.getini("testpaths"):
+        return
+    ignored = {config.rootpath / path for path in config.option.ignore or ()}
+    places = {path.parent for path in (config.rootpath / config.args[0]).rglob("test_*.py")}
+    folders = sorted(str(path) for path in places if ignored.isdisjoint({path, *path.parents}))
+    first = len(folders) * int(worker["workerid"][2:]) // worker["workercount"]
+    config.args = [*folders[first:], *folders[:first]]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the slowest files first: parallel workers then end at about the same time."""
     _mark_long_cases(items)
-    result = yield
-    items.extend(sorted(files, key=lambda file: (_order(file.path), file.path)))
-    return result
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
-    """Exit as if no test had been collected, if the files on demand contain no selected test."""
-    result = yield
-    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
-    if terminal and not terminal.stats:
-        session.testscollected = 0
-    return result
+    items.sort(key=lambda item: (_order(item), item.path))
 
 
 def _mark_long_cases(items: list[pytest.Item]) -> None:
@@ -203,36 +127,28 @@ def _mark_long_cases(items: list[pytest.Item]) -> None:
                 case.add_marker("long")
 
 
-def _order(path: Path) -> int:
-    """Return 0 for files with proofs and for those that need Spark, else 1."""
-    return 0 if path.name == "test_prove.py" or "mark.spark" in _text(path) else 1
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Suspend the collector of cycles, which would take half of the time of a collection of tests.
-
-    A collection creates much and drops nothing.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def _order(item: pytest.Item) -> int:
+    """Return 0 for the policy mutants of the long run, 1 for Spark and other proofs, else 2."""
+    proves = item.path.name == "test_prove.py"
+    if proves and item.get_closest_marker("long"):
+        return 0
+    return 1 if proves or item.get_closest_marker("spark") else 2
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect all tests with the collector of cycles suspended.
+    """Collect tests without the collector of cycles, which would take half of the time.
 
-    Modules and collected tests live as long as the process, so later collections do not examine
-    them.
+    Collection creates much and drops nothing. Modules and collected tests live as long as the
+    process, so later collections do not examine them.
     """
-    with _no_garbage_collection():
-        result = yield
-    gc.freeze()
-    atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
-    return result
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+        atexit.register(gc.unfreeze)  # libraries report what is left at the end as a leak
 
 
 @pytest.hookimpl(tryfirst=True)
