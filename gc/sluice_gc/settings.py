@@ -23,8 +23,8 @@ class AuditSettings:
     """Settings of an audit.
 
     Attributes:
-        key_file: The auditor's key. A command that signs nothing also accepts a file of public keys
-            to trust, base64, one a line.
+        key_file: The auditor's Ed25519 private key, PEM, PKCS 8. `sluice audit key` creates it, or
+            the first audit of a store without certificates.
         shards: Number of parts of the sha256 space; a divisor of 256. More shards need less
             memory each: with 16 shards, 10^7 blobs need less than 1 GiB.
         deep: Share of blobs that are read and hashed, 0.0 to 1.0; every audit selects others. If
