@@ -91,6 +91,7 @@ def run(
     if estimate is not None:
         return _print_estimate(estimate_audit(estimate, ESTIMATED_CORES), as_json=json)
     EXISTING_STORE.check(store)
+    EXISTING_STORE.show(store)
     return _print_audit(asyncio.run(_run(store, settings, engine)), as_json=json)
 
 

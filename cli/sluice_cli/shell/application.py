@@ -96,7 +96,10 @@ def _check_directories(bound: inspect.BoundArguments) -> None:
                 found = None if name in bound.arguments else rule.find()
                 if found is not None:
                     bound.arguments[name] = found
-                rule.check(bound.arguments.get(name, parameter.default))
+                store = bound.arguments.get(name, parameter.default)
+                rule.check(store)
+                if found is None:  # else `find` has printed it
+                    rule.show(store)
 
 
 class FromFile:

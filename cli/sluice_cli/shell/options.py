@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from cyclopts import Parameter
 
 from sluice_protocol.errors import BadUsage, NoStore
-from sluice_store.url import URL_FORMS, find_backend, is_local
+from sluice_store.url import URL_FORMS, find_backend, is_local, local_folder
 
 STORE_DEFAULT: Final = "file://./.sluice"
 
@@ -47,11 +47,18 @@ class ExistingDirectory:
             return store
         return None
 
+    def show(self, url: object) -> None:
+        """Print on a terminal which store the command uses; programs that read stderr get none."""
+        if self.absence or not isinstance(url, str) or not sys.stderr.isatty():
+            return
+        folder = local_folder(url)
+        sys.stderr.write(f"store: {url if folder is None else folder.absolute().as_uri()}\n")
+
     def check(self, url: object) -> None:
         """Check the value of the option; the error names a store in this folder or above it."""
         if not isinstance(url, str) or (find_backend(url) is not None and not is_local(url)):
             return  # a bucket is opened by the command, which imports its adapter
-        from sluice_store.url import local_folder, require_store  # noqa: PLC0415 - quick help
+        from sluice_store.url import require_store  # noqa: PLC0415 - quick help
 
         folder = local_folder(url)
         if folder is None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.commands import sluice
 
 ESCAPE = "\x1b[31mé"
 
@@ -27,13 +28,14 @@ def frame(tmp_path: Path) -> Path:
     return made
 
 
-def on_terminal(*words: str, **variables: str) -> tuple[int, bytes]:
+def on_terminal(*words: str, folder: Path | None = None, **variables: str) -> tuple[int, bytes]:
     """Run a command whose output is a terminal; return its exit code and what it printed."""
     terminal, end = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-m", "sluice_cli", *words],
         stdout=end,
         stderr=end,
+        cwd=folder,
         env={**os.environ, **variables},
     ) as process:
         os.close(end)
@@ -68,3 +70,28 @@ def test_a_character_that_the_locale_lacks_is_escaped(frame: Path) -> None:
     code, printed = on_terminal("frame", "inspect", str(frame), PYTHONIOENCODING="ascii")
     assert code == 0
     assert rb"host=\ufffd[31m\xe9" in printed
+
+
+def test_a_terminal_shows_which_store_a_command_uses(tmp_path: Path) -> None:
+    """It is that of the option, the environment, the settings file, or the working directory."""
+    assert sluice("init", "--store", f"file://{tmp_path}/.sluice").returncode == 0
+    shown = f"store: file://{tmp_path}/.sluice\r\n".encode()
+    for words, variables in [
+        (("batches", "--store", f"file://{tmp_path}/.sluice"), {}),
+        (("conflicts", "list"), {"SLUICE_STORE": f"file://{tmp_path}/.sluice"}),
+        (("query", "-q", "a"), {}),
+    ]:
+        code, printed = on_terminal(*words, folder=tmp_path, **variables)
+        assert code == 0, printed
+        assert printed.count(shown) == 1, printed
+    (tmp_path / "sluice.toml").write_text(f'store = "file://{tmp_path}/.sluice"\n')
+    (tmp_path / "below").mkdir()
+    settings = {"SLUICE_CONFIG": str(tmp_path / "sluice.toml")}
+    code, printed = on_terminal("gaps", folder=tmp_path / "below", **settings)
+    assert shown in printed, printed
+
+
+def test_a_program_gets_no_line_with_the_store(tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/store"
+    assert sluice("init", "--store", store).returncode == 0
+    assert sluice("conflicts", "list", "--store", store).stderr == ""
