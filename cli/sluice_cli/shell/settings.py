@@ -127,6 +127,8 @@ OPTIONS_MEANT: Final = {
     **dict.fromkeys(("--trusted-keys", "--public-key", "--trusted"), ("--key-file",)),
     **dict.fromkeys(("--bucket-policy", "--role-policy", "--lifecycle"), ("--documents",)),
     **dict.fromkeys(("--syslog-tls-cert", "--syslog-tls-key", "--syslog-client-ca"), ("--syslog",)),
+    **dict.fromkeys(("--timeout", "--time-limit", "--max-time"), ("--time-s-max",)),
+    **dict.fromkeys(("--memory", "--memory-limit", "--max-memory"), ("--memory-bytes-max",)),
     "--buckets": ("--step",),
     "--older-than-days": ("--to",),
     "--otlp": ("--doors",),
