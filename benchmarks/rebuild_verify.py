@@ -38,10 +38,10 @@ ON_S3: Final = max(BATCHES // 5, 1)
 ROUNDS: Final = int(os.environ.get("SLUICE_BENCH_ROUNDS", "3"))
 RATIO_MOST: Final = 0.4
 ROOMS: Final = ("", "core", "gateway", "reconciler", "spark", "gc", "query", "policies", "agent")
-LAYOUTS: Final[dict[str, dict[str, bool]]] = {
-    "packed entries": {"pack_by_time": True},
-    "single entries": {"pack_by_time": False},
-    "packed references": {"pack_by_time": True, "pack_references": True},
+LAYOUTS: Final[dict[str, dict[str, int]]] = {
+    "packed entries": {},
+    "single entries": {"list_batches_max": 1},
+    "packed references": {"pack_references": True},
 }
 
 

@@ -2,15 +2,14 @@
 
 1. Cold pass over batches that are enqueued: it lists and compares seals. Control: a bare loop that
    lists the same manifests and GETs each, with the same store, concurrency and process.
-2. First pass over new batches: verify, three index entries, enqueue. The same control, and a bare
-   loop of the same requests; the requests per batch and their price on S3.
+2. First pass over new batches: verify, index entries, enqueue. The same control, and a bare loop of
+   the same requests; the requests per batch and their price on S3.
 3. Memory of a cold pass over 10^5 and over 10^6 batches, which a store generates during a listing.
 4. Steady lag from acceptance to the queue at a given rate of accepts, with the routes that
    `sluice reconciler` uses on a directory: full passes and tail scans. A separate process accepts.
    Controls: that process alone, and concurrently with a bare loop of the requests of a new batch.
 
-Parts 2 and 4 run with an object per by-time entry, and with packed entries (ADR 27). Parts named
-on the command line (`cold`, `first`, `memory`, `steady`) run alone.
+Parts named on the command line (`cold`, `first`, `memory`, `steady`) run alone.
 
 `SLUICE_BENCH_BATCHES` (default 20 000), `SLUICE_BENCH_RATE` (default 500 a second) and
 `SLUICE_BENCH_STEADY_S` (default 20) set the sizes. The store is a directory in memory (`/dev/shm`
@@ -210,32 +209,24 @@ def resident_mb() -> float:
 
 
 async def first_pass(lines: list[str]) -> dict[str, list[Sample]]:
-    """Run part 2 with an object per by-time entry and with packed entries."""
-    samples: dict[str, list[Sample]] = {}
-    for name, packed in (("first", False), ("first-packed", True)):
-        samples |= await first_pass_of(name, lines, packed=packed)
-    return samples
-
-
-async def first_pass_of(name: str, lines: list[str], *, packed: bool) -> dict[str, list[Sample]]:
     """Run one pass over a new store, and both controls."""
     count = BATCHES // 10
     async with scratch() as store:
         await accept_many(store, range(count))
         control = [await clocked(partial(bare_loop, store))]
         counting = Counting(store)
-        first = [await clocked(partial(full_pass, counting, pack_by_time=packed))]
-        same = [await clocked(partial(same_requests, store, 1 if packed else 3))]
-    title = f"first pass over {count}{', by-time entries packed' if packed else ''}"
+        first = [await clocked(partial(full_pass, counting))]
+        same = [await clocked(partial(same_requests, store))]
+    title = f"first pass over {count}"
     lines.append(compared(title, first, control))
     share = first[0].per_second / same[0].per_second
     lines.append(
         f"{title}: {share:.2f} times a bare loop of the same requests (LIST; GET, HEAD and"
-        f" {1 if packed else 3} PUT a batch), CPU {1e3 * first[0].cpu_per_unit:.2f} ms a batch"
+        f" 1 PUT a batch), CPU {1e3 * first[0].cpu_per_unit:.2f} ms a batch"
         f" against {1e3 * same[0].cpu_per_unit:.2f} ms"
     )
     lines.append(f"{title}: {priced(counting.counts, count)}")
-    return {name: first, f"{name}-control": control, f"{name}-same": same}
+    return {"first": first, "first-control": control, "first-same": same}
 
 
 def priced(counts: Counter[str], batches: int) -> str:

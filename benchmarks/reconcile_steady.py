@@ -54,16 +54,14 @@ async def steady(lines: list[str]) -> dict[str, list[Sample]]:
     """Run part 4: the load alone, with bare requests, and with a reconciler."""
     async with scratch_folder() as (folder, _):
         lines.append(f"steady, the load alone: {await load(folder)}")
-    for puts in (3, 1):
-        async with scratch_folder() as (folder, store):
-            loaded, reached = await asyncio.gather(load(folder), bare_requests(store, puts))
-            lines.append(
-                f"steady, the load with a bare loop of a batch's GET, HEAD and {puts} PUT: "
-                f"{reached:.0f} batches/s; {loaded}"
-            )
-    for packed in (False, True):
-        async with scratch_folder() as (folder, store):
-            await steady_on(folder, store, lines, packed=packed)
+    async with scratch_folder() as (folder, store):
+        loaded, reached = await asyncio.gather(load(folder), bare_requests(store))
+        lines.append(
+            "steady, the load with a bare loop of a batch's GET, HEAD and 1 PUT: "
+            f"{reached:.0f} batches/s; {loaded}"
+        )
+    async with scratch_folder() as (folder, store):
+        await steady_on(folder, store, lines)
     return {}
 
 
@@ -104,7 +102,7 @@ async def accept_at_rate(folder: Path) -> None:
     print(json.dumps(asdict(reached)))
 
 
-async def bare_requests(store: ObjectStore, puts: int) -> float:
+async def bare_requests(store: ObjectStore) -> float:
     """Make the requests of new batches as fast as possible; return batches per second."""
     one, _ = manifest(0, 1)
     key, done, started = accepted_key(one.identity), 0, time.perf_counter()
@@ -114,15 +112,15 @@ async def bare_requests(store: ObjectStore, puts: int) -> float:
         nonlocal done
         while time.perf_counter() - started < STEADY_S:
             done += 1
-            await requests_of(store, done, key, puts)
+            await requests_of(store, done, key)
 
     await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     return done / STEADY_S
 
 
-async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packed: bool) -> None:
+async def steady_on(folder: Path, store: ObjectStore, lines: list[str]) -> None:
     """Run a reconciler with the load, then read the lag of each batch."""
-    subject = reconciler(store, pack_by_time=packed)
+    subject = reconciler(store)
     running, spent = asyncio.create_task(subject.run()), time.process_time()
     loaded = await load(folder)
     await asyncio.sleep(3)
@@ -135,8 +133,7 @@ async def steady_on(folder: Path, store: ObjectStore, lines: list[str], *, packe
     lags = sorted(lag_s for at_ns, lag_s in found if at_ns >= edge_ns)
     young = max(lag_s for at_ns, lag_s in found if at_ns < edge_ns)
     lines.append(
-        f"steady, {'by-time entries packed (default)' if packed else 'an object per entry'}: "
-        f"accepted to enqueued p50 {lags[len(lags) // 2]:.2f} s, p99 "
+        f"steady: accepted to enqueued p50 {lags[len(lags) // 2]:.2f} s, p99 "
         f"{lags[len(lags) * 99 // 100]:.2f} s, max {lags[-1]:.2f} s (max {young:.2f} s in the "
         f"first {NEW_LIVES_S} s, when all boots are new), {len(found)} of {loaded.accepted} "
         f"enqueued, CPU {1e3 * cpu_s / len(found):.2f} ms each; {loaded}"

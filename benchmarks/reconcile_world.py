@@ -129,13 +129,13 @@ async def bare_loop(store: ObjectStore) -> int:
     return count
 
 
-async def same_requests(store: ObjectStore, puts: int) -> int:
+async def same_requests(store: ObjectStore) -> int:
     """Run the second control: the requests of a first pass, with no work between them."""
     gate, count = asyncio.Semaphore(CONCURRENCY), 0
 
     async def gated(number: int, key: ObjectKey) -> None:
         async with gate:
-            await requests_of(store, number, key, puts)
+            await requests_of(store, number, key)
 
     async for page in store.list(ACCEPTED):
         async with asyncio.TaskGroup() as tasks:
@@ -145,13 +145,12 @@ async def same_requests(store: ObjectStore, puts: int) -> int:
     return count
 
 
-async def requests_of(store: ObjectStore, number: int, key: ObjectKey, puts: int) -> None:
-    """Make the requests of a new batch, in folders like those of the indexes."""
+async def requests_of(store: ObjectStore, number: int, key: ObjectKey) -> None:
+    """Make the requests of a new batch whose entries by time are packed (ADR 27)."""
     await store.get(key)
     await store.head(key)
-    for root in range(puts):
-        place = f"doctor/v1/{root}/{number % 256:02x}/{number % 251:02x}/{number}"
-        await store.create(ObjectKey(place), b"x" * 200)
+    place = f"doctor/v1/{number % 256:02x}/{number % 251:02x}/{number}"
+    await store.create(ObjectKey(place), b"x" * 200)
 
 
 def reconciler(store: ObjectStore, **settings: Any) -> Reconciler:  # noqa: ANN401 - its fields

@@ -244,11 +244,7 @@ class BatchPipeline:
 
     async def _index(self, verified: Sequence[VerifiedBatch]) -> tuple[int, list[ObjectKey]]:
         """Write index entries; return how many did not exist, and the by-time objects."""
-        by_time = [entry for one in verified for entry in by_time_of(one)]
-        if self._context.settings.pack_by_time:
-            objects = pack(by_time)
-        else:
-            objects = [(one.key, one.body, 1) for one in by_time]
+        objects = pack(entry for one in verified for entry in by_time_of(one))
         by_blob = references_of(verified, objects if self._context.settings.pack_references else ())
         written = await self._put_all([*objects, *by_blob])
         self._context.pending.end(Stage.INDEX, [one.key for one in verified])

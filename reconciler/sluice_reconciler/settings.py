@@ -90,7 +90,6 @@ class ReconcilerOptions:
             if settings.tail_interval_s is None
             else settings.tail_interval_s,
             concurrency=requests if settings.concurrency is None else settings.concurrency,
-            pack_by_time=True if settings.pack_by_time is None else settings.pack_by_time,
         )
 
     @property
@@ -134,8 +133,6 @@ class ReconcilerSettings(ReconcilerOptions):
             only block each other, and 32 on S3.
         list_batches_max: Batches that are processed together, and so in one work list. More save
             no writes per batch that matter; fewer reduce the latency of the first of them.
-        pack_by_time: Whether the by-time entries of batches that are processed together are packed
-            into one object per hour: one PUT a batch instead of three (ADR 27). `on` sets it.
         tail_interval_s: Time between two scans behind the last key of each active boot; 0 turns
             them off. None means 0.2 on a directory and 0 on S3, where events cost less.
         scan_interval_s: Time between two scans of the by-time index, while full passes decide.
@@ -160,7 +157,6 @@ class ReconcilerSettings(ReconcilerOptions):
     shards: int = 1
     concurrency: int | None = None
     list_batches_max: int = 512
-    pack_by_time: bool | None = None
     tail_interval_s: float | None = None
     scan_interval_s: float = 5.0
     collect_interval_s: float = 60.0

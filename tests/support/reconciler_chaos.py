@@ -62,7 +62,6 @@ SETTINGS = ReconcilerSettings(
     hold_interval_s=20.0,
     scan_interval_s=50.0,
     collect_interval_s=100_000.0,
-    pack_by_time=True,
 )
 
 

@@ -19,6 +19,9 @@ from sluice_protocol.columns import slice_columns
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import (
+    ACCEPTED_BY_BLOB,
+    ACCEPTED_BY_TIME,
+    RAW_BLOBS_BY_TIME,
     accepted_by_blob_key,
     accepted_by_time_key,
     accepted_key,
@@ -34,6 +37,7 @@ from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import list_lanes
 from sluice_queue.worklists import read_work_list
+from sluice_reconciler.indexes import unpack
 from sluice_store.port import ObjectStore
 
 
@@ -94,6 +98,18 @@ def index_keys(one: AcceptedManifest) -> tuple[ObjectKey, ...]:
         accepted_by_blob_key(one.digest, one.identity),
         raw_blob_by_time_key(one.digest, one.accepted_at_ns),
     )
+
+
+async def index_entries(store: ObjectStore) -> dict[ObjectKey, bytes]:
+    """Return all index entries, also those in packed objects."""
+    found: dict[ObjectKey, bytes] = {}
+    for index in (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME):
+        async for page in store.list(index):
+            for one in page.objects:
+                read = await store.get(one.key)
+                if isinstance(read, Found):
+                    found.update(unpack(one.key, read.body))
+    return found
 
 
 async def enqueued(store: ObjectStore, queue: str = "spark") -> list[AcceptedManifest]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from support.gateway_journal import JournalWriter
 from support.queue_store import Faults, SimClock, SimIds, SimStore
-from support.reconciler_seed import accept, index_keys
+from support.reconciler_seed import accept, index_entries, index_keys
 
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import Fenced, OutcomeUnknown, StoreError
@@ -20,7 +20,7 @@ from sluice_protocol.identity import Identity
 from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.keys import accepted_key, blob_key
 from sluice_protocol.manifests import AcceptedManifest, decode_record
-from sluice_protocol.outcomes import CreateOutcome, ObjectInfo
+from sluice_protocol.outcomes import CreateOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import list_lanes
@@ -210,13 +210,9 @@ def simulate(
             faults.unknown = 0.0
             await reconciler(store, clock, seed * 7 + 5).once()
             stop.set()
-        missing = [
-            key
-            for one in sender.accepted
-            for key in index_keys(one)
-            if not isinstance(await store.head(key), ObjectInfo)
-        ]
-        return missing, lived
+        entries = await index_entries(store)
+        keys = [key for one in sender.accepted for key in index_keys(one)]
+        return [key for key in keys if key not in entries], lived
 
     missing, lived = asyncio.run(run())
     return [one.identity for one in sender.accepted], table, missing, lived

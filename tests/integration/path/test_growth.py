@@ -58,7 +58,7 @@ EVIDENCE_BYTES = 400
 """Most bytes of evidence for a batch and kept audit; small files have a larger share of headers."""
 
 
-SETTINGS = ReconcilerSettings(pack_by_time=True, pack_references=True)
+SETTINGS = ReconcilerSettings(pack_references=True)
 NEXT_SECOND_S = 1.1
 """A server's clock is in whole seconds: only after this time a version counts as superseded."""
 

@@ -9,7 +9,7 @@ from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import RECONCILER
 from sluice_protocol.outcomes import Found, ObjectInfo
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import list_lanes
@@ -23,6 +23,10 @@ from sluice_store.port import ObjectStore
 def make(store: ObjectStore) -> tuple[Reconciler, Rebuild]:
     reconciler = Reconciler(store, Authority(authority_id="A", lanes=1))
     return reconciler, reconciler.rebuild()
+
+
+BASE_NS = 1_700_000_000 * NS_PER_S
+HOUR_NS = 3600 * NS_PER_S
 
 
 async def lose(store: ObjectStore, key: ObjectKey) -> None:
@@ -56,9 +60,14 @@ async def test_intact_store_has_no_difference_and_repair_changes_nothing(tmp_pat
 
 
 async def test_every_difference_is_reported_and_repaired(tmp_path: Path) -> None:
-    """Missing, extra, different and unreadable entries, and lost work lists."""
+    """Missing, extra, different and unreadable entries, and lost work lists.
+
+    Each batch is of an hour for itself, so that its entries are objects.
+    """
     async with open_local_store(tmp_path) as store:
-        batches = [await accept(store, seq) for seq in range(0, 50, 10)]
+        batches = [
+            await accept(store, 10 * hour, at_ns=BASE_NS + hour * HOUR_NS) for hour in range(5)
+        ]
         await refuse(store, 0)
         reconciler, rebuild = make(store)
         await reconciler.once()

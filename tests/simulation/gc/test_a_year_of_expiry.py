@@ -88,7 +88,7 @@ class Year:
         runtime = Runtime(clock=self.clock, ids=self.ids, rng=random.Random(1))
         self.runtime = runtime
         # Each batch has separate entries, as where a batch a few minutes is a flush.
-        settings = ReconcilerSettings(pack_by_time=False)
+        settings = ReconcilerSettings(list_batches_max=1)
         self.reconciler = Reconciler(self.store, self.authority, settings=settings, runtime=runtime)
         self.collector = Collector(
             self.store,

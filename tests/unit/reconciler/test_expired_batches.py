@@ -104,7 +104,8 @@ async def indexed(
     batches = [
         await accept_logs(store, ["a"], seq=number, at_ns=at) for number, at in enumerate(at_ns)
     ]
-    reconciler = make(store, authority=AUTHORITY, pack_by_time=pack, pack_references=pack)
+    together = 512 if pack else 1
+    reconciler = make(store, authority=AUTHORITY, list_batches_max=together, pack_references=pack)
     await reconciler.once()
     return batches, reconciler
 

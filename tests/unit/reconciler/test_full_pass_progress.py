@@ -167,7 +167,7 @@ async def test_a_single_pass_packs_its_entries_however_long_it_takes(
     monkeypatch.setattr(PassProgress, "is_due", lambda self: True)
     for number in range(8):
         await accept(store, 0, agent=f"host-{number}")
-    await reconciler_world.make(store, pack_by_time=True, pack_references=True).once()
+    await reconciler_world.make(store, pack_references=True).once()
     for prefix, objects in ((ACCEPTED_BY_TIME, 1), (RAW_BLOBS_BY_TIME, 1), (WORK_LISTS, 2)):
         assert len([key async for key in listed(store, prefix)]) == objects, prefix
     assert await store.get(PASS) == NotFound(date_ns=store.clock.now_ns())

@@ -20,7 +20,7 @@ BATCHES = 300
 INDEXES = (ACCEPTED_BY_TIME, ACCEPTED_BY_BLOB, RAW_BLOBS_BY_TIME)
 
 
-make = partial(reconciler_world.make, authority=ONE_LANE, list_batches_max=4, pack_references=False)
+make = partial(reconciler_world.make, authority=ONE_LANE, list_batches_max=1, pack_references=False)
 
 
 async def indexed() -> SimStore:

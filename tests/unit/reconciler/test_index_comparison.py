@@ -47,25 +47,23 @@ async def differences(
 @pytest.mark.parametrize(
     ("how", "most"),
     [
-        ({"pack_by_time": True, "pack_references": True}, 1),
-        ({"pack_by_time": True}, 2),
-        ({"pack_by_time": False}, 4),
+        ({"pack_references": True}, 1),
+        ({}, 2),
+        ({"list_batches_max": 1}, 4),
     ],
     ids=["packed references", "packed entries", "single entries"],
 )
-async def test_every_object_of_an_intact_store_is_read_once(
-    how: dict[str, bool], most: int
-) -> None:
+async def test_every_object_of_an_intact_store_is_read_once(how: dict[str, int], most: int) -> None:
     """One GET for the manifest and one for each index entry that is an object."""
     store, _ = await indexed(**how)
     assert await differences(store) == []
-    packs = 2 if how["pack_by_time"] else 0
+    packs = 0 if "list_batches_max" in how else 2
     assert store.counts == {"get": most * BATCHES + packs, "list": 6}
 
 
 async def test_a_few_differences_cost_a_few_more_requests() -> None:
     """Only what has no counterpart is read again."""
-    store, made = await indexed(pack_by_time=False)
+    store, made = await indexed(list_batches_max=1)
     del store.held[index_keys(made[7])[1]]
     store._put(index_keys(made[8])[0], b"{broken")
     found = {(one.key, one.wrong) for one in await differences(store)}
@@ -93,7 +91,7 @@ def fail_once(store: SimStore, after: int) -> list[str]:
 
 async def test_a_failed_request_is_always_an_error_and_never_an_empty_result() -> None:
     """Whichever request fails."""
-    store, made = await indexed(3, pack_by_time=False)
+    store, made = await indexed(3, list_batches_max=1)
     plain = store.before
     for damaged in (False, True):
         if damaged:
@@ -144,7 +142,7 @@ async def test_a_batch_that_is_accepted_and_indexed_meanwhile_is_no_difference(
     again = Reconciler(
         store,
         Authority(authority_id="A", lanes=1),
-        settings=ReconcilerSettings(pack_by_time=packed),
+        settings=ReconcilerSettings(list_batches_max=512 if packed else 1),
     )
 
     async def write() -> None:

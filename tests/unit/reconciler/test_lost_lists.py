@@ -24,8 +24,8 @@ LANE = Lane(queue="spark", lane=lane_of(AGENT, LANES))
 OTHER_LANE = next(a for a in map("other-{}".format, range(9)) if lane_of(a, LANES) != LANE.lane)
 
 
-async def enqueue(store: SimStore, *, packed: bool) -> None:
-    await make(store, pack_by_time=packed).once()
+async def enqueue(store: SimStore) -> None:
+    await make(store).once()
 
 
 def lists(store: SimStore) -> list[ObjectKey]:
@@ -41,18 +41,18 @@ async def repair(store: SimStore) -> dict[str, int]:
     return dict(store.counts)
 
 
-async def lose_one_list(older: int, *, packed: bool) -> tuple[dict[str, int], SimStore]:
+async def lose_one_list(older: int) -> tuple[dict[str, int], SimStore]:
     """Enqueue batches of three hours after older ones, lose their lists, and write them again."""
     store = SimStore()
     for number in range(older):
         await accept(store, 10 * number, at_ns=BASE_NS + number * NS_PER_S)
-    await enqueue(store, packed=packed)
+    await enqueue(store)
     before = set(lists(store))
     for number in range(6):
         at_ns = BASE_NS + 30 * HOUR_NS + number * HOUR_NS // 2
         await accept(store, 10 * (older + number), at_ns=at_ns)
         await accept(store, 10 * number, at_ns=at_ns, agent=OTHER_LANE)
-    await enqueue(store, packed=packed)
+    await enqueue(store)
     complete = await enqueued(store)
     [lost] = [key for key in set(lists(store)) - before if f".{LANE.lane:03d}-" in key]
     del store.held[lost]
@@ -61,10 +61,9 @@ async def lose_one_list(older: int, *, packed: bool) -> tuple[dict[str, int], Si
     return counts, store
 
 
-@pytest.mark.parametrize("packed", [True, False])
-async def test_the_requests_for_a_lost_list_do_not_grow_with_older_batches(packed: bool) -> None:
-    few, _ = await lose_one_list(1, packed=packed)
-    many, _ = await lose_one_list(400, packed=packed)
+async def test_the_requests_for_a_lost_list_do_not_grow_with_older_batches() -> None:
+    few, _ = await lose_one_list(1)
+    many, _ = await lose_one_list(400)
     assert many == few
 
 
@@ -76,7 +75,7 @@ async def test_several_lost_lists_are_written_from_one_reading_of_the_index() ->
     store = SimStore()
     for number in range(4):
         await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS // 2)
-        await enqueue(store, packed=False)
+        await enqueue(store)
     complete = await enqueued(store)
     for key in lists(store):
         del store.held[key]
@@ -93,7 +92,7 @@ async def test_a_list_whose_batches_are_not_indexed_is_written_from_one_list_of_
     batches = []
     for number in range(4):
         batches.append(await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS))
-        await enqueue(store, packed=False)
+        await enqueue(store)
     complete = await enqueued(store)
     for key in lists(store):
         del store.held[key]
@@ -111,7 +110,7 @@ async def test_a_list_with_fewer_accepted_batches_than_before_is_refused_after_t
     batches = []
     for number in range(2):
         batches.append(await accept(store, 10 * number, at_ns=BASE_NS + number * HOUR_NS))
-        await enqueue(store, packed=False)
+        await enqueue(store)
     first, second = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
     for key in lists(store):
         del store.held[key]
@@ -125,7 +124,7 @@ async def test_a_list_with_fewer_accepted_batches_than_before_is_refused_after_t
 async def test_an_index_entry_without_a_manifest_is_not_in_a_list(store: SimStore) -> None:
     """The manifest under `accepted/` decides; the index only names where to look."""
     await accept(store, at_ns=BASE_NS)
-    await enqueue(store, packed=False)
+    await enqueue(store)
     stray = manifest(10, at_ns=BASE_NS, frame=b"stray")
     await store.create(index_keys(stray)[0], encode_record(stray))
     await store.create(ObjectKey(f"{index_keys(stray)[0]}x"), b"{broken")
@@ -139,9 +138,9 @@ async def test_an_index_entry_without_a_manifest_is_not_in_a_list(store: SimStor
 async def test_a_rebuild_repairs_the_index_before_the_lists(store: SimStore) -> None:
     """Another batch of the same span would hide the missing one: the list would be complete."""
     first = [await accept(store, 10 * n, at_ns=BASE_NS + n * HOUR_NS) for n in range(3)]
-    await enqueue(store, packed=False)
+    await enqueue(store)
     other = await accept(store, 30, at_ns=BASE_NS + HOUR_NS + 1)
-    await enqueue(store, packed=False)
+    await enqueue(store)
     [entry, _] = (await read_lane(store, LANE.queue, LANE.lane)).descriptors
     del store.held[entry.location]
     del store.held[index_keys(first[1])[0]]

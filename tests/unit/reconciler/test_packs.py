@@ -38,7 +38,7 @@ HOUR_NS = 3600 * NS_PER_S
 BASE_NS = 1_699_999_200 * NS_PER_S
 
 
-make = partial(reconciler_world.make, authority=ONE_LANE, pack_by_time=True)
+make = partial(reconciler_world.make, authority=ONE_LANE)
 
 
 async def three_hours(store: SimStore) -> list[AcceptedManifest]:
@@ -177,7 +177,7 @@ async def test_rebuild_finds_and_repairs_defects_of_packed_objects(store: SimSto
 async def test_packed_entry_with_other_bytes_is_reported_and_repaired(store: SimStore) -> None:
     """The right entry is written alone, and the wrong one is removed from the packed object."""
     batches = await three_hours(store)
-    await make(store, pack_by_time=False).once()
+    await make(store, list_batches_max=1).once()
     for key in [key for key in by_time(store) if key.startswith(ACCEPTED_BY_TIME)]:
         del store.held[key]
     bodies = [

@@ -36,6 +36,6 @@ def test_freshness_only_lengthens_the_intervals() -> None:
 def test_settings_that_depend_on_the_store_get_defaults() -> None:
     """A directory gets tail scans and low concurrency; explicit settings are kept."""
     local, remote = ReconcilerOptions().on("file:///x"), ReconcilerOptions().on("s3://b/p")
-    assert (local.tail_interval_s, local.concurrency, local.pack_by_time) == (0.2, 4, True)
-    assert (remote.tail_interval_s, remote.concurrency, remote.pack_by_time) == (0.0, 32, True)
+    assert (local.tail_interval_s, local.concurrency) == (0.2, 4)
+    assert (remote.tail_interval_s, remote.concurrency) == (0.0, 32)
     assert ReconcilerSettings(concurrency=9, tail_interval_s=0).on("file:///x").concurrency == 9

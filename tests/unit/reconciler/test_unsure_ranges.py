@@ -24,7 +24,7 @@ INSIDE = ((5, 3), (15, 3), (25, 3))
 """First number and count of each batch that no route found."""
 
 
-make = partial(reconciler_world.make, authority=ONE_LANE, pack_by_time=True)
+make = partial(reconciler_world.make, authority=ONE_LANE)
 
 
 async def seed_range(store: SimStore) -> tuple[list[Identity], list[ObjectKey]]:
