@@ -193,13 +193,7 @@ def signature_base(view: SignedView, names: Sequence[str], params: str) -> bytes
         raise Unauthenticated("a covered component is not ASCII") from error
 
 
-def read_signature(
-    view: SignedView,
-    *,
-    now_s: int,
-    age_s_max: int = SIGNATURE_AGE_S_MAX,
-    skew_s_max: int = SIGNATURE_SKEW_S_MAX,
-) -> SignatureClaim:
+def read_signature(view: SignedView, *, now_s: int) -> SignatureClaim:
     """Read the one signature of a request and check it with the profile and the clock.
 
     Raises:
@@ -213,7 +207,7 @@ def read_signature(
         raise Unauthenticated("the signature does not cover exactly the components of the profile")
     if form.fields.get("alg") != SIGNATURE_ALG or form.fields.get("tag") != SIGNATURE_TAG:
         raise Unauthenticated("alg is not ed25519 or tag is not sluice")
-    created_s = _check_times(created, form.fields, now_s, age_s_max, skew_s_max)
+    created_s = _check_times(created, form.fields, now_s)
     key_id = form.fields.get("keyid", "")
     if not 1 <= len(key_id) <= KEY_ID_CHARS_MAX:
         raise Unauthenticated("keyid is missing or too long")
@@ -297,19 +291,14 @@ def _parse_parameters(tail: str) -> dict[str, str]:
     return fields
 
 
-def _check_times(
-    created: str | None,
-    fields: Mapping[str, str],
-    now_s: int,
-    age_s_max: int,
-    skew_s_max: int,
-) -> int:
+def _check_times(created: str | None, fields: Mapping[str, str], now_s: int) -> int:
     if created is None:
         raise Unauthenticated("created is missing")
     created_s = int(created)
-    if created_s > now_s + skew_s_max:
+    if created_s > now_s + SIGNATURE_SKEW_S_MAX:
         raise Unauthenticated("created is in the future: set the signer's clock")
-    if created_s < now_s - age_s_max or now_s - skew_s_max > int(fields.get("expires", now_s)):
+    expires_s = int(fields.get("expires", now_s))
+    if created_s < now_s - SIGNATURE_AGE_S_MAX or expires_s < now_s - SIGNATURE_SKEW_S_MAX:
         raise Unauthenticated("the signature is stale: set the signer's clock and sign again")
     return created_s
 

@@ -19,7 +19,7 @@ from sluice_protocol.authority import (
     mode_switch_key,
     restore_key,
 )
-from sluice_protocol.clock import Clock, IdSource
+from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, InvalidRecord, NoStore, StoreMisconfigured
 from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
@@ -35,7 +35,6 @@ async def create_authority(
     store: ObjectStore,
     wanted: Authority | None = None,
     *,
-    ids: IdSource | None = None,
     clock: Clock | None = None,
 ) -> Authority:
     """Create the settings of a deployment; creating the same settings again succeeds.
@@ -46,7 +45,7 @@ async def create_authority(
     Raises:
         BadUsage: The settings break a rule, or the store has other settings.
     """
-    wanted = wanted or Authority(authority_id=(ids or SystemIds()).ulid())
+    wanted = wanted or Authority(authority_id=SystemIds().ulid())
     check_authority(wanted)
     looked = await store.head(AUTHORITY_SETTINGS)
     if isinstance(looked, ObjectInfo):

@@ -268,13 +268,11 @@ def _identity_of(policies: PolicySet, caller: str | None) -> tuple[Document, ...
     return (named[caller],) if caller in named else ()
 
 
-def evaluate(
-    policies: PolicySet, request: PolicyRequest, *, others_are_admin: bool = True
-) -> PolicyDecision:
+def evaluate(policies: PolicySet, request: PolicyRequest) -> PolicyDecision:
     """Decide whether a request is allowed.
 
-    With `others_are_admin`, the account of the bucket allows everything to a caller without a role
-    here, which is the worst case. It has no effect on versitygw, whose users have no policies.
+    The account of the bucket allows everything to a caller without a role here, which is the worst
+    case. It has no effect on versitygw, whose users have no policies.
     """
     check_principals(policies)
     mine = _identity_of(policies, request.caller)
@@ -293,6 +291,6 @@ def evaluate(
                 return PolicyDecision(allowed=allowed, sid=statement.sid, reason=statement.reason)
     own = request.value(PRINCIPAL_ACCOUNT, target) == policies.settings.bucket.account
     other = own and request.caller is not None and not mine
-    if other and others_are_admin and target is Target.AWS:
+    if other and target is Target.AWS:
         return PolicyDecision(allowed=True, sid=ASSUMED_ADMIN)
     return PolicyDecision(allowed=False, sid=NOTHING_ALLOWS)

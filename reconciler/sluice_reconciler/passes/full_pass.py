@@ -433,13 +433,12 @@ class PassRun:
         if self.how.progress is not None:
             await self.how.progress.save(self.record())
 
-    def record(self, *, ended: bool = False) -> PassRecord:
+    def record(self) -> PassRecord:
         """Return the progress as it is stored."""
         return PassRecord(
             began_unix_ns=self._began_ns,
             spans=tuple(span.progress for span in self.spans),
             left=self.has_left(),
-            ended=ended,
             missed=self.missed(),
             handed_over=self._handed_over,
             cuts=self._cuts,
