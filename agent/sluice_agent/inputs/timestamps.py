@@ -27,6 +27,7 @@ from sluice_protocol.times import ABBREVIATIONS, SLACK_S, TIME_BYTES_MAX, scan_t
 from sluice_protocol.units import NS_PER_S, UnixNs
 
 Ints = npt.NDArray[np.int64]
+I32 = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 Heads = npt.NDArray[Any]
 """The first `_HEAD_BYTES` bytes of each line as one item; lines may be shorter."""
@@ -37,6 +38,7 @@ YEARS: Final = (1970, 2261)
 """Years whose times fit into 64 bits of nanoseconds."""
 _HEAD_BYTES: Final = 40
 """19 bytes of date and time, 10 of the fraction, 6 of the zone, and a word after them."""
+_HEAD: Final = np.dtype(f"V{_HEAD_BYTES}")
 _WORD_BYTES: Final = 8
 _FORMS_MAX: Final = 16
 """Forms of one block that are read together; the fraction of a second may have up to ten widths."""
@@ -80,9 +82,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> Ints:
     """Return the time of each line, i64[n] Unix ns; the forms may differ from line to line."""
     ts = np.full(len(lines), arrived_ns, np.int64)
-    starts = lines.offsets[:-1]
-    places, starts = _may_be_times(lines.data, starts)
-    heads = _items(lines.data, starts, f"V{_HEAD_BYTES}")
+    places, starts, heads = _may_be_times(lines.data, lines.offsets[:-1])
     sizes = lines.offsets[1:][places] - starts
     unread: list[int] = []
     for _ in range(_FORMS_MAX):
@@ -113,35 +113,30 @@ def parse_timestamps(lines: TextColumn, *, arrived_ns: UnixNs, zone: Zone) -> In
 # -- the starts of lines ------------------------------------------------------------------
 
 
-def _items(data: bytes, starts: npt.NDArray[np.int32], dtype: str) -> Heads:
-    """Return the item of a type that begins at each start, with zeros behind the data."""
-    kind = np.dtype(dtype)
-    if len(data) < kind.itemsize:
-        data = data.ljust(kind.itemsize, b"\0")
-    last = len(data) - kind.itemsize
+def _heads(data: bytes, starts: I32) -> Heads:
+    """Return the bytes that begin at each start, with zeros behind the data."""
+    data = data.ljust(_HEAD_BYTES, b"\0")
+    last = len(data) - _HEAD_BYTES
     # One item for each byte at which a line may begin; they overlap, and only some are copied.
-    items = np.ndarray((last + 1,), kind, data, strides=(1,))
-    found = items[np.minimum(starts, last)]
+    items = np.ndarray((last + 1,), _HEAD, data, strides=(1,))
+    heads = items[np.minimum(starts, last)]
     for row in range(int(np.searchsorted(starts, last, side="right")), len(starts)):
-        end = data[int(starts[row]) :].ljust(kind.itemsize, b"\0")
-        found[row : row + 1] = np.frombuffer(end, kind, 1)
-    return found
+        heads[row : row + 1] = np.frombuffer(data[starts[row] :].ljust(_HEAD_BYTES, b"\0"), _HEAD)
+    return heads
 
 
-def _may_be_times(
-    data: bytes, starts: npt.NDArray[np.int32]
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.int32]]:
-    """Return which lines may begin with a time, and where, behind a `[`.
+def _may_be_times(data: bytes, starts: I32) -> tuple[npt.NDArray[np.intp], I32, Heads]:
+    """Return which lines may begin with a time, where, behind a `[`, and their heads there.
 
     A time begins with a year and a hyphen, or with a month, which a mark may precede.
     """
-    words = _items(data, starts, "<u8")
-    first = words.astype(np.uint8)
-    bracket = first == ord("[")
+    heads = _heads(data, starts)
+    bracket = _words(heads, 0).astype(np.uint8) == ord("[")
     if bracket.any():
         starts = starts + bracket
-        words = _items(data, starts, "<u8")
-        first = words.astype(np.uint8)
+        heads = _heads(data, starts)
+    words = _words(heads, 0)
+    first = words.astype(np.uint8)
     found: Bools = (first - np.uint8(ord("0")) < 10) & (  # noqa: PLR2004 - smaller bytes wrap around
         (words >> np.uint64(32)).astype(np.uint8) == ord("-")
     )
@@ -151,7 +146,9 @@ def _may_be_times(
         named = words[old] >> np.where(marked, 8, 0).astype(np.uint64)
         found[old] = np.isin(named & np.uint64(0xFFFFFF), list(_MONTHS))
     places = np.flatnonzero(found)
-    return places, starts[places]
+    if len(places) == len(heads):
+        return places, starts, heads
+    return places, starts[places], heads[places]
 
 
 def _words(heads: Heads, at: int) -> Words:
@@ -207,7 +204,7 @@ def _form_of(line: bytes) -> _Form | None:
 
 
 def _read(
-    form: _Form, heads: Heads, sizes: npt.NDArray[np.int32], arrived_ns: UnixNs, zone: Zone
+    form: _Form, heads: Heads, sizes: I32, arrived_ns: UnixNs, zone: Zone
 ) -> tuple[Ints, Bools]:
     """Return the time of each line, and which lines have one of the form."""
     first, second = _words(heads, 0), _words(heads, _WORD_BYTES)
