@@ -584,43 +584,52 @@ class _Built:
         """
         fields = self._fields
         meant = _keys_with_meaning(fields.time, fields.message)
-        objects = [flat_fields(values[at], fields.undivided) for at in places]
-        kept: dict[int, Mapping[str, Any]] = {}
+        objects = [values[at] for at in places]
+        if dict in set(map(type, chain.from_iterable(map(dict.values, objects)))):
+            undivided = fields.undivided
+            objects = [flat_fields(one, undivided) for one in objects]
+        kept: dict[int, list[str]] = {}
         stated = [tuple(filter(meant.__contains__, one)) for one in objects]
         for keys, alike in _equal_keys(stated, range(len(places))):
             cells = list(chain.from_iterable([map(objects[at].__getitem__, keys) for at in alike]))
             table = _table([places[at] for at in alike], keys, cells)
             shape, wrong, timed = self._read_meaning(table)
-            with_time = set(timed)
             body = None if shape.body is None else keys[shape.body]
             when = None if shape.when is None else keys[shape.when]
+            with_time = set(timed)
             for row, at in enumerate(alike):
                 if row in wrong or "" in objects[at]:
                     odd.add(places[at])
                     continue
-                rest = {**objects[at]}
+                names = kept[at] = sorted(objects[at])
                 if body is not None:
-                    del rest[body]
+                    names.remove(body)
                 if when is not None and row not in with_time:
-                    del rest[when]
-                kept[at] = rest
-        self._add_rows([(places[at], kept[at]) for at in sorted(kept)])
+                    names.remove(when)
+        chosen = sorted(kept)
+        self._add_rows(
+            [places[at] for at in chosen],
+            [kept[at] for at in chosen],
+            [objects[at] for at in chosen],
+        )
 
-    def _add_rows(self, found: Sequence[tuple[int, Mapping[str, Any]]]) -> None:
-        """Add the attributes of objects, ascending by place, as texts with their types."""
-        names: list[str] = []
+    def _add_rows(
+        self,
+        places: Sequence[int],
+        names: Sequence[Sequence[str]],
+        objects: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Add the named attributes of objects, ascending by place, as texts with their types."""
+        every = list(chain.from_iterable(names))
         values: list[Any] = []
-        for _, pairs in found:
-            ordered = sorted(pairs)
-            names += ordered
-            values += map(pairs.__getitem__, ordered)
-        joined = "".join(names)
-        self._tally.add_sizes(len(names), len(joined))
+        for found, own in zip(objects, names, strict=True):
+            values += map(found.__getitem__, own)
+        joined = "".join(every)
+        self._tally.add_sizes(len(every), len(joined))
         if not is_utf8(joined):
             raise InvalidFrame("attr_names", "is not UTF-8")
         texts, types = _typed(values)
-        places, sizes = [place for place, _ in found], [len(pairs) for _, pairs in found]
-        self._rows.append(_Rows(places, sizes, names, texts, types))
+        self._rows.append(_Rows(places, list(map(len, names)), every, texts, types))
 
     def _read_meaning(self, table: _Table) -> tuple[_Shape, set[int], Sequence[int]]:
         """Read times and bodies by the keys that have a meaning.
@@ -716,7 +725,7 @@ class _Built:
 
     def _replace(self, values: Sequence[object], odd: Sequence[int], *, repairs: bool) -> None:
         """Put the records of some objects in their places."""
-        found: list[tuple[int, Mapping[str, Any]]] = []
+        found: list[Mapping[str, str]] = []
         timed, self._tally.timed = self._tally.timed, True
         for place in odd:
             self._tally.timed = True
@@ -728,9 +737,9 @@ class _Built:
                 self._tally.unreadable += is_new
                 record = repaired
             self._bodies[place] = str(record.body)
-            found.append((place, record.attributes))
+            found.append(record.attributes)
         self._tally.timed = timed
-        self._add_rows(found)
+        self._add_rows(odd, list(map(sorted, found)), found)
 
     def columns(self) -> LogColumns:
         """Return the columns; raise `InvalidFrame` if text is not UTF-8."""
@@ -819,8 +828,13 @@ def _attribute_columns(
         width = len(names)
         keys = array("I", range(width)).tobytes() * count
         offsets = np.arange(0, len(values) + 1, width, dtype=np.int32)
+    elif len(others) == 1 and not parts:
+        index = dict(zip(names, range(len(names)), strict=True))
+        [(_, sizes, own_names, values, types)] = others
+        keys = array("I", map(index.__getitem__, own_names)).tobytes()
+        offsets = np.array([0, *accumulate(sizes)], np.int32)
     else:
-        index = {name: place for place, name in enumerate(names)}
+        index = dict(zip(names, range(len(names)), strict=True))
         rows: list[Any] = [None] * count
         for part in parts:
             own = array("I", map(index.__getitem__, part.names)).tobytes()
