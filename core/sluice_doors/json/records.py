@@ -383,10 +383,10 @@ def _equal_keys(
     return found.items()
 
 
-def _divided(table: _Table, message: str, *, is_only: bool) -> Iterator[_Table]:
+def _divided(table: _Table, message: str) -> Iterator[_Table]:
     """Yield objects by the keys of the objects in them, which are opened level by level.
 
-    An object whose keys no other has is left as it is, unless it is the only one.
+    An object whose keys no other has is left as it is.
     """
     work: list[tuple[_Table, Iterable[int], int]] = [(table, range(len(table.keys)), 0)]
     while work:
@@ -409,7 +409,7 @@ def _divided(table: _Table, message: str, *, is_only: bool) -> Iterator[_Table]:
         ]
         for inside, rows in _equal_keys(list(zip(*inner, strict=True)), range(len(table.places))):
             part = table.rows(rows)
-            if len(rows) == 1 and not is_only:
+            if len(rows) == 1:
                 yield part
                 continue
             opened = tuple(pair for pair in zip(nested, inside, strict=True) if pair[1])
@@ -544,17 +544,19 @@ class _Built:
 
     def _read_objects(self, values: Sequence[Any], places: Sequence[int], odd: set[int]) -> None:
         """Read the objects at some places; add those that need a record to `odd`."""
-        is_only = len(values) == 1
+        undivided = self._fields.undivided
+        if len(values) == len(places) == 1:
+            flat = flat_fields(values[0], undivided)
+            self._read(_table(places, tuple(flat), list(flat.values())), odd)
+            return
         alone: list[int] = []
         for keys, alike in _equal_keys([tuple(values[at]) for at in places], places):
-            if len(alike) == 1 and not is_only:
+            if len(alike) == 1:
                 alone += alike
                 continue
             cells = list(chain.from_iterable([values[at].values() for at in alike]))
-            for table in _divided(
-                _table(alike, keys, cells), self._fields.undivided, is_only=is_only
-            ):
-                if len(table.places) == 1 and not is_only:
+            for table in _divided(_table(alike, keys, cells), undivided):
+                if len(table.places) == 1:
                     alone += table.places
                 else:
                     self._read(table, odd)
