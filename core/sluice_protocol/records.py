@@ -278,7 +278,15 @@ def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | N
     orders: dict[tuple[str, ...], tuple[list[str], list[int]]] = {}
     keys: list[int] = []
     values: list[str] = []
+    last: Mapping[str, str] | None = None
+    places: list[int] = []
+    texts: list[str] = []
     for row in rows:
+        if row is last:
+            keys += places
+            values += texts
+            continue
+        last = row
         # Most records have the same names in the same order as one before them.
         shape = tuple(row)
         if shape not in orders:
@@ -287,8 +295,9 @@ def attribute_columns(rows: Sequence[Mapping[str, str]]) -> AttributeColumns | N
             order = sorted(row)
             orders[shape] = order, [index[name] for name in order]
         order, places = orders[shape]
+        texts = [row[name] for name in order]
         keys += places
-        values += [row[name] for name in order]
+        values += texts
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
     return AttributeColumns(

@@ -12,7 +12,7 @@ names of log files; Moby, `daemon/logger/jsonfilelog`.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -20,10 +20,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sluice_agent.inputs.grouping import Alone, Group, LineGrouping
+from sluice_agent.inputs.grouping import Alone, Group, LineGrouping, may_continue
+from sluice_agent.inputs.timestamps import parse_timestamps
 from sluice_protocol.errors import UNREADABLE_JSON
+from sluice_protocol.records import text_column
 from sluice_protocol.times import read_time
-from sluice_protocol.units import NS_PER_S
+from sluice_protocol.units import NS_PER_S, UnixNs
 
 STREAM_ATTRIBUTE: Final = "log.iostream"
 PART_BYTES_MAX: Final = 1024 * 1024
@@ -32,10 +34,21 @@ PARTS_MAX: Final = 1000
 GAP_NS: Final = NS_PER_S
 GAP_LINES: Final = 64
 """Lines of the other stream end a group of a stream if they are this much later, or so many."""
+_FAR_LINES: Final = 2 * (GAP_LINES + 1)
+"""A group of one line is complete before this many lines, if none of them may continue another: at
+most one further line may join it, and each of both is open for at most `GAP_LINES`.
+"""
 PART_GAP_NS: Final = 3 * NS_PER_S
 _CRI: Final = re.compile(
     rb"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]{8,18}(?:Z|[+-][0-9:]{4,5})) (stdout|stderr) ([PF]) ?"
 )
+_USUAL: Final = re.compile(
+    rb"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?"
+    rb"(?:Z|[+-][0-9]{2}:[0-9]{2})) (stdout|stderr) ([PF]) ?"
+)
+"""A line whose time is in the form that runtimes write."""
+_NO_TIME: Final = UnixNs(-1)
+_STREAMS: Final = {b"stdout": "stdout", b"stderr": "stderr"}
 _OTHER: Final = ""
 """The stream of lines that have no wrapper."""
 
@@ -71,6 +84,21 @@ def unwrap_cri(line: bytes) -> WrappedLine | None:
     if ts_ns is None:
         return None
     return WrappedLine(line[found.end() :], ts_ns, found[2].decode(), found[3] == b"P")
+
+
+def _unwrap_all(lines: Sequence[bytes], unwrap: Unwrap) -> list[WrappedLine]:
+    """Return the text in each line; one that `unwrap` cannot read is text without a wrapper."""
+    usual = list(map(_USUAL.match, lines)) if unwrap is unwrap_cri else [None] * len(lines)
+    texts = text_column("time", [one[1] + b" " for one in usual if one is not None])
+    times = iter(parse_timestamps(texts, arrived_ns=_NO_TIME, zone=None).tolist())
+    found: list[WrappedLine] = []
+    for line, one in zip(lines, usual, strict=True):
+        if one is not None and (ts_ns := next(times)) != _NO_TIME:
+            stream, is_part = _STREAMS[one[2]], one[3] == b"P"
+            found.append(WrappedLine(line[one.end() :], ts_ns, stream, is_part))
+        else:
+            found.append(unwrap(line) or WrappedLine(line, None, _OTHER))
+    return found
 
 
 class _DockerLine(msgspec.Struct):
@@ -148,6 +176,11 @@ class _Stream:
             return []
         return self._join(continues=line.is_part)
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Return True if what is open is at most a single line that begins no trace."""
+        return not self.parts and self.grouping.is_ordinary
+
     def is_overdue(self, number: int, ts_ns: int) -> bool:
         """Return True if a later line of another stream ends what is open."""
         if self.parts:
@@ -219,34 +252,69 @@ def group_wrapped(
 
     Lines that `unwrap` cannot read are a stream of their own. `alone`, from a line on, and
     `matches` are those of `group_lines`. What is open at the end is closed if the lines are
-    `complete`.
+    `complete`. Lines that are far from all that a rule can connect are not visited.
     """
     streams: dict[str, _Stream] = {}
     found: list[WrappedGroup] = []
-    for number, text in enumerate(lines):
-        line = unwrap(text) or WrappedLine(text, None, _OTHER)
-        stream = streams.get(line.stream)
-        if stream is None:
-            stream = streams[line.stream] = _Stream(
-                LineGrouping(alone, alone_from), matches=matches
-            )
-        found += stream.add(number, line)
-        if len(streams) > 1 and line.ts_ns is not None:
-            for other in streams.values():
-                if other is not stream and other.is_overdue(number, line.ts_ns):
-                    found += other.end()
+    unwrapped = _unwrap_all(lines, unwrap)
+    visits = _Visits(unwrapped, is_every=matches is not None)
+    number = 0
+    while number < len(lines):
+        line = unwrapped[number]
+        if line.stream not in streams:
+            streams[line.stream] = _Stream(LineGrouping(alone, alone_from), matches=matches)
+        found += streams[line.stream].add(number, line)
+        found += _overdue(streams, number, line)
+        number += 1
+        until = visits.next_after(number)
+        if until > number and all(one.is_ordinary for one in streams.values()):
+            found += [group for one in streams.values() for group in one.end()]
+            streams = {}
+            between = zip(range(number, until), unwrapped[number:until], strict=True)
+            found += [WrappedGroup(at, at, line.text, line) for at, line in between]
+            number = until
     if complete:
         found += [group for stream in streams.values() for group in stream.end()]
     opened = [one for stream in streams.values() if (one := stream.first_open()) is not None]
-    ordinary = all(not one.parts and one.grouping.is_ordinary for one in streams.values())
+    ordinary = all(one.is_ordinary for one in streams.values())
     open_from = _cut(found, min(opened, default=len(lines)))
     kept = sorted((one for one in found if one.last < open_from), key=lambda one: one.first)
     return WrappedGroups(kept, open_from, ordinary)
 
 
+def _overdue(streams: Mapping[str, _Stream], number: int, line: WrappedLine) -> list[WrappedGroup]:
+    """Return what a line ends in the other streams."""
+    if len(streams) == 1 or line.ts_ns is None:
+        return []
+    others = [one for name, one in streams.items() if name != line.stream]
+    late = [one for one in others if one.is_overdue(number, line.ts_ns)]
+    return [group for one in late for group in one.end()]
+
+
+class _Visits:
+    """The lines that a rule may connect with others; the lines between them are a group each."""
+
+    def __init__(self, lines: Sequence[WrappedLine], *, is_every: bool) -> None:
+        """Find the lines that are parts, have no wrapper, or may continue another."""
+        self._special = [
+            number
+            for number, line in enumerate(lines)
+            if is_every or line.is_part or not line.stream or may_continue(line.text)
+        ]
+        self._special.append(len(lines))
+        self._at = 0
+
+    def next_after(self, number: int) -> int:
+        """Return the next line that must be visited once only single lines are open."""
+        while self._special[self._at] < number:
+            self._at += 1
+        return max(number, self._special[self._at] - _FAR_LINES)
+
+
 def _cut(groups: Sequence[WrappedGroup], wanted: int) -> int:
     """Return the last place up to `wanted` that no group spans."""
-    for one in sorted(groups, key=lambda one: one.last, reverse=True):
+    spans = [one for one in groups if one.first < one.last]
+    for one in sorted(spans, key=lambda one: one.last, reverse=True):
         if one.first < wanted <= one.last:
             wanted = one.first
     return wanted

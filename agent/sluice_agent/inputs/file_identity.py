@@ -2,7 +2,13 @@
 
 The digest is a chain over blocks of 64 KiB, so that it can be continued, also from a checkpoint:
 the digest of each block, the last and incomplete one included, is the sha256 of the previous digest
-and the block's bytes. A block of zero bytes is hashed as one word, because it may be a hole.
+and of the block's Poly1305 tag, whose key is the previous digest. A block of zero bytes is hashed
+as one word, because it may be a hole.
+
+Two blocks have the same tag with a probability of 2^-90 unless their writer chose them with the
+digest of all bytes before them. Such a writer can hide a change of a file that is its own, which it
+could also leave out. A sha256 of every byte takes five times as long with the processor's
+instructions for it, and 15 times without.
 
 What a comparison costs: the last 64 to 128 KiB before the position are compared whenever the file
 has changed. Everything before them is read again, once, when only that can decide: at a start, if
@@ -15,12 +21,14 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
+from cryptography.hazmat.primitives.poly1305 import Poly1305
+
 from sluice_agent.spool.format import FileCheckpoint
 
 BLOCK_BYTES: Final = 64 * 1024
 STEP_BYTES: Final = 64 * 1024 * 1024
 _READ_BYTES: Final = 1024 * 1024
-_START: Final = bytes(32)
+_START: Final = hashlib.sha256(b"the start of a file").digest()
 _ZEROS: Final = bytes(BLOCK_BYTES)
 _HOLE: Final = b"a block of zero bytes"
 
@@ -52,15 +60,17 @@ class PrefixDigest:
 
     def update(self, data: bytes) -> None:
         """Continue with the next bytes."""
-        at = 0
-        while at < len(data):
-            part = data[at : at + BLOCK_BYTES - len(self._last)]
-            at += len(part)
-            self._last += part
-            if len(self._last) == BLOCK_BYTES:
-                self._chain, self._later = self._later, _link(self._later, self._last)
-                self.base, self._last_at = self._last_at, self._last_at + BLOCK_BYTES
-                self._last = bytearray()
+        rest = memoryview(data)
+        while rest:
+            room = BLOCK_BYTES - len(self._last)
+            part, rest = rest[:room], rest[room:]
+            if len(self._last) + len(part) < BLOCK_BYTES:
+                self._last += part
+                break
+            block = self._last + part if self._last else part
+            self._chain, self._later = self._later, _link(self._later, block)
+            self.base, self._last_at = self._last_at, self._last_at + BLOCK_BYTES
+            self._last = bytearray()
         self.offset += len(data)
 
     def digest(self) -> bytes:
@@ -76,10 +86,10 @@ class PrefixDigest:
         return PrefixDigest(begin=self.begin, base=self.base, chain=self._chain)
 
 
-def _link(chain: bytes, block: bytes | bytearray) -> bytes:
-    found = hashlib.sha256(chain)
-    found.update(_HOLE if block == _ZEROS else block)
-    return found.digest()
+def _link(chain: bytes, block: bytearray | memoryview) -> bytes:
+    is_hole = len(block) == BLOCK_BYTES and not block[0] and bytes(block) == _ZEROS
+    tag = Poly1305.generate_tag(chain, _HOLE if is_hole else block)
+    return hashlib.sha256(chain + tag).digest()
 
 
 def tail_digest(checkpoint: FileCheckpoint, read: ReadBytes) -> PrefixDigest | None:

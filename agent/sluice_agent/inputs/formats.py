@@ -304,6 +304,10 @@ class _Lines:
         return [WrappedGroup(a, b, text, WrappedLine(text, None, "")) for a, b, text in rows]
 
     def _between(self, ends: Newlines) -> list[bytes]:
+        if b"\r" not in self.data:
+            places = self.lines[ends].tolist()
+            starts = [0, *(place + 1 for place in places[:-1])]
+            return [self.data[a:b] for a, b in zip(starts, places, strict=True)]
         edges = [0, *(self.lines[ends] + 1).tolist()]
         return [
             self.data[a:b].removesuffix(b"\n").removesuffix(b"\r").replace(b"\r\n", b"\n")

@@ -311,6 +311,11 @@ _TRIGGERS: Final = np.isin(np.arange(256), list(b" \tgpf"))
 """Whether a line that begins with this byte may continue another, or begin a crash of Go."""
 
 
+def may_continue(line: bytes) -> bool:
+    """Return whether a line may continue another, or begins a crash of Go."""
+    return line.startswith(_TRIGGER_STARTS)
+
+
 def _triggers(data: bytes, first: npt.NDArray[np.intp]) -> list[int]:
     """Return the numbers of the lines that continue another, or begin a crash of Go."""
     found = np.flatnonzero(_TRIGGERS[np.frombuffer(data, np.uint8)[first]]).tolist()

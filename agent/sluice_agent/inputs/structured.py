@@ -150,7 +150,19 @@ class RecordColumns:
     def _is_message(self, text: bytes) -> bool:
         return self.stated is Format.SYSLOG or _SYSLOG.match(text) is not None
 
-    def _pairs(self, group: WrappedGroup) -> dict[str, str]:
+    def _pairs(self, groups: Sequence[WrappedGroup]) -> list[dict[str, str]]:
+        """Return the attributes of each group; groups with the same ones share an object."""
+        known: dict[object, dict[str, str]] = {}
+        rows: list[dict[str, str]] = []
+        for one in groups:
+            key = (one.line.stream, one.line.attributes, one.continues)
+            found = known.get(key)
+            if found is None:
+                found = known[key] = self._pairs_of(one)
+            rows.append(found)
+        return rows
+
+    def _pairs_of(self, group: WrappedGroup) -> dict[str, str]:
         found = dict(self.shared)
         if group.line.stream:
             found[STREAM_ATTRIBUTE] = group.line.stream
@@ -161,26 +173,28 @@ class RecordColumns:
         return found
 
     def _plain(self, groups: Sequence[WrappedGroup]) -> LogColumns:
-        rows: list[Mapping[str, str]] = []
-        for one in groups:
-            pairs = self._pairs(one)
+        rows: list[Mapping[str, str]] = [*self._pairs(groups)]
+        times = [one.line.ts_ns for one in groups]
+        if self.stated is not None and None in times:
             # In a wrapper that was stated, any text is expected.
-            if self.stated is not None and one.line.ts_ns is None:
-                pairs[ERROR_ATTRIBUTE] = f"line is not {self.stated}"
-            rows.append(pairs)
+            wrong = {ERROR_ATTRIBUTE: f"line is not {self.stated}"}
+            rows = [
+                {**row, **wrong} if at is None else row for row, at in zip(rows, times, strict=True)
+            ]
         body, rows = readable_bodies([one.text for one in groups], rows)
-        ts = parse_timestamps(body, arrived_ns=self.arrived_ns, zone=self.zone)
-        for place, one in enumerate(groups):
-            if one.line.ts_ns is not None:
-                ts[place] = one.line.ts_ns
-        return LogColumns(ts=ts, body=body, attributes=attribute_columns(rows))
+        if None in times:
+            own = parse_timestamps(body, arrived_ns=self.arrived_ns, zone=self.zone).tolist()
+            times = [two if one is None else one for one, two in zip(times, own, strict=True)]
+        return LogColumns(
+            ts=np.array(times, np.int64), body=body, attributes=attribute_columns(rows)
+        )
 
     def _messages(self, groups: Sequence[WrappedGroup]) -> LogColumns:
         tally, rows = Tally(), []
-        for one in groups:
+        for one, pairs in zip(groups, self._pairs(groups), strict=True):
             received_ns = one.line.ts_ns or self.arrived_ns
             reading = SyslogReading(received_ns, self.zone, needs_priority=False)
-            rows += syslog_records([SyslogPiece(one.text, self._pairs(one))], reading, tally)
+            rows += syslog_records([SyslogPiece(one.text, pairs)], reading, tally)
         return logs_from_rows(rows, tally)
 
     def _objects(
@@ -207,7 +221,8 @@ class RecordColumns:
         values: Mapping[int, dict[str, Any]],
     ) -> LogColumns:
         fields = RecordFields(received_ns=self.arrived_ns)
-        rows = [_with(values[place], self._pairs(groups[place])) for place in places]
+        pairs = self._pairs([groups[place] for place in places])
+        rows = [_with(values[place], own) for place, own in zip(places, pairs, strict=True)]
         tally = Tally()
         columns = columns_of(rows, fields, tally)
         if tally.timed:
@@ -224,6 +239,8 @@ class RecordColumns:
 
 def _with(value: dict[str, Any], pairs: Mapping[str, str]) -> dict[str, Any]:
     """Return an object with further pairs; a key that it has already gets a number."""
+    if value.keys().isdisjoint(pairs):
+        return {**value, **pairs}
     found = {**value}
     after: dict[str, int] = {}
     for key, text in pairs.items():

@@ -1,13 +1,17 @@
 """However a file is cut into writes, polls and runs, its records are those of one read."""
 
+import re
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agent_formats import Reader, cri, docker, read_whole
 
+from sluice_agent.inputs import containers
 from sluice_agent.inputs.columns import find_newlines
+from sluice_agent.inputs.containers import group_wrapped, unwrap_cri
 from sluice_agent.inputs.formats import form_of
 from sluice_agent.inputs.grouping import LineGrouping, group_lines
 from sluice_agent.settings import BlockLimits
@@ -66,6 +70,49 @@ def test_groups_are_those_of_visiting_every_line(lines: list[bytes]) -> None:
     assert (found.ends.tolist(), found.open_from) == ([last for _, last in groups], open_from)
     found = group_lines(data, find_newlines(data), complete=True)
     assert found.ends.tolist() == [last for _, last in groups + grouping.end()]
+
+
+RUNS = st.tuples(
+    st.sampled_from(["stdout", "stderr"]),
+    st.sampled_from("FFFFP"),
+    st.lists(st.sampled_from(LINES), min_size=1, max_size=4),
+    st.sampled_from([1, 1, 30, 64, 150]),
+    st.sampled_from([0, 0, 100, 700, 5000]),
+)
+
+
+QUIET = ("stderr", "F", ["x"], 64, 0)
+TRACE = [
+    ("stdout", "F", ["2026-11-28 10:00:00 ERROR failed"], 1, 0), QUIET,
+    ("stdout", "F", ["java.lang.IllegalStateException: no"], 1, 0), QUIET,
+    ("stdout", "F", ["\tat a.B(C.java:1)"], 1, 0),
+]  # fmt: skip
+CRASH = [("stdout", "F", ["panic: boom"], 1, 0), ("stdout", "F", ["main.main()"] * 150, 1, 0)]
+
+
+@given(st.lists(RUNS, max_size=12), st.booleans(), st.booleans())
+@example(TRACE, False, True)
+@example(CRASH, False, True)
+def test_far_lines_of_containers_need_no_visit(
+    runs: list[tuple[str, str, list[str], int, int]],
+    is_json: bool,
+    complete: bool,
+) -> None:
+    """Runs of ordinary lines between others have the groups that visiting every line finds."""
+    lines: list[bytes] = []
+    at_ms = 0
+    for stream, flag, texts, count, step_ms in runs:
+        for place in range(count):
+            ordinary = ("plain", "2026-11-28 10:00:00 INFO x", "a.Error: no")[place % 3]
+            for text in texts if count == 1 else [ordinary]:
+                at_ms += step_ms if count == 1 else 1
+                time = f"2026-11-28T10:{at_ms // 60_000:02d}:{at_ms // 1000 % 60:02d}"
+                line = f"{time}.{at_ms % 1000:03d}Z {stream} {flag if count == 1 else 'F'} {text}"
+                lines.append(line.encode())
+    alone = re.compile(rb"\{") if is_json else None
+    with patch.object(containers, "_FAR_LINES", len(lines) + 1):
+        expected = group_wrapped(lines, unwrap_cri, alone=alone, complete=complete)
+    assert group_wrapped(lines, unwrap_cri, alone=alone, complete=complete) == expected
 
 
 @given(st.binary(max_size=200))

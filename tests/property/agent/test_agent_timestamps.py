@@ -112,3 +112,36 @@ def test_both_readers_agree_on_damaged_blocks() -> None:
         assert found == [time_of(line, zone) for line in lines], f"seed={seed} number={number}"
         times += sum(one != ARRIVED for one in found)
     assert times > 300
+
+
+def test_lines_of_several_forms_are_read_in_one_block() -> None:
+    """Lines of any forms, in any order, have the times that the reader of texts has."""
+    seed = int(os.environ.get("SLUICE_FUZZ_SEED", "2026"))
+    rng = random.Random(seed)
+    forms = [
+        *("%Y-%m-%dT%H:%M:%S.{f}+00:00", "%Y-%m-%d %H:%M:%S", "[%Y-%m-%d %H:%M:%S,{f}Z]"),
+        *("%b %d %H:%M:%S", "*%b %d %H:%M:%S", "%b %d %H:%M:%S %Y", "%H:%M:%S", "no time"),
+        *(f"%Y-%m-%dT%H:%M:%S.{'1' * width}Z" for width in range(1, 11)),
+    ]
+    for number in range(100):
+        step_ms = rng.choice([1, 5000, 7 * 86_400_000])
+        blocks = [block(form, count=40, step_ms=step_ms) for form in rng.sample(forms, 5)]
+        lines = [rng.choice(blocks)[place] for place in range(rng.choice([5, 40]))]
+        lines = [line[: rng.choice([16, 20, 30, 60])] for line in lines]
+        zone = rng.choice(ZONES)
+        found = parse_timestamps(text_column("body", lines), arrived_ns=ARRIVED, zone=zone).tolist()
+        assert found == [time_of(line, zone) for line in lines], f"seed={seed} number={number}"
+
+
+@pytest.mark.parametrize("second", [0, 29, 30, 31, 59])
+def test_the_year_of_a_line_depends_on_the_second_of_its_arrival(second: int) -> None:
+    """Lines of the minute that is a day after the arrival are of this year or of the last one."""
+    arrived = datetime(2026, 3, 28, 0, 58, second, 500_000, tzinfo=UTC)
+    arrived_ns = UnixNs((int(arrived.timestamp()) * 10 + 5) * 10**8)
+    lines = block("%b %d %H:%M:%S", count=120, step_ms=1000)
+    column = text_column("body", lines)
+    found = parse_timestamps(column, arrived_ns=arrived_ns, zone=ZoneInfo("UTC")).tolist()
+    texts = [line.decode() for line in lines]
+    wanted = [scan_time(text, zone=ZoneInfo("UTC"), received_ns=arrived_ns) for text in texts]
+    assert found == [one and one.ts_ns for one in wanted]
+    assert [at > arrived_ns for at in found] == [number <= second for number in range(120)]
