@@ -83,11 +83,13 @@ class Producer:
         *,
         queue: str,
         lane: int,
+        layout: int = 0,
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> AsyncIterator["Producer"]:
         """Run a producer; the end of the block flushes what is left."""
-        producer = cls(store, Lane(queue=queue, lane=lane), runtime=runtime, settings=settings)
+        place = Lane(queue=queue, lane=lane, layout=layout)
+        producer = cls(store, place, runtime=runtime, settings=settings)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(producer.run(tasks))
