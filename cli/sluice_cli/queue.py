@@ -7,6 +7,7 @@ from cyclopts import App, Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size
+from sluice_protocol.authority import Authority
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import (
@@ -48,15 +49,15 @@ def status(
 
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url, StoreMode.READ) as store:
-        lanes = (await read_authority(store)).lanes
+        authority = await read_authority(store)
         members = await read_live_members(store)
-        return await read_compared_lanes(store, url, lanes, queue, members)
+        return await read_compared_lanes(store, url, authority, queue, members)
 
 
 async def read_compared_lanes(
     store: ObjectStore,
     url: str,
-    count: int,
+    authority: Authority,
     queue: str | None = None,
     members: LiveMembers | None = None,
 ) -> list[LaneStatus]:
@@ -66,8 +67,10 @@ async def read_compared_lanes(
     """
     persisted = {}
     if queue in (None, INGEST_QUEUE):
-        persisted = await _read_persisted(store, url, count)
-    return await read_queue_status(store, count, queue, persisted, members)
+        persisted = await _read_persisted(store, url, authority.lanes_ever)
+    return await read_queue_status(
+        store, authority.lanes, queue, persisted, members, layout=authority.layout
+    )
 
 
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:

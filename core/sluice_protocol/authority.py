@@ -147,16 +147,6 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         before = [(one.after_sequence, one.lanes_before) for one in self.changes]
         return LaneCounts(before=tuple(before), lanes=self.lanes)
 
-    def handed_over(self, lane: int, acked_through: int) -> int:
-        """Return the last entry of a lane of the ingest queue that the tables must contain.
-
-        `acked_through` is from the register, which a change of the number of lanes moves on to a
-        sequence that no entry of the lane has.
-        """
-        if not self.changes or acked_through > self.after_sequence:
-            return acked_through
-        return self.changes[-1].ends.get(f"{lane:03d}", 0)
-
     @property
     def retry_horizon_ns(self) -> int:
         """The retry horizon in nanoseconds."""

@@ -86,13 +86,14 @@ class Consumer:
         self._ahead: deque[Descriptor] = deque()
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - the parts of the lane's name
         cls,
         store: ObjectStore,
         *,
         queue: str,
         lane: int,
         layout: int = 0,
+        after: int = 0,
         resume_after: int | None = None,
         runtime: Runtime | None = None,
     ) -> "Consumer":
@@ -104,7 +105,9 @@ class Consumer:
         `LayoutChanged` means that the register is not of this layout of lanes.
         """
         with_tools = runtime if runtime is not None else Runtime()
-        client = RegisterClient(store, Lane(queue=queue, lane=lane, layout=layout), with_tools)
+        client = RegisterClient(
+            store, Lane(queue=queue, lane=lane, layout=layout, after=after), with_tools
+        )
         holder, state = await _open(client, resume_after)
         consumer = cls(client, holder, state.acked_through)
         if resume_after is not None and resume_after > state.acked_through:

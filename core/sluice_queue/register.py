@@ -158,6 +158,8 @@ def decode_entries(
 
 MAGIC: Final = b"LMQ1"
 VERSION: Final = 1
+SEALED: Final = 0xFFFF
+"""The layout in a register between two layouts, and of a lane that the present one omits."""
 ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
@@ -430,26 +432,27 @@ def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
     )
 
 
-def seal(state: Register, layout: int, nonce: bytes) -> Register:
-    """Return the state that only a layout of lanes can use; every entry is acknowledged.
+def seal(state: Register, nonce: bytes) -> Register:
+    """Return the state that no layout of lanes can use; every entry is acknowledged.
 
     It names no consumer, so that one which is running opens the lane again, as after a rebuild.
     """
     if state.waiting:
         raise InvariantViolated(f"lane has pending entries, waiting=`{state.waiting}`")
     return replace(
-        state, revision=state.revision + 1, nonce=nonce, layout=layout, epoch=0, owner=NO_OWNER
+        state, revision=state.revision + 1, nonce=nonce, layout=SEALED, epoch=0, owner=NO_OWNER
     )
 
 
-def continue_after(state: Register, sequence: int, nonce: bytes) -> Register:
-    """Return a sealed state whose next entry follows a sequence, which is not below its last."""
+def continue_after(state: Register, sequence: int, layout: int, nonce: bytes) -> Register:
+    """Return a sealed state in a new layout; its next entry follows a sequence."""
     if state.waiting or sequence < state.acked_through:
         raise InvariantViolated(f"lane cannot continue after this, sequence=`{sequence}`")
     return replace(
         state,
         revision=state.revision + 1,
         nonce=nonce,
+        layout=layout,
         next_sequence=sequence + 1,
         acked_through=sequence,
     )

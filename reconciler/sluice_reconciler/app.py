@@ -370,7 +370,9 @@ class OperatorApi:
     async def _queue(self, request: web.Request) -> web.Response:
         count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
         members = await read_live_members(self._store)
-        lanes = await read_queue_status(self._store, count, queue, members=members)
+        lanes = await read_queue_status(
+            self._store, count, queue, members=members, layout=self._reconciler.authority.layout
+        )
         return json_response(LaneList(tuple(lanes)))
 
 

@@ -121,7 +121,7 @@ async def test_part_of_another_version_is_refused_and_not_replaced(version: int)
     with pytest.raises(UnsupportedVersion) as refused:
         await read_enqueued(store, LANE)
     assert (refused.value.what, refused.value.found) == ("part of a lane state", version)
-    assert (refused.value.known, refused.value.location) == (2, key)
+    assert (refused.value.known, refused.value.location) == (3, key)
     with pytest.raises(UnsupportedVersion):
         _ = [one async for one in make(store, 9).rebuild().repair()]
     assert (store.held[key].body, store.held[lane_key(LANE)].body) == (body, state)
