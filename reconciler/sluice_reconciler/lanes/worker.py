@@ -71,6 +71,8 @@ class LaneWorker:
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
         self._owned_by_rival = False
+        self.is_closed = False
+        """Whether a change of the number of lanes was seen to have closed this lane."""
         self.is_allowed = True
         """Whether this process may take or use the lane; False if another member works on it."""
         self.enqueued = EnqueuedBatches()
@@ -102,6 +104,7 @@ class LaneWorker:
 
     def _log_halted(self, error: SluiceError) -> None:
         if isinstance(error, _CLOSED):  # the process opens the next layout once it is recorded
+            self.is_closed = True
             log.debug("lane_closed", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
             return
         log.error("lane_halted", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
@@ -245,6 +248,11 @@ class LaneWorkers:
     def queues(self) -> frozenset[str]:
         """The queues that batches are appended to."""
         return frozenset(one.lane.queue for one in self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a change of the number of lanes was seen to have closed a lane."""
+        return any(one.is_closed for one in self)
 
     def __iter__(self) -> Iterator[LaneWorker]:
         return iter(self._workers)
