@@ -58,12 +58,17 @@ class LaneCounts(msgspec.Struct, frozen=True, kw_only=True):
         """Every number of lanes so far."""
         return frozenset({self.lanes, *(lanes for _, lanes in self.before)})
 
+    @property
+    def most(self) -> int:
+        """The highest number of lanes so far."""
+        return max(self.each)
+
     def sql(self, sequence: str) -> str:
         """Return a SQL expression for the number of lanes of the entry that a column names."""
         if not self.before:
             return str(self.lanes)
         cases = " ".join(f"WHEN {sequence} <= {last} THEN {lanes}" for last, lanes in self.before)
-        return f"CASE {cases} ELSE {self.lanes} END"
+        return f"(CASE {cases} ELSE {self.lanes} END)"
 
 
 LANE_CHANGES_MAX: Final = 999
@@ -134,7 +139,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lanes_ever(self) -> int:
         """The highest number of lanes so far: so many registers and positions can exist."""
-        return max([self.lanes, *(one.lanes_before for one in self.changes)])
+        return self.lane_counts.most
 
     @property
     def after_sequence(self) -> int:

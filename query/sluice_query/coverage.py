@@ -37,7 +37,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.authority import VISIBILITY_S_MAX
+from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import (
@@ -323,7 +323,7 @@ class Coverage:
     new: tuple[NewBatch, ...] | None = None
     problems: tuple[str, ...] = ()
     lanes: frozenset[str] = frozenset()
-    lane_count: int = 0
+    authority: Authority | None = None
 
     def lost_lanes(self, lanes: Collection[int]) -> tuple[str, ...]:
         """Return a sentence for each lane that was given batches and is not among `lanes`."""
@@ -401,7 +401,7 @@ async def read_coverage(
         new=new,
         problems=problems,
         lanes=lanes,
-        lane_count=authority.lanes,
+        authority=authority,
     )
 
 
