@@ -170,7 +170,9 @@ class _Change:
         if (defect := await find_defect(self.store, lane)) is not None:
             raise BadUsage(f"a lane is halted: {defect_text(defect)}")
         seen = await RegisterClient(self.store, lane, self.runtime).read()
-        if seen is not None and seen.state.waiting and seen.state.owner == NO_OWNER:
+        if seen is None or not seen.state.waiting or seen.state.acked_through:
+            return
+        if seen.state.owner == NO_OWNER:
             raise BadUsage(
                 "a queue has pending entries and no consumer: start its consumer first,"
                 f" queue=`{lane.queue}`, lane=`{lane.lane}`, pending=`{seen.state.waiting}`"
