@@ -15,7 +15,7 @@ from support.reconciler_world import Crash
 from support.simloop import daily_seeds
 
 from sluice_protocol.identity import Identity
-from sluice_queue import appender, takeover
+from sluice_queue import appender, consumer, takeover
 from sluice_reconciler.lanes import change, part_log, state
 from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes.owner import LaneOwner
@@ -70,15 +70,16 @@ def _finds(*, years: bool = False) -> bool:
     return False
 
 
-def _not_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that missed the change is not refused, neither by lane state nor by register."""
+def _nothing_stops_old_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the lane states are closed nor the registers sealed."""
 
     async def close_for(self: LaneOwner, lanes: int) -> None:
         del lanes
         await self.close()
 
     monkeypatch.setattr(LaneOwner, "close_for", close_for)
-    for user in (appender, takeover):
+    monkeypatch.setattr(change, "SEALED", 0)
+    for user in (appender, takeover, consumer):
         monkeypatch.setattr(user, "refuse_other_layout", lambda *_: None)
 
 
@@ -106,7 +107,7 @@ def _registers_keep_their_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "bug", [_not_closed, _moved_boots_are_lost, _registers_keep_their_sequences]
+    "bug", [_nothing_stops_old_processes, _moved_boots_are_lost, _registers_keep_their_sequences]
 )
 def test_planted_bugs_are_found(bug: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     bug(monkeypatch)
