@@ -317,7 +317,7 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
         writer: Identifies the write; with `revision` it makes the bytes of each write unique.
     """
 
-    schema: Literal["sluice.reconciler_discovery.v2"] = "sluice.reconciler_discovery.v2"
+    schema: Literal["sluice.reconciler_discovery.v3"] = "sluice.reconciler_discovery.v3"
     complete_through_unix_ns: int
     listed: int
     held_by: str | None = None

@@ -157,7 +157,7 @@ def decode_entries(
 
 
 MAGIC: Final = b"LMQ1"
-VERSION: Final = 1
+VERSION: Final = 2
 SEALED: Final = 0xFFFF
 """The layout in a register between two layouts, and of a lane that the present one omits."""
 ENTRIES_MAX: Final = 4096

@@ -172,7 +172,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
             they are later than `settled_s`.
     """
 
-    schema: Literal["sluice.reconciler_lane.v5"] = "sluice.reconciler_lane.v5"
+    schema: Literal["sluice.reconciler_lane.v6"] = "sluice.reconciler_lane.v6"
     queue: str
     lane: int
     nonce: str

@@ -146,18 +146,18 @@ def test_decode_rejects_foreign_and_broken_bytes() -> None:
 
 @given(st.binary(max_size=400))
 def test_decode_of_random_bytes_raises_typed_errors(tail: bytes) -> None:
-    body = b"LMQ1\x01\x00\x00\x00" + tail
+    body = b"LMQ1\x02\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
         body_descriptors(KEY, decode_register(KEY, body))
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_a_register_or_segment_of_another_version_is_refused_and_not_damaged(version: int) -> None:
     body, moved = encode_register(filled(3)), spill(KEY, filled(3))
     with pytest.raises(UnsupportedVersion) as caught:
         decode_register(KEY, body[:4] + struct.pack("<H", version) + body[6:])
     assert (caught.value.what, caught.value.found) == ("queue register", version)
-    assert (caught.value.known, caught.value.location) == (1, KEY)
+    assert (caught.value.known, caught.value.location) == (2, KEY)
     with pytest.raises(UnsupportedVersion) as caught:
         decode_segment(KEY, moved.body[:4] + struct.pack("<H", version) + moved.body[6:])
     assert (caught.value.what, caught.value.found) == ("queue segment", version)

@@ -87,10 +87,10 @@ async def in_parts() -> tuple[SimStore, LaneOwner]:
 async def test_state_of_another_version_is_refused_and_not_replaced(version: bytes) -> None:
     store, _ = await in_parts()
     other = encode_lane((await state_of(store)).record)
-    raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v5", b"lane." + version)
+    raw = zstandard.ZstdDecompressor().decompress(other).replace(b"lane.v6", b"lane." + version)
     body = zstandard.ZstdCompressor().compress(raw)
     store._put(lane_key(LANE), body)
-    with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`5`") as refused:
+    with pytest.raises(UnsupportedVersion, match=r"of lane state: .*supported=`6`") as refused:
         await read_enqueued(store, LANE)
     assert refused.value.location == lane_key(LANE)
     with pytest.raises(UnsupportedVersion):
