@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,10 +53,10 @@ def filled(count: int) -> Register:
 
 
 def test_register_fields_have_their_documented_offsets() -> None:
-    state = open_epoch(filled(2), bytes([7] * 16), NONCE)
+    state = open_epoch(replace(filled(2), layout=5), bytes([7] * 16), NONCE)
     body = encode_register(state)
     assert body[:4] == b"LMQ1"
-    assert struct.unpack_from("<HH", body, 4) == (1, 0)
+    assert struct.unpack_from("<HH", body, 4) == (2, 5)
     assert struct.unpack_from("<Q", body, 8) == (3,)
     assert body[16:32] == NONCE
     assert struct.unpack_from("<Q", body, 32) == (1,)
