@@ -43,6 +43,7 @@ _KEYS: Final = {
     "sluice.authority": "authority/v1/settings.json",
     "sluice.restore": "authority/v1/restores/<number>.json",
     "sluice.authority_switch": "authority/v1/switches/<number>.json",
+    "sluice.lane_change": "authority/v1/lanes/<number>.json",
     "sluice.decision": "decisions/v1/<decision_id>.json",
     "sluice.delete": "deletes/v1/<ulid>.json",
     "sluice.doctor": "the text inside sluice.doctor_stored",

@@ -1,12 +1,14 @@
-"""`sluice queue`: the backlog of the queue."""
+"""`sluice queue`: the backlog of the queue, and its number of lanes."""
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from sluice_cli.shell.options import STORE_DEFAULT, Json, StoreUrl
 from sluice_cli.shell.output import emit, format_size
+from sluice_protocol.authority import Authority, LaneChange
 from sluice_protocol.keys import INGEST_QUEUE
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_queue.inspection import (
@@ -17,6 +19,7 @@ from sluice_queue.inspection import (
     OwnershipState,
 )
 from sluice_queue.lane import Lane
+from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.defects import has_ledger, read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
@@ -26,7 +29,7 @@ from sluice_store.url import StoreMode, open_store
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = App(name="queue", help="Show the backlog of the queue.")
+app = App(name="queue", help="Show the backlog of the queue, and change its number of lanes.")
 
 
 @app.command
@@ -46,17 +49,53 @@ def status(
     return 1 if any(one.condition is not LaneCondition.SOUND for one in lanes) else 0
 
 
+@app.command
+def lanes(
+    number: Annotated[int, Parameter(help="The new number of lanes, 1 to 1 000.")],
+    /,
+    *,
+    store: StoreUrl = STORE_DEFAULT,
+    json: Json = False,
+) -> None:
+    """Change the number of lanes of every queue, or continue a change that was interrupted.
+
+    It waits until the consumers have acknowledged every pending entry. Gateways, reconcilers and
+    consumers may run; until it ends, new batches are accepted and not enqueued.
+    """
+    change = asyncio.run(_change(store, number, json=json))
+    emit(change, as_json=json, human=lambda console: _draw_change(console, change))
+
+
+async def _change(url: str, number: int, *, json: bool) -> LaneChange:
+    from sluice_reconciler.lanes.change import change_lanes  # noqa: PLC0415 - rarely needed
+
+    def note(text: str) -> None:
+        if not json:
+            sys.stderr.write(f"{text}\n")
+
+    async with open_store(url) as store:
+        return await change_lanes(store, number, Runtime(), note)
+
+
+def _draw_change(console: "Console", change: LaneChange) -> None:
+    console.print(
+        f"lanes {change.lanes_before} -> {change.lanes}: entries continue after sequence"
+        f" {change.after_sequence}",
+        markup=False,
+    )
+
+
 async def _status(url: str, queue: str | None) -> list[LaneStatus]:
     async with open_store(url, StoreMode.READ) as store:
-        lanes = (await read_authority(store)).lanes
+        authority = await read_authority(store)
         members = await read_live_members(store)
-        return await read_compared_lanes(store, url, lanes, queue, members)
+        return await read_compared_lanes(store, url, authority, queue, members)
 
 
 async def read_compared_lanes(
     store: ObjectStore,
     url: str,
-    count: int,
+    authority: Authority,
     queue: str | None = None,
     members: LiveMembers | None = None,
 ) -> list[LaneStatus]:
@@ -66,8 +105,10 @@ async def read_compared_lanes(
     """
     persisted = {}
     if queue in (None, INGEST_QUEUE):
-        persisted = await _read_persisted(store, url, count)
-    return await read_queue_status(store, count, queue, persisted, members)
+        persisted = await _read_persisted(store, url, authority.lanes_ever)
+    return await read_queue_status(
+        store, authority.lanes, queue, persisted, members, layout=authority.layout
+    )
 
 
 async def _read_persisted(store: ObjectStore, url: str, lanes: int) -> dict[Lane, int]:

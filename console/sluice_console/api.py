@@ -136,7 +136,9 @@ class QueuePages:
 async def _read_lanes(store: ObjectStore) -> tuple[LaneStatus, ...]:
     authority = await read_authority(store)
     members = await read_live_members(store)
-    return tuple(await read_queue_status(store, authority.lanes, members=members))
+    return tuple(
+        await read_queue_status(store, authority.lanes, members=members, layout=authority.layout)
+    )
 
 
 async def _read_leases(client: ServiceClient) -> ReconcilerLeases:

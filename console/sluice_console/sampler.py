@@ -295,7 +295,9 @@ class Sampler:
         authority = await read_authority(store)
         late = may_lack_owner(await discovering)
         members = await counted if late else None
-        lanes = await read_queue_status(store, authority.lanes, members=members)
+        lanes = await read_queue_status(
+            store, authority.lanes, members=members, layout=authority.layout
+        )
         return authority.acceptance, tuple(lanes)
 
     async def _activity(

@@ -2,13 +2,14 @@
 
 `authority/v1/settings.json` is written once. A change of the acceptance mode is a separate record,
 `authority/v1/switches/<number>.json`, which is also created once: its number is the
-compare-and-swap.
-Source: ADR 16.
+compare-and-swap. So is a change of the number of lanes, `authority/v1/lanes/<number>.json`.
+Source: ADR 16 and 50.
 """
 
 from typing import Final, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from sluice_protocol.errors import BadUsage, InvalidRecord
 from sluice_protocol.keys import AUTHORITY, AUTHORITY_SETTINGS
@@ -37,6 +38,68 @@ SWITCHES_MAX: Final = 1000
 """Most mode switches of one authority; a reader requests them one at a time."""
 
 
+class LaneCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of lanes under which each entry of a queue was appended.
+
+    Attributes:
+        before: For each change, the last sequence before it and the number of lanes until then.
+        lanes: The number of lanes since the last change.
+    """
+
+    before: tuple[tuple[int, int], ...] = ()
+    lanes: int
+
+    def of_sequence(self, sequence: int) -> int:
+        """Return the number of lanes under which an entry was appended."""
+        return next((lanes for last, lanes in self.before if sequence <= last), self.lanes)
+
+    @property
+    def each(self) -> frozenset[int]:
+        """Every number of lanes so far."""
+        return frozenset({self.lanes, *(lanes for _, lanes in self.before)})
+
+    @property
+    def most(self) -> int:
+        """The highest number of lanes so far."""
+        return max(self.each)
+
+    def sql(self, sequence: str) -> str:
+        """Return a SQL expression for the number of lanes of the entry that a column names."""
+        if not self.before:
+            return str(self.lanes)
+        cases = " ".join(f"WHEN {sequence} <= {last} THEN {lanes}" for last, lanes in self.before)
+        return f"(CASE {cases} ELSE {self.lanes} END)"
+
+
+LANE_CHANGES_MAX: Final = 999
+"""Most changes of the number of lanes; a reader requests them one at a time."""
+
+
+class LaneChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One change of the number of lanes.
+
+    Every register continues after the same sequence. So the sequence of an entry states under which
+    number of lanes it was appended, and with its agent in which lane.
+
+    Attributes:
+        number: 1 for the first change, without gaps: the number of the layout of lanes that it
+            began, which registers and lane states name.
+        lanes: Number of lanes from now on.
+        lanes_before: Number of lanes until now.
+        after_sequence: Every earlier entry of every lane has this sequence or a lower one.
+        ends: The last entry of each lane of the ingest queue before the change, three digits each.
+            The tables contain all of them.
+    """
+
+    schema: Literal["sluice.lane_change.v1"] = "sluice.lane_change.v1"
+    number: int
+    lanes: int
+    lanes_before: int
+    after_sequence: int
+    ends: dict[str, int]
+    changed_at_unix_ns: int = 0
+
+
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of an acceptance authority: one bucket or directory plus one prefix.
 
@@ -49,6 +112,8 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
         lanes: Number of queue lanes, 1 to 1000.
         spool_writer: In `local_spool`, the collector id of the one gateway; else None.
         created_at_unix_ns: The store's clock when the authority was created.
+        lane_changes: Every change of the number of lanes, the oldest first; the stored settings
+            never contain it.
     """
 
     schema: Literal["sluice.authority.v1"] = "sluice.authority.v1"
@@ -59,6 +124,33 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     acceptance: AcceptanceMode = "s3_manifest"
     spool_writer: str | None = None
     created_at_unix_ns: int = 0
+    lane_changes: tuple[LaneChange, ...] | UnsetType = UNSET
+
+    @property
+    def changes(self) -> tuple[LaneChange, ...]:
+        """Every change of the number of lanes, the oldest first."""
+        return () if isinstance(self.lane_changes, UnsetType) else self.lane_changes
+
+    @property
+    def layout(self) -> int:
+        """The number of the layout of lanes: how often the number of lanes was changed."""
+        return len(self.changes)
+
+    @property
+    def lanes_ever(self) -> int:
+        """The highest number of lanes so far: so many registers and positions can exist."""
+        return self.lane_counts.most
+
+    @property
+    def after_sequence(self) -> int:
+        """The sequence after which each lane continued at the last change; 0 without one."""
+        return self.changes[-1].after_sequence if self.changes else 0
+
+    @property
+    def lane_counts(self) -> LaneCounts:
+        """The number of lanes of every entry, by its sequence."""
+        before = [(one.after_sequence, one.lanes_before) for one in self.changes]
+        return LaneCounts(before=tuple(before), lanes=self.lanes)
 
     @property
     def retry_horizon_ns(self) -> int:
@@ -184,3 +276,28 @@ def apply_mode_switch(settings: Authority, switch: ModeSwitch) -> Authority:
     except BadUsage as error:
         raise InvalidRecord(mode_switch_key(switch.number), str(error)) from error
     return after
+
+
+def lane_change_key(number: int) -> ObjectKey:
+    """Return the key of the change of the number of lanes with this number."""
+    return ObjectKey(f"{AUTHORITY}lanes/{number:06d}.json")
+
+
+def decode_lane_change(number: int, body: bytes) -> LaneChange:
+    """Decode a change of the number of lanes."""
+    key = lane_change_key(number)
+    change = decode_record(key, body, LaneChange)
+    if change.number != number or not 1 <= change.lanes <= LANES_MAX:
+        raise InvalidRecord(key, "change of lanes has another number than its key, or no lanes")
+    return change
+
+
+def apply_lane_change(settings: Authority, change: LaneChange) -> Authority:
+    """Return the settings after a change of the number of lanes."""
+    if settings.lanes != change.lanes_before or change.after_sequence < settings.after_sequence:
+        raise InvalidRecord(
+            lane_change_key(change.number), "change of lanes does not follow the one before"
+        )
+    return msgspec.structs.replace(
+        settings, lanes=change.lanes, lane_changes=(*settings.changes, change)
+    )

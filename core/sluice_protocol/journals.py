@@ -309,6 +309,7 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
         journals: The last journal object of each registered process through which every entry is
             enqueued or held. A process that is missing has no processed object.
         lanes: The lanes whose time is later than `complete_through_unix_ns`, three digits each.
+        layout: The layout of these lanes.
         pass_began_unix_ns: When the last complete full pass began. Every batch whose manifest
             existed then is enqueued or held, acknowledged or not.
         journaled_since_unix_ns: Since when every gateway is known to write a journal. None while
@@ -316,17 +317,23 @@ class DiscoveryRecord(msgspec.Struct, frozen=True, kw_only=True):
         writer: Identifies the write; with `revision` it makes the bytes of each write unique.
     """
 
-    schema: Literal["sluice.reconciler_discovery.v2"] = "sluice.reconciler_discovery.v2"
+    schema: Literal["sluice.reconciler_discovery.v3"] = "sluice.reconciler_discovery.v3"
     complete_through_unix_ns: int
     listed: int
     held_by: str | None = None
     journals: dict[str, int] = {}
     lanes: dict[str, int] = {}
+    layout: int = 0
     pass_began_unix_ns: int | None = None
     pass_queues: tuple[str, ...] = ()
     journaled_since_unix_ns: int | None = None
     revision: int = 0
     writer: str = ""
+
+    def lane_time(self, lane: int, layout: int) -> int:
+        """Return the time of a lane: that of all lanes if this record is of another layout."""
+        through_ns = self.complete_through_unix_ns
+        return self.lanes.get(f"{lane:03d}", through_ns) if layout == self.layout else through_ns
 
 
 class HoldReason(StrEnum):

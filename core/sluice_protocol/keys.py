@@ -339,9 +339,14 @@ def index_key(table: str, at_ns: UnixNs, chunk_id: str) -> ObjectKey:
 
 
 @lru_cache(maxsize=4096)  # the agents of many batches repeat
+def hash_of_agent(agent_id: str) -> int:
+    """Return the first 8 bytes of sha256(agent_id), big-endian."""
+    return int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:8], "big")
+
+
 def lane_of(agent_id: str, lanes: int) -> int:
-    """Return the lane of an agent: first 8 bytes of sha256(agent_id), big-endian, mod `lanes`."""
-    return int.from_bytes(hashlib.sha256(agent_id.encode()).digest()[:8], "big") % lanes
+    """Return the lane of an agent: its hash mod `lanes`."""
+    return hash_of_agent(agent_id) % lanes
 
 
 @lru_cache(maxsize=8192)

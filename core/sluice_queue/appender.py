@@ -31,7 +31,13 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import NS_PER_S
-from sluice_queue.errors import ProducerSuperseded, QueueFull, RegisterLost
+from sluice_queue.errors import (
+    LayoutChanged,
+    ProducerSuperseded,
+    QueueFull,
+    RegisterLost,
+    refuse_other_layout,
+)
 from sluice_queue.lane import Lane
 from sluice_queue.register import (
     ENTRIES_MAX,
@@ -121,7 +127,7 @@ READ_FIRST_SWAPS: Final = 64
 GROUP_MAX: Final = ENTRIES_MAX // 2
 """Most entries in one swap, so that one spill always makes enough room."""
 
-_FATAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost)
+_FATAL: Final = (OutcomeUnknown, ProducerSuperseded, RegisterLost, LayoutChanged)
 """Errors after which an appender rejects every further append."""
 
 
@@ -197,6 +203,7 @@ class Appender:
             BadUsage: There are no entries, or more than `GROUP_MAX`.
             OutcomeUnknown: No tries are left; the register may or may not contain the entries.
             ProducerSuperseded: Another process took over this producer's id; nothing was written.
+            LayoutChanged: The number of lanes was changed; nothing was written.
             QueueFull: The lane cannot accept more entries; nothing was written.
         """
         if not 0 < len(drafts) <= GROUP_MAX:
@@ -253,7 +260,7 @@ class Appender:
             reason = "every swap conflicted with another writer, append again"
             return StoreUnavailable("append", self._lane.key, reason)
         if group.in_doubt and not isinstance(
-            error, OutcomeUnknown | ProducerSuperseded | RegisterLost
+            error, OutcomeUnknown | ProducerSuperseded | RegisterLost | LayoutChanged
         ):
             return OutcomeUnknown("append", self._lane.key, 1)
         return error
@@ -341,6 +348,7 @@ class Appender:
         """Build the next state from the read one; a full register first spills its older half."""
         if over := may_append(seen, self.producer_id, self.counter):
             raise ProducerSuperseded(self._lane.key, self.counter, over.counter)
+        refuse_other_layout(self._lane.key, self._lane.layout, seen.state.layout)
         state = await self._with_room(seen.state, len(group.drafts))
         writer = Writer(producer_id=self.producer_id, counter=self.counter + 1, first_sequence=0)
         group.after = append(state, group.drafts, writer, self._runtime.id_bytes())

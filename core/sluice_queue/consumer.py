@@ -20,7 +20,7 @@ from sluice_protocol.errors import Fenced, StoreUnavailable
 from sluice_protocol.manifests import WorkList
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_protocol.units import ETag
-from sluice_queue.errors import AckRefused, ResumeRefused
+from sluice_queue.errors import AckRefused, ResumeRefused, refuse_other_layout
 from sluice_queue.inspection import read_entries
 from sluice_queue.lane import Lane
 from sluice_queue.register import (
@@ -86,12 +86,14 @@ class Consumer:
         self._ahead: deque[Descriptor] = deque()
 
     @classmethod
-    async def open(
+    async def open(  # noqa: PLR0913 - the parts of the lane's name
         cls,
         store: ObjectStore,
         *,
         queue: str,
         lane: int,
+        layout: int = 0,
+        after: int = 0,
         resume_after: int | None = None,
         runtime: Runtime | None = None,
     ) -> "Consumer":
@@ -100,9 +102,12 @@ class Consumer:
         `resume_after` is the last sequence that the caller stored with its own results. It is
         acknowledged immediately, and the next descriptor is the one after it. `ResumeRefused` means
         that the lane is past it, or has not reached it: entries would be lost or repeated.
+        `LayoutChanged` means that the register is not of this layout of lanes.
         """
         with_tools = runtime if runtime is not None else Runtime()
-        client = RegisterClient(store, Lane(queue=queue, lane=lane), with_tools)
+        client = RegisterClient(
+            store, Lane(queue=queue, lane=lane, layout=layout, after=after), with_tools
+        )
         holder, state = await _open(client, resume_after)
         consumer = cls(client, holder, state.acked_through)
         if resume_after is not None and resume_after > state.acked_through:
@@ -282,6 +287,8 @@ class _Opening:
 
     async def _send(self, seen: RegisterRead) -> tuple[EpochClaim, Register] | None:
         if self.after is None:
+            lane = self.client.lane
+            refuse_other_layout(lane.key, lane.layout, seen.state.layout)
             _check_resume(self.client.lane, seen.state, self.resume_after)
             self.after = open_epoch(seen.state, self.owner, self.client.runtime.id_bytes())
             self.on = seen.etag

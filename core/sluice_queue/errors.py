@@ -98,6 +98,29 @@ class RegisterLost(SluiceError):
         )
 
 
+class LayoutChanged(SluiceError):
+    """The register belongs to another layout of lanes than its user knows; nothing was written."""
+
+    def __init__(self, register: str, known: int, current: int) -> None:
+        super().__init__(register, known, current)
+        self.register = register
+        self.known = known
+        self.current = current
+
+    def __str__(self) -> str:
+        return (
+            "the number of lanes was changed, or is being changed: start this process again; if"
+            " that does not help, run the interrupted `sluice queue lanes` again,"
+            f" register=`{self.register}`, known=`{self.known}`, current=`{self.current}`"
+        )
+
+
+def refuse_other_layout(register: str, known: int, current: int) -> None:
+    """Raise `LayoutChanged` unless a register belongs to the layout that its user knows."""
+    if current != known:
+        raise LayoutChanged(register, known, current)
+
+
 class LaneDamaged(InvalidRecord):
     """A lane's register, or a segment that it names, cannot be read: the lane halts."""
 

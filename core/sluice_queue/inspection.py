@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.keys import segment_key
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.system_clock import SystemClock
@@ -73,6 +74,20 @@ async def read_lane(
                 date_ns=info.date_ns,
                 register_bytes=len(body),
             )
+
+
+def handed_over(authority: Authority, lane: int, state: Register) -> int:
+    """Return the last entry of a lane of the ingest queue that the tables must contain.
+
+    A change of the number of lanes moves the register on to a sequence that no entry of the lane
+    has. Until an entry behind it is acknowledged, the change states the last one before it. If no
+    producer in the register wrote before the change, the register is new.
+    """
+    after = authority.after_sequence
+    if state.acked_through > after or not authority.changes:
+        return state.acked_through
+    was_used = any(0 < one.first_sequence <= after for one in state.writers)
+    return authority.changes[-1].ends.get(f"{lane:03d}", 0) if was_used else 0
 
 
 async def read_entries(

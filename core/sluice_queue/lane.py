@@ -5,7 +5,7 @@ Source: ADR 23.
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from sluice_protocol.authority import LANES_MAX
@@ -20,10 +20,17 @@ _QUEUE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """The name of one lane: a queue of 1 to 40 of `a-z 0-9 _ -`, and a number in range."""
+    """The name of one lane: a queue of 1 to 40 of `a-z 0-9 _ -`, and a number in range.
+
+    `layout` and `after` are those of the authority (`Authority.layout`, `after_sequence`). A lane
+    has a lane state for each layout. It has one register, which only the current layout can use; a
+    new one continues behind the sequence `after`.
+    """
 
     queue: str
     lane: int
+    layout: int = field(default=0, compare=False)
+    after: int = field(default=0, compare=False)
 
     def __post_init__(self) -> None:
         if _QUEUE_NAME.fullmatch(self.queue) is None:

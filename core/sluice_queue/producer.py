@@ -77,17 +77,20 @@ class Producer:
 
     @classmethod
     @asynccontextmanager
-    async def open(
+    async def open(  # noqa: PLR0913 - the parts of the lane's name
         cls,
         store: ObjectStore,
         *,
         queue: str,
         lane: int,
+        layout: int = 0,
+        after: int = 0,
         runtime: Runtime | None = None,
         settings: ProducerSettings | None = None,
     ) -> AsyncIterator["Producer"]:
         """Run a producer; the end of the block flushes what is left."""
-        producer = cls(store, Lane(queue=queue, lane=lane), runtime=runtime, settings=settings)
+        place = Lane(queue=queue, lane=lane, layout=layout, after=after)
+        producer = cls(store, place, runtime=runtime, settings=settings)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(producer.run(tasks))

@@ -157,7 +157,9 @@ def decode_entries(
 
 
 MAGIC: Final = b"LMQ1"
-VERSION: Final = 1
+VERSION: Final = 2
+SEALED: Final = 0xFFFF
+"""The layout in a register between two layouts, and of a lane that the present one omits."""
 ENTRIES_MAX: Final = 4096
 WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
@@ -176,7 +178,12 @@ class HeaderField(NamedTuple):
 HEADER: Final = (
     HeaderField("magic", "4s", f"`{MAGIC.decode()}`"),
     HeaderField("version", "H", f"{VERSION}; any other value is refused"),
-    HeaderField("reserved", "H", "0"),
+    HeaderField(
+        "layout",
+        "H",
+        "how often the number of lanes was changed before; producers and consumers of another"
+        " layout are refused",
+    ),
     HeaderField("revision", "Q", "grows by one with every write"),
     HeaderField(
         "nonce",
@@ -235,6 +242,7 @@ class Register:
 
     revision: int
     nonce: bytes
+    layout: int = 0
     epoch: int = 0
     owner: bytes = NO_OWNER
     next_sequence: int = 1
@@ -265,7 +273,7 @@ def encode_register(state: Register) -> bytes:
     values: dict[str, bytes | int] = {
         "magic": MAGIC,
         "version": VERSION,
-        "reserved": 0,
+        "layout": state.layout,
         "revision": state.revision,
         "nonce": state.nonce,
         "epoch": state.epoch,
@@ -342,7 +350,7 @@ def decode_register(key: str, body: bytes) -> Register:
         key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size
     )
     found = dict(zip(_NAMES, _HEADER.unpack_from(body), strict=True))
-    if found["reserved"] or found["reserved_2"]:
+    if found["reserved_2"]:
         raise LaneDamaged(key, "reserved bytes of the queue register are not 0")
     segments_at = _HEADER.size + found["writers"] * _WRITER.size
     entries_at = segments_at + found["segments"] * _SEGMENT.size
@@ -351,6 +359,7 @@ def decode_register(key: str, body: bytes) -> Register:
     state = Register(
         revision=found["revision"],
         nonce=found["nonce"],
+        layout=found["layout"],
         epoch=found["epoch"],
         owner=found["owner"],
         next_sequence=found["next_sequence"],
@@ -420,6 +429,32 @@ def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
     """Return the state in which `owner` has the next epoch."""
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
+    )
+
+
+def seal(state: Register, nonce: bytes) -> Register:
+    """Return the state that no layout of lanes can use; every entry is acknowledged.
+
+    It names no consumer, so that one which is running opens the lane again, as after a rebuild.
+    """
+    if state.waiting:
+        raise InvariantViolated(f"lane has pending entries, waiting=`{state.waiting}`")
+    return replace(
+        state, revision=state.revision + 1, nonce=nonce, layout=SEALED, epoch=0, owner=NO_OWNER
+    )
+
+
+def continue_after(state: Register, sequence: int, layout: int, nonce: bytes) -> Register:
+    """Return a sealed state in a new layout; its next entry follows a sequence."""
+    if state.waiting or sequence < state.acked_through:
+        raise InvariantViolated(f"lane cannot continue after this, sequence=`{sequence}`")
+    return replace(
+        state,
+        revision=state.revision + 1,
+        nonce=nonce,
+        layout=layout,
+        next_sequence=sequence + 1,
+        acked_through=sequence,
     )
 
 

@@ -193,7 +193,13 @@ class RegisterClient:
                 seen = await self.read()
                 if seen is not None:
                     return seen
-                empty = Register(revision=1, nonce=self.runtime.id_bytes())
+                empty = Register(
+                    revision=1,
+                    nonce=self.runtime.id_bytes(),
+                    layout=self.lane.layout,
+                    next_sequence=self.lane.after + 1,
+                    acked_through=self.lane.after,
+                )
                 # Whatever the outcome, the next read returns the one register that exists.
                 await self.store.create(self.lane.key, encode_register(empty))
             except StoreUnavailable as error:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from sluice_protocol.errors import StoreUnavailable
 from sluice_protocol.outcomes import Applied, Mismatch, Unknown
 from sluice_queue.appender import Appender
-from sluice_queue.errors import ProducerSuperseded
+from sluice_queue.errors import ProducerSuperseded, refuse_other_layout
 from sluice_queue.lane import Lane
 from sluice_queue.register import (
     TERM_SHIFT,
@@ -118,6 +118,7 @@ class _Fence:
         state, before = seen.state, seen.state.writer(self.producer_id)
         if before is not None and before.counter >= counter_of(self.term, 0):
             raise ProducerSuperseded(self.client.lane.key, self.term, before.counter)
+        refuse_other_layout(self.client.lane.key, self.client.lane.layout, state.layout)
         if before is not None:
             self.writes = max(self.writes, writes_of(before.counter))
         if before is None and len(state.writers) >= WRITERS_MAX:

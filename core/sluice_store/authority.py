@@ -1,5 +1,6 @@
-"""The settings that all parts of a deployment share: the record, and the mode switches since."""
+"""The settings that all parts of a deployment share: the record, and the changes since."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -7,15 +8,20 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice_protocol.authority import (
+    LANE_CHANGES_MAX,
     SWITCHES_MAX,
     Authority,
+    LaneChange,
     ModeSwitch,
     Restore,
+    apply_lane_change,
     apply_mode_switch,
     check_authority,
     decode_authority,
+    decode_lane_change,
     decode_mode_switch,
     is_copy,
+    lane_change_key,
     mode_switch_key,
     restore_key,
 )
@@ -65,7 +71,10 @@ async def read_store_time(store: ObjectStore) -> UnixNs:
 def _same(wanted: Authority, found: Authority) -> Authority:
     """Return the existing settings when every chosen value is the same."""
     chosen = msgspec.structs.replace(
-        wanted, authority_id=found.authority_id, created_at_unix_ns=found.created_at_unix_ns
+        wanted,
+        authority_id=found.authority_id,
+        created_at_unix_ns=found.created_at_unix_ns,
+        lane_changes=found.lane_changes,
     )
     other = [
         f"{name}=`{value}`"
@@ -74,8 +83,9 @@ def _same(wanted: Authority, found: Authority) -> Authority:
     ]
     if other:
         raise BadUsage(
-            "cannot create settings: the store has other ones, and `sluice switch` can change the"
-            f" mode and its writer only; omit these options or use another store,"
+            "cannot create settings: the store has other ones, and only `sluice switch` can change"
+            " the mode and its writer, and `sluice queue lanes` the number of lanes; omit these"
+            " options or use another store,"
             f" {', '.join(other)}"
         )
     return found
@@ -83,18 +93,21 @@ def _same(wanted: Authority, found: Authority) -> Authority:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorityHistory:
-    """The settings as created, and every mode switch since, in order, each with its bytes."""
+    """The settings as created, and every change since, in order, each with its bytes."""
 
     created: bytes
     settings: Authority
     switches: tuple[tuple[ModeSwitch, bytes], ...]
+    lane_changes: tuple[tuple[LaneChange, bytes], ...] = ()
 
     @property
     def current(self) -> Authority:
-        """The settings after every mode switch."""
+        """The settings after every mode switch and every change of the number of lanes."""
         settings = self.settings
         for switch, _ in self.switches:
             settings = apply_mode_switch(settings, switch)
+        for change, _ in self.lane_changes:
+            settings = apply_lane_change(settings, change)
         return settings
 
     @property
@@ -114,7 +127,7 @@ class AuthorityHistory:
 
 
 async def read_history(store: ObjectStore, *, is_spool: bool = False) -> AuthorityHistory:
-    """Read the settings and every mode switch.
+    """Read the settings, every mode switch, and every change of the number of lanes.
 
     The settings in the spool of a gateway are always a copy.
 
@@ -140,13 +153,30 @@ async def read_history(store: ObjectStore, *, is_spool: bool = False) -> Authori
             "this store is a copy, in which newer deletes, erasures and holds may be missing: run"
             " `sluice restore`",
         )
+    switches, lane_changes = await asyncio.gather(_read_switches(store), _read_lane_changes(store))
+    return AuthorityHistory(
+        created=read.body, settings=settings, switches=switches, lane_changes=lane_changes
+    )
+
+
+async def _read_switches(store: ObjectStore) -> tuple[tuple[ModeSwitch, bytes], ...]:
     switches: list[tuple[ModeSwitch, bytes]] = []
     for number in range(1, SWITCHES_MAX + 1):
         found = await store.get(mode_switch_key(number))
         if not isinstance(found, Found):
-            return AuthorityHistory(created=read.body, settings=settings, switches=tuple(switches))
+            return tuple(switches)
         switches.append((decode_mode_switch(number, found.body), found.body))
     raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "too many mode switches")
+
+
+async def _read_lane_changes(store: ObjectStore) -> tuple[tuple[LaneChange, bytes], ...]:
+    changes: list[tuple[LaneChange, bytes]] = []
+    for number in range(1, LANE_CHANGES_MAX + 2):
+        found = await store.get(lane_change_key(number))
+        if not isinstance(found, Found):
+            return tuple(changes)
+        changes.append((decode_lane_change(number, found.body), found.body))
+    raise InvalidRecord(lane_change_key(number), "too many changes of the number of lanes")
 
 
 async def read_restored_at(store: ObjectStore) -> int:
@@ -164,7 +194,7 @@ async def read_restores(store: ObjectStore) -> list[Restore]:
 
 
 async def read_authority(store: ObjectStore) -> Authority:
-    """Read the settings that every part must share, as of the last mode switch."""
+    """Read the settings that every part must share, as of their last change."""
     return (await read_history(store)).current
 
 

@@ -14,8 +14,9 @@ from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import INGEST_QUEUE, LAKE
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import read_lane
+from sluice_queue.inspection import handed_over, read_lane
 from sluice_queue.lane import list_lanes
+from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
 _DEAD_LETTERS_LOG: Final = f"{LAKE}dead_letters/_delta_log/"
@@ -26,11 +27,11 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | 
 
     None means that they were not compared, because the packages that read them are not installed.
     """
-    acknowledged: dict[int, int] = {}
+    acknowledged, authority = dict[int, int](), await read_authority(store)
     for place in await list_lanes(store, INGEST_QUEUE):
         with suppress(LaneDamaged):  # reported with the lanes
             found = await read_lane(store, INGEST_QUEUE, place.lane, entries_max=0)
-            acknowledged[place.lane] = found.state.acked_through
+            acknowledged[place.lane] = handed_over(authority, place.lane, found.state)
     if not any(acknowledged.values()):
         return ()
     try:

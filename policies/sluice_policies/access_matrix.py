@@ -106,6 +106,8 @@ MATRIX: Final = {
             Verb.WRITE: (
                 *(keys.RAW_BLOBS_BY_TIME, keys.ACCEPTED_BY_TIME, keys.ACCEPTED_BY_BLOB),
                 *(keys.QUARANTINE_BY_BLOB, keys.WORK_LISTS, keys.QUEUE, keys.RECONCILER),
+                # `sluice queue lanes` records the number of lanes.
+                keys.AUTHORITY,
                 # The lease of the task `queue`, in a process that runs with this role.
                 *(keys.DECISIONS, keys.MAINTAIN),
                 # A rebuild fences the ingestion before it replaces a register (ADR 26).

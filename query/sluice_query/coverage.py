@@ -37,7 +37,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from sluice_protocol.authority import VISIBILITY_S_MAX
+from sluice_protocol.authority import VISIBILITY_S_MAX, Authority
 from sluice_protocol.errors import InvalidRecord, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.journals import (
@@ -274,7 +274,7 @@ def _unreadable(process: str) -> ProcessProgress:
     )
 
 
-_LANE: Final = re.compile(r"[0-9]{3}", re.ASCII)
+_LANE: Final = re.compile(r"(?P<lane>[0-9]{3})(\.[0-9]+)?", re.ASCII)
 NEW_MAX: Final = 256
 """Manifests created since the last discovery that a query reads."""
 _APPEARANCE_NS: Final = (VISIBILITY_S_MAX + 1) * NS_PER_S
@@ -323,7 +323,7 @@ class Coverage:
     new: tuple[NewBatch, ...] | None = None
     problems: tuple[str, ...] = ()
     lanes: frozenset[str] = frozenset()
-    lane_count: int = 0
+    authority: Authority | None = None
 
     def lost_lanes(self, lanes: Collection[int]) -> tuple[str, ...]:
         """Return a sentence for each lane that was given batches and is not among `lanes`."""
@@ -380,6 +380,7 @@ async def read_coverage(
         discovery.record,
         tails,
         lanes={lane_of(agent, authority.lanes) for agent in query.agents},
+        layout=authority.layout,
         spool_ns=int(settings.transferred_s * NS_PER_S) if with_spool else None,
     )
     if with_journals and _may_list_for(through, discovery.now_ns, settings):
@@ -400,7 +401,7 @@ async def read_coverage(
         new=new,
         problems=problems,
         lanes=lanes,
-        lane_count=authority.lanes,
+        authority=authority,
     )
 
 
@@ -446,6 +447,7 @@ def _decide_through(
     tails: JournalTails | None,
     *,
     lanes: Collection[int],
+    layout: int,
     spool_ns: int | None,
 ) -> _Through:
     """Return the later of two times: that of the discovery record, and that of the journals.
@@ -454,13 +456,13 @@ def _decide_through(
     replaces the journal of a lapsed process as a full pass does. Without a discovery record,
     batches older than the journals may be missing; without `tails`, it is fresh. `spool_ns` is how
     long a searched spool shows a transferred batch; None without a spool. An empty `lanes` means
-    all.
+    all, of the layout of the authority.
     """
     if record is None:
         return _Through(at_ns=None)
     recorded_ns = record.complete_through_unix_ns
     if lanes:
-        recorded_ns = min(record.lanes.get(f"{lane:03d}", recorded_ns) for lane in lanes)
+        recorded_ns = min(record.lane_time(lane, layout) for lane in lanes)
     passed_ns = max(recorded_ns, record.pass_began_unix_ns or 0)
     processes: Sequence[ProcessProgress] = tails.processes if tails else ()
     if spool_ns is not None:
@@ -490,9 +492,8 @@ def _name(process: ProcessProgress) -> str:
 async def _list_given_lanes(store: ObjectStore) -> frozenset[str]:
     prefix = f"{RECONCILER}lanes/{INGEST_QUEUE}."
     keys = [one.key async for page in store.list(prefix) for one in page.objects]
-    return frozenset(
-        key.removeprefix(prefix) for key in keys if _LANE.fullmatch(key.removeprefix(prefix))
-    )
+    matches = (_LANE.fullmatch(key.removeprefix(prefix)) for key in keys)
+    return frozenset(one["lane"] for one in matches if one is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,16 +168,23 @@ class FetchedBatches:
 
 
 async def read_pending(
-    store: ObjectStore, settings: QuerySettings, lists: WorkListCache
+    store: ObjectStore,
+    settings: QuerySettings,
+    lists: WorkListCache,
+    authority: Authority | None = None,
 ) -> PendingSnapshot:
     """Read every lane of the ingest queue and the work lists of its entries.
 
     What cannot be read makes the result partial; it does not stop the query. Of a lane with a long
-    backlog only the newest work lists are read.
+    backlog only the newest work lists are read. The authority is needed for `acknowledged`.
     """
     lanes = [place.lane for place in await list_lanes(store, INGEST_QUEUE)]
     reader = _ListReader(
-        store=store, lists=lists, limit=asyncio.Semaphore(settings.fetches), settings=settings
+        store=store,
+        lists=lists,
+        limit=asyncio.Semaphore(settings.fetches),
+        settings=settings,
+        authority=authority,
     )
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(reader.read_lane(lane)) for lane in lanes]
@@ -198,9 +205,10 @@ class _ListReader:
     lists: WorkListCache
     limit: asyncio.Semaphore
     settings: QuerySettings
+    authority: Authority | None
 
     async def read_lane(self, lane: int) -> PendingSnapshot:
-        from sluice_queue.inspection import read_lane  # noqa: PLC0415 - without lanes
+        from sluice_queue.inspection import handed_over, read_lane  # noqa: PLC0415 - without lanes
 
         try:
             view = await read_lane(self.store, INGEST_QUEUE, lane)
@@ -227,9 +235,12 @@ class _ListReader:
                 f" raise tail_bytes_max=`{self.settings.tail_bytes_max}`"
             )
         batches = chain.from_iterable(result for result in found if not isinstance(result, str))
+        acknowledged = view.state.acked_through
+        if self.authority is not None:
+            acknowledged = handed_over(self.authority, lane, view.state)
         return PendingSnapshot(
             batches=tuple(batches),
-            acknowledged={lane: view.state.acked_through},
+            acknowledged={lane: acknowledged},
             problems=tuple(problems),
         )
 

@@ -32,6 +32,7 @@ from sluice_lake.errors import read_transaction
 from sluice_lake.locations import TableLocation, lake_location
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, SourceRange, read_source_range
 from sluice_lake.tables import ROLLUPS
+from sluice_protocol.authority import LaneCounts
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord, retention_cut_ns, rollup_deletes
@@ -81,6 +82,7 @@ class RollupPlan:
     minutes: tuple[TimeSpan, ...]
     hours: tuple[TimeSpan, ...]
     samples: tuple[TimeSpan, ...]
+    lanes: LaneCounts
     through: tuple[int, ...]
     rollups_only_before_ns: int | None = None
     dropped: tuple[DeleteRecord, ...] = ()
@@ -117,7 +119,7 @@ class RollupPlan:
         """
         later = {lane for lane, end in enumerate(self.through) if lanes.get(lane, 0) > end}
         if agents:
-            later &= {lane_of(agent, len(self.through)) for agent in agents}
+            later &= {lane_of(agent, lanes) for agent in agents for lanes in self.lanes.each}
         return frozenset(later)
 
 
@@ -126,7 +128,7 @@ def plan_rollups(
     series: Series,
     coverage: RollupCoverage,
     *,
-    lanes: int,
+    lanes: LaneCounts,
     deletes: Sequence[DeleteRecord],
 ) -> RollupPlan | None:
     """Return how to compute a series, or None if rollups contribute nothing to it.
@@ -154,7 +156,8 @@ def plan_rollups(
         minutes=tuple(subtract_spans(windows, hours)),
         hours=tuple(hours),
         samples=tuple(subtract_spans([rest], exact)),
-        through=tuple(coverage.through.get(lane, 0) for lane in range(lanes)),
+        lanes=lanes,
+        through=tuple(coverage.through.get(lane, 0) for lane in range(lanes.most)),
         rollups_only_before_ns=lost.to_ns if lost else None,
         dropped=tuple(pending) if lost else (),
     )
@@ -399,7 +402,8 @@ def _unusable(reason: str, *, lost: bool) -> ChosenRollups:
 
 def needs_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> bool:
     """Return True if rollups may contribute to a query."""
-    return _plan(query, RollupCoverage(through={}, deletes=_ids(deletes)), 1, deletes) is not None
+    nothing = RollupCoverage(through={}, deletes=_ids(deletes))
+    return _plan(query, nothing, LaneCounts(lanes=1), deletes) is not None
 
 
 def without_rollups(query: Query, deletes: tuple[DeleteRecord, ...]) -> tuple[str, ...]:
@@ -462,7 +466,7 @@ async def choose_rollups(
     opened: OpenedRollups | None,
     query: Query,
     *,
-    lanes: int,
+    lanes: LaneCounts,
     deletes: tuple[DeleteRecord, ...],
 ) -> ChosenRollups:
     """Decide which rows of a state of the table a query uses.
@@ -481,7 +485,7 @@ async def choose_rollups(
         plan = _plan(query, RollupCoverage(through={}, deletes=_ids(deletes)), lanes, deletes)
         return _unusable(reason, lost=plan is not None and plan.rollups_only_before_ns is not None)
     coverage = RollupCoverage(
-        through={lane: source.ends(lane)[1] for lane in range(lanes)},
+        through={lane: source.ends(lane)[1] for lane in range(lanes.most)},
         deletes=honoured,
     )
     plan = _plan(query, coverage, lanes, deletes)
@@ -502,7 +506,7 @@ async def _read_honoured(
 
 
 def _plan(
-    query: Query, coverage: RollupCoverage, lanes: int, deletes: tuple[DeleteRecord, ...]
+    query: Query, coverage: RollupCoverage, lanes: LaneCounts, deletes: tuple[DeleteRecord, ...]
 ) -> RollupPlan | None:
     if query.series is None:
         return None

@@ -213,7 +213,8 @@ class SourceReader:
         if spool is not None:
             in_spool = await read_spooled(spool, self.query, settings)
         unqueued = in_spool.with_named(coverage.named)
-        pending = await read_pending(store, settings, self.searcher.work_lists)
+        lists = self.searcher.work_lists
+        pending = await read_pending(store, settings, lists, coverage.authority)
         active = await read_active_deletes(store, self.searcher.deletes)
         rollups = None
         if self.query.series is not None:
@@ -355,11 +356,12 @@ class SourceReader:
             without_rollups,
         )
 
-        lanes, query = coverage.lane_count, self.query
-        if not lanes or not needs_rollups(query, deletes):
+        authority, query = coverage.authority, self.query
+        if authority is None or not needs_rollups(query, deletes):
             return ChosenRollups(problems=without_rollups(query, deletes))
         opened = await self.bounded(lambda: open_rollups(self.searcher.store_url, query))
         store = self.searcher.store
+        lanes = authority.lane_counts
         return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)
 
     def _open_tables(
@@ -379,10 +381,11 @@ class SourceReader:
         # For batches outside of the queue every lane is needed: one may get its first entry while
         # the query runs.
         lanes: range | tuple[int, ...] = pending.lanes
+        lanes_ever = coverage.authority.lanes_ever if coverage.authority is not None else 0
         if every_lane or coverage.named:
-            lanes = range(coverage.lane_count)
+            lanes = range(lanes_ever)
         if self.searcher.spool is not None and not every_lane:
-            lanes = range(self.searcher.spool.lanes)
+            lanes = range(max(self.searcher.spool.lanes, lanes_ever))
         table = RECORD_TABLES[query.kind]
         files = select_files(url, table, query, lanes)
         needed = {lane: max(at, in_ledger.get(lane, 0)) for lane, at in acknowledged.items()}

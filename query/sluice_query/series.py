@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from sluice_protocol.authority import LaneCounts
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.timestamps import format_rfc3339
@@ -68,11 +69,13 @@ class SampleSource:
     Attributes:
         spans: None uses all of the query's range.
         later_than: The last sequence of each lane; only later samples are used. None uses all.
+        lanes: The number of lanes of each sample, with `later_than`.
     """
 
     name: str
     spans: tuple[TimeSpan, ...] | None = None
     later_than: tuple[int, ...] | None = None
+    lanes: LaneCounts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +254,10 @@ def _from_rollups(
 def _samples(query: Query, source: SampleSource, sources: SeriesSources) -> list[SqlStatement]:
     """Return conditions that together select the samples of one source, each of them once."""
     parts = [condition(query, sources.deletes), SqlStatement(IS_NUMBER)]
-    if source.later_than is not None:
+    if source.later_than is not None and source.lanes is not None:
         # The plain comparison is first, because the engine skips row groups by it.
         parts.append(SqlStatement("queue_sequence > ?", (min(source.later_than),)))
-        lane = _LANE.format(lanes=len(source.later_than))
+        lane = _LANE.format(lanes=source.lanes.sql("queue_sequence"))
         later = f"queue_sequence > (?::BIGINT[])[1 + {lane}]"
         parts.append(SqlStatement(later, (list(source.later_than),)))
     if source.spans is None:
@@ -334,7 +337,9 @@ def compute_series(
             _LATER, rollups.samples.later, read.files.location, read.files.extended
         )
         windows = tuple(plan.windows)
-        samples.append(SampleSource(name=_LATER, spans=windows, later_than=plan.through))
+        samples.append(
+            SampleSource(name=_LATER, spans=windows, later_than=plan.through, lanes=plan.lanes)
+        )
     if read.fetched.tables:
         engine.register_table(PENDING, pa.concat_tables(read.fetched.tables))
         samples.append(SampleSource(name=PENDING))

@@ -370,7 +370,9 @@ class OperatorApi:
     async def _queue(self, request: web.Request) -> web.Response:
         count, queue = self._reconciler.authority.lanes, QUEUE.read(request.query)
         members = await read_live_members(self._store)
-        lanes = await read_queue_status(self._store, count, queue, members=members)
+        lanes = await read_queue_status(
+            self._store, count, queue, members=members, layout=self._reconciler.authority.layout
+        )
         return json_response(LaneList(tuple(lanes)))
 
 
@@ -424,11 +426,26 @@ async def _serve(store: ObjectStore, settings: ReconcilerSettings) -> None:
     host, _ = parse_listen(settings.listen)
     check_token_or_loopback(host, settings.api_token)
     await refuse_lost_queue(store, settings)
-    reconciler = await Reconciler.of(store, settings=settings)
     stop = stop_event()
+    while not stop.is_set():
+        await _serve_layout(store, settings, stop)
+
+
+async def _serve_layout(
+    store: ObjectStore, settings: ReconcilerSettings, stop: asyncio.Event
+) -> None:
+    """Run until `stop` is set, or another number of lanes is in effect."""
+    reconciler = await Reconciler.of(store, settings=settings)
     async with listening(
         make_operator_app(reconciler), settings.listen, ServerOptions(decompress=True)
     ) as urls:
         reconciler.share.url = settings.advertise_url or urls[0]
         log.info("reconciler_listening", urls=urls)
-        await stop.wait()
+        ends = [
+            asyncio.create_task(one) for one in (stop.wait(), reconciler.wait_for_next_layout())
+        ]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for task in ends:
+            task.cancel()
+    if not stop.is_set():
+        log.info("lanes_changed", lanes=reconciler.authority.lanes)

@@ -51,7 +51,7 @@ class ReconcilerContext:
         """Create the collaborators; nothing is read yet."""
         store = CountedStore(store, runtime.clock, metrics.store_requests)
         clock, lanes = StoreClock(runtime.clock), authority.lanes
-        discovery = DiscoveryStore(store, lanes, runtime)
+        discovery = DiscoveryStore(store, lanes, runtime, authority.layout)
         window = LiveWindow(
             process=runtime.ids.ulid(),
             bytes_max=settings.live_bytes_max,
@@ -66,7 +66,7 @@ class ReconcilerContext:
             health=ReconcilerHealth(now_ns=runtime.clock.monotonic_ns),
             clock=clock,
             requests=RequestLimit(settings.concurrency or CONCURRENCY),
-            workers=LaneWorkers(store, lanes, settings.queue_names, runtime, metrics),
+            workers=LaneWorkers(store, authority, settings.queue_names, runtime, metrics),
             holds=HoldRecords(store),
             discovery=discovery,
             registry=GatewayRegistry(discovery, metrics),

@@ -9,7 +9,7 @@ claim with what the winner stored.
 only, so it is available while no reconciler runs.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeVar
@@ -72,13 +72,16 @@ class DiscoveryClaim:
     pass_queues: tuple[str, ...] = ()
 
 
-def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> DiscoveryRecord:
-    """Return the record with the facts of a claim; no time and no number in it decreases."""
-    before_ns = record.complete_through_unix_ns
-    times = [
-        max(record.lanes.get(_lane(lane), before_ns), claim.lanes.get(lane, 0))
-        for lane in range(lanes)
-    ]
+def merge_claim(
+    record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int, layout: int = 0
+) -> DiscoveryRecord:
+    """Return the record with the facts of a claim; no time and no number in it decreases.
+
+    A claim about the lanes of an earlier layout is ignored: it does not know the present ones.
+    """
+    if record.layout > layout:
+        return record
+    times = [max(record.lane_time(lane, layout), claim.lanes.get(lane, 0)) for lane in range(lanes)]
     through_ns = min(times)
     passed_ns = max(record.pass_began_unix_ns or 0, claim.pass_began_ns or 0)
     is_newest_pass = claim.pass_began_ns is not None and claim.pass_began_ns == passed_ns
@@ -86,6 +89,7 @@ def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> D
         record,
         complete_through_unix_ns=through_ns,
         lanes={_lane(lane): at for lane, at in enumerate(times) if at > through_ns},
+        layout=layout,
         held_by=claim.held_by if _decides(record, claim, through_ns) else record.held_by,
         journals=record.journals
         if claim.journals is None
@@ -94,12 +98,6 @@ def merge_claim(record: DiscoveryRecord, claim: DiscoveryClaim, lanes: int) -> D
         listed=claim.listed if is_newest_pass else record.listed,
         pass_queues=claim.pass_queues if is_newest_pass else record.pass_queues,
     )
-
-
-def lane_times(record: DiscoveryRecord, lanes: Iterable[int]) -> dict[int, int]:
-    """Return the published time of each of these lanes."""
-    through_ns = record.complete_through_unix_ns
-    return {lane: record.lanes.get(_lane(lane), through_ns) for lane in lanes}
 
 
 def _decides(record: DiscoveryRecord, claim: DiscoveryClaim, through_ns: int) -> bool:
@@ -149,9 +147,10 @@ _EMPTY: Final = DiscoveryRecord(complete_through_unix_ns=0, listed=0)
 class DiscoveryStore:
     """The stored discovery record: reads it, and swaps merged claims in."""
 
-    def __init__(self, store: ObjectStore, lanes: int, runtime: Runtime) -> None:
+    def __init__(self, store: ObjectStore, lanes: int, runtime: Runtime, layout: int = 0) -> None:
         self._store = store
         self._lanes = lanes
+        self._layout = layout
         self._runtime = runtime
         self._etag: ETag | None = None
         self.record = _EMPTY
@@ -179,7 +178,9 @@ class DiscoveryStore:
 
         After a failure, a later claim contains this one.
         """
-        return await self._update(lambda old: merge_claim(old, claim, self._lanes), step_s)
+        return await self._update(
+            lambda old: merge_claim(old, claim, self._lanes, self._layout), step_s
+        )
 
     async def set_journaled_since(self, since_ns: UnixNs | None) -> bool:
         """Store the time since which every gateway writes a journal; None if one does not."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.batch_in_lake import BatchInLake
 from sluice_protocol.batch_seal import SealBounds, seal_bounds
 from sluice_protocol.errors import (
@@ -326,8 +327,8 @@ async def read_batch_paths(
 
     Without `read_lake`, the lake is left out.
     """
-    lanes = (await read_authority(store)).lanes
-    paths = [await _path(store, who, lanes) for who in await _identities(store, subject)]
+    authority = await read_authority(store)
+    paths = [await _path(store, who, authority) for who in await _identities(store, subject)]
     if read_lake is None:
         return paths
     return [
@@ -409,7 +410,7 @@ async def _references(store: ObjectStore, prefix: str) -> list[Identity]:
     ]
 
 
-async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
+async def _path(store: ObjectStore, who: Identity, authority: Authority) -> BatchPath:
     key = accepted_key(who)
     read = await store.get(key)
     if isinstance(read, NotFound):
@@ -428,7 +429,7 @@ async def _path(store: ObjectStore, who: Identity, lanes: int) -> BatchPath:
         defect = EXPIRED_BLOB
     marked = await store.head(hold_record_key(key))
     mark = hold_record_key(key) if isinstance(marked, ObjectInfo) else None
-    queues = await _queues(store, manifest, lane_of(who.agent_id, lanes))
+    queues = await _queues(store, manifest, authority)
     quarantined = await _quarantined(store, who)
     sound = VerifiedBatch(
         key=key,
@@ -468,10 +469,13 @@ async def _quarantined(store: ObjectStore, who: Identity) -> tuple[str, ...]:
 
 
 async def _queues(
-    store: ObjectStore, manifest: AcceptedManifest, number: int
+    store: ObjectStore, manifest: AcceptedManifest, authority: Authority
 ) -> tuple[QueuePosition, ...]:
     """Inspect the lane of the batch's agent in every queue."""
-    lanes = [lane for lane in await list_lanes(store) if lane.lane == number]
+    number, layout = lane_of(manifest.agent_id, authority.lanes), authority.layout
+    lanes = [
+        replace(lane, layout=layout) for lane in await list_lanes(store) if lane.lane == number
+    ]
     places = [await _place(store, lane, manifest) for lane in lanes]
     return tuple(place for place in places if place is not None)
 

@@ -7,10 +7,11 @@ from typing import Final
 
 import structlog
 
-from sluice_protocol.authority import Authority
-from sluice_protocol.errors import SluiceError
+from sluice_protocol.authority import Authority, lane_change_key
+from sluice_protocol.errors import SluiceError, StoreError
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
+from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.units import ObjectKey
 from sluice_queue.lane import Lane
 from sluice_queue.register_client import QueueMetrics, Runtime
@@ -48,6 +49,11 @@ LATE_CHECK_S: Final = 1.0
 """Time between two checks whether a gateway process has become late."""
 EVENTS_REOPEN_S: Final = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
+
+LAYOUT_S: Final = 10.0
+"""Time between two checks whether the number of lanes was changed."""
+LAYOUT_CLOSED_S: Final = 1.0
+"""The same, once a lane was closed."""
 
 _Scan = tuple[float, Loop, Callable[[], Awaitable[object]]]
 
@@ -186,6 +192,21 @@ class Reconciler:
         """
         lanes = [one.lane for one in self._workers]
         return Rebuild(self.store, self._requests, lanes, self._runtime, persisted, fence)
+
+    async def wait_for_next_layout(self) -> None:
+        """Return when another number of lanes is in effect: this object is of no use then."""
+        key, seconds = lane_change_key(self.authority.layout + 1), 0.0
+        while True:
+            await self._runtime.clock.sleep(LAYOUT_CLOSED_S)
+            seconds += LAYOUT_CLOSED_S
+            if seconds < LAYOUT_S and not self._workers.is_closed:
+                continue
+            seconds = 0.0
+            try:
+                if isinstance(await self.store.head(key), ObjectInfo):
+                    return
+            except StoreError as error:
+                log.warning("authority_not_read", reason=str(error))
 
     # --- the service -----------------------------------------------------------------------------
 

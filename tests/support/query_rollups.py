@@ -24,6 +24,7 @@ from sluice_lake.locations import lake_location
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIds, SourceRange, source_range_key
 from sluice_lake.tables import METRICS, ROLLUPS, WINDOW_DATE
+from sluice_protocol.authority import LaneCounts
 from sluice_protocol.keys import lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.record_deletes import (
@@ -46,6 +47,7 @@ from sluice_store import open_store
 from sluice_store.stored_deletes import read_all_deletes
 
 LANES = 2
+COUNTS = LaneCounts(lanes=LANES)
 SIZES = {"1m": MINUTE_NS, "1h": HOUR_NS}
 Row = dict[str, Any]
 Figures = list[tuple[Any, ...]]
@@ -299,7 +301,7 @@ class RollupWorld:
 
     def plan(self, query: Query, series: Series) -> RollupPlan | None:
         coverage = self.job.coverage
-        return plan_rollups(query, series, coverage, lanes=LANES, deletes=self.deletes)
+        return plan_rollups(query, series, coverage, lanes=COUNTS, deletes=self.deletes)
 
     def answer(
         self,
@@ -318,7 +320,7 @@ class RollupWorld:
             windows = tuple(plan.windows)
             lake = [
                 SampleSource(name="lake", spans=plan.samples),
-                SampleSource(name="lake", spans=windows, later_than=plan.through),
+                SampleSource(name="lake", spans=windows, later_than=plan.through, lanes=COUNTS),
             ]
         sources = SeriesSources(
             samples=(*lake, *pending),

@@ -135,7 +135,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
             read_doctor(store),
             read_discovery_status(store),
-            read_compared_lanes(store, url, authority.lanes, members=members),
+            read_compared_lanes(store, url, authority, members=members),
             read_stored_status(store),
             count_open_conflicts(stored, CONFLICTS_MAX),
             count_held(store),

@@ -39,7 +39,6 @@ from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.discovery import (
     IDLE_STEP_S,
     DiscoveryClaim,
-    lane_times,
 )
 from sluice_reconciler.journals.progress import (
     BREAK_MARGIN_S,
@@ -395,7 +394,10 @@ class JournalRoute:
     def _cover(self) -> None:
         """Drop pending entries that another reconciler published as processed."""
         published = self._context.discovery.record.journals
-        elsewhere = lane_times(self._context.discovery.record, self._context.workers.of_members)
+        record, layout = self._context.discovery.record, self._context.authority.layout
+        elsewhere = {
+            lane: record.lane_time(lane, layout) for lane in self._context.workers.of_members
+        }
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):

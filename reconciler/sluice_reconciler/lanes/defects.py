@@ -187,13 +187,15 @@ async def read_queue_status(
     queue: str | None = None,
     persisted: Mapping[Lane, int] | None = None,
     members: LiveMembers | None = None,
+    *,
+    layout: int = 0,
 ) -> list[LaneStatus]:
     """Read the status of every lane that exists or existed, of one queue or of all, in order.
 
     A lane is lost if its register is missing or replaced although a lane state, a segment or its
     consumer shows that it was used. `persisted` has the sequences that consumers persisted, where
     they are known; `members` are from `read_live_members`, or None if no owner is needed. A queue
-    of None means all.
+    of None means all. `lanes` and `layout` are those of the authority.
     """
     known = persisted if persisted is not None else {}
     existing = await list_lanes(store, queue)
@@ -221,9 +223,12 @@ async def read_queue_status(
         if members is not None and place in found:
             found[place] = replace(found[place], ownership=_ownership(lane, stored, members))
 
-    all_lanes = {*expected, *existing, *recorded, *consumed}
+    all_lanes = {
+        replace(lane, layout=layout) for lane in (*expected, *existing, *recorded, *consumed)
+    }
     await run_concurrently(all_lanes, check, concurrency=LANES_AT_ONCE)
-    return [found[place] for place in sorted(found)]
+    # A lane that a change of the number of lanes removed keeps its register, without entries.
+    return [found[place] for place in sorted(found) if place[1] < lanes or not layout]
 
 
 def _ownership(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sluice_protocol.identity import Identity
+from sluice_protocol.keys import lane_of
 from sluice_reconciler.lanes.parts import (
     Boot,
     BootCounts,
@@ -66,8 +67,8 @@ class EnqueuedBatches:
     """The batches that one lane was given.
 
     The parts in `runs` are the oldest first, and those of one run have no boot in common. `recent`
-    batches were enqueued after the newest part was written; `settled_s` and `unsettled` are as in
-    the lane state.
+    batches were enqueued after the newest part was written; the other arguments are as in the lane
+    state.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class EnqueuedBatches:
         recent: Iterable[IntendedBatch] = (),
         *,
         settled_s: int = 0,
+        settled_lanes: Iterable[tuple[int, int, int]] = (),
         unsettled: Iterable[IntendedBatch] = (),
     ) -> None:
         self._runs = [tuple(run) for run in runs]
@@ -87,6 +89,7 @@ class EnqueuedBatches:
         self._unlogged = 0
         self._empty: set[Boot] = set()
         self._settled_s = settled_s
+        self._settled_lanes = tuple(settled_lanes)
         self._unsettled = set(unsettled)
         for batch in recent:
             self.add(batch)
@@ -106,10 +109,17 @@ class EnqueuedBatches:
         """The memory of the parts."""
         return sum(part.memory_bytes for run in self._runs for part in run)
 
-    @property
-    def settled_s(self) -> int:
-        """The settled time; 0 if no boot was ever retired."""
-        return self._settled_s
+    def settled_s(self, agent_id: str) -> int:
+        """Return the settled time of an agent's boots; 0 if none of its lane was ever retired.
+
+        That of an earlier layout, which the lane state keeps, applies to the agents of its lane.
+        """
+        earlier = (
+            settled_s
+            for lanes, lane, settled_s in self._settled_lanes
+            if lane_of(agent_id, lanes) == lane
+        )
+        return max(self._settled_s, *earlier, 0)
 
     @property
     def unsettled(self) -> tuple[IntendedBatch, ...]:
@@ -134,7 +144,7 @@ class EnqueuedBatches:
         """Return whether a batch was enqueued, without reading the store."""
         boot = self.boot(who.agent_id, who.boot_id)
         if boot is None:
-            return EnqueueStatus.RETIRED if self._settled_s else EnqueueStatus.NEW
+            return EnqueueStatus.RETIRED if self.settled_s(who.agent_id) else EnqueueStatus.NEW
         return boot.status(who.seq_start, who.seq_end)
 
     def boot(self, agent_id: str, boot_id: str) -> BootRanges | None:

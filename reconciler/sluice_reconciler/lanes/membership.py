@@ -329,6 +329,12 @@ async def read_live_members(store: ObjectStore) -> LiveMembers:
 
 def decide_ownership(lane: int, record: LaneRecord | None, members: LiveMembers) -> LaneOwnership:
     """Return who owns a lane."""
+    if record is not None and record.closed_for:
+        detail = (
+            f"closed, because the number of lanes is being changed to {record.closed_for}; if"
+            f" `sluice queue lanes {record.closed_for}` was interrupted, run it again"
+        )
+        return LaneOwnership(state=OwnershipState.UNOWNED, detail=detail)
     working = [one for one in members.records if lane in one.lanes]
     claim = _claim_of(record)
     stranger = claim if claim is not None and not claim.sharing else None

@@ -115,7 +115,9 @@ async def _restore_boot(store: ObjectStore, enqueued: EnqueuedBatches, boot: Boo
         if (found := identity_of_key(one.key)) is not None
     ]
     # The lane state decides what is settled after the listing: boots may be retired meanwhile.
-    enqueued.restore(boot, restore_ranges(listed, enqueued.settled_s, enqueued.unsettled_of(boot)))
+    enqueued.restore(
+        boot, restore_ranges(listed, enqueued.settled_s(boot[0]), enqueued.unsettled_of(boot))
+    )
 
 
 def _range_of(enqueued: EnqueuedBatches, who: Identity) -> SequenceRange | None:

@@ -74,6 +74,21 @@ class LaneTakenOver(SluiceError):
         )
 
 
+class LaneClosed(SluiceError):
+    """The number of lanes is being changed: no process may append to this lane any more."""
+
+    def __init__(self, lane_key: str, lanes: int) -> None:
+        super().__init__(lane_key, lanes)
+        self.lane_key = lane_key
+        self.lanes = lanes
+
+    def __str__(self) -> str:
+        return (
+            "the number of lanes is being changed, and this lane is closed: if `sluice queue"
+            f" lanes {self.lanes}` was interrupted, run it again, key=`{self.lane_key}`"
+        )
+
+
 class LaneOwner:
     """One process's ownership of one lane. Create it with `LaneOwner.take`."""
 
@@ -121,6 +136,7 @@ class LaneOwner:
 
         Raises:
             RegisterLost: The lane's register is missing or was replaced.
+            LaneClosed: The number of lanes is being changed.
         """
         cache = cache if cache is not None else PartCache()
         # Most parts are read before the earlier owner is fenced.
@@ -195,6 +211,12 @@ class LaneOwner:
         """Store the state and release the lane: the next owner has no append intent to resolve."""
         await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
+    async def close_for(self, lanes: int) -> None:
+        """Close the lane for ever, because another number of lanes follows; then release it."""
+        await self._write(
+            writes=self._stored.record.writes, pending=(), released=True, closed_for=lanes
+        )
+
     def settled_time_s(self, shown: ShownPass, quiet_s: int) -> int | None:
         """Return the settled time that a pass shows, if a rewrite is worthwhile."""
         settled_s = settled_time_s(self._stored.record, shown, quiet_s)
@@ -220,6 +242,7 @@ class LaneOwner:
             recent=enqueued.recent[written.delta.recent if written.delta is not None else 0 :],
             runs=written.runs,
             settled_s=settled_s,
+            settled_lanes=tuple(one for one in old.settled_lanes if one.settled_s > settled_s),
             unsettled=in_order(held),
             requests=requests.named,
             released=False,
@@ -240,6 +263,7 @@ class LaneOwner:
         writes: int,
         pending: tuple[IntendedBatch, ...],
         released: bool = False,
+        closed_for: int = 0,
     ) -> None:
         """Swap the lane's state. Only a state that this owner wrote is ever replaced."""
         old, enqueued, delta = self._stored.record, self.enqueued, None
@@ -258,6 +282,7 @@ class LaneOwner:
             recent=enqueued.recent[delta.recent if delta is not None else 0 :],
             runs=runs,
             released=released,
+            closed_for=closed_for,
             ledger_since_unix_ns=old.ledger_since_unix_ns or self._stored.date_ns,
             unsettled=enqueued.unsettled,
             requests=requests.named,
@@ -329,6 +354,8 @@ async def _raise_owner_term(
             await _create(store, lane, runtime)
         else:
             old = stored.record
+            if old.closed_for:
+                raise LaneClosed(lane_key(lane), old.closed_for)
             record = replace(
                 old,
                 nonce=runtime.id_bytes().hex(),
@@ -348,6 +375,7 @@ async def _create(store: ObjectStore, lane: Lane, runtime: Runtime) -> None:
     record = LaneRecord(
         queue=lane.queue,
         lane=lane.lane,
+        layout=lane.layout,
         nonce=runtime.id_bytes().hex(),
         producer_id=runtime.id_bytes().hex(),
     )

@@ -223,6 +223,7 @@ async def load_enqueued(
         runs,
         record.recent,
         settled_s=record.settled_s,
+        settled_lanes=[(one.lanes, one.lane, one.settled_s) for one in record.settled_lanes],
         unsettled=record.unsettled,
     )
 
@@ -361,6 +362,10 @@ class LaneLog:
         outputs = await self._merge(inputs, settled_s)
         run = tuple([await self._write(part) for part in outputs])
         return WrittenRuns(runs=(run,) if run else (), delta=delta)
+
+    async def write_run(self, parts: Sequence[LanePart]) -> Run:
+        """Write parts, the oldest first, as one run that no lane state names yet."""
+        return tuple([await self._write(part) for part in await self._merge(parts)])
 
     async def _merge(self, parts: Sequence[LanePart], settled_s: int = 0) -> list[LanePart]:
         def work() -> list[LanePart]:

@@ -5,8 +5,8 @@ several parts with the same boot only the newest counts. It is searched as it is
 decoding: about 50 bytes of memory per boot. All integers are little-endian and unsigned:
 
     magic `SLP1` | version u16 | flags u16 | boots u32 | bytes of values u32
-    boots x u64   first half of the key: 4 bytes of the agent's hash, 4 bytes of the boot's hash
-    boots x u64   second half: the next 8 bytes of the boot's hash
+    boots x u64   first part of the key: the hash of the agent, which decides its lane
+    boots x u64   second part: 8 bytes of the boot's hash
     boots x u32   last part: the next 4 bytes of the boot's hash
     boots x u32   where the value ends
     boots x u32   Unix time in seconds, at or after the last enqueueing
@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from sluice_protocol.compression import ZstdError, compress_zstd, decompress_zstd
 from sluice_protocol.errors import InvalidRecord, UnsupportedVersion
+from sluice_protocol.keys import hash_of_agent
 from sluice_protocol.units import ObjectKey
 from sluice_reconciler.lanes.sequence_ranges import BootRanges
 
@@ -38,7 +39,7 @@ BootKey = NewType("BootKey", tuple[int, int, int])
 
 PART_BYTES_MAX: Final = 1 << 30
 MAGIC: Final = b"SLP1"
-VERSION: Final = 2
+VERSION: Final = 3
 _HEADER: Final = struct.Struct("<4sHHII")
 _BOOT_BYTES: Final = 8 + 8 + 4 + 4 + 4
 
@@ -52,14 +53,13 @@ _U32 = npt.NDArray[np.uint32]
 def key_of_boot(boot: Boot) -> BootKey:
     """Return the key of a boot. All boots of an agent are adjacent in the order of keys."""
     agent, boot_id = (one.encode() for one in boot)
-    of_agent = hashlib.blake2b(agent, digest_size=4).digest()
     salted = len(agent).to_bytes(4, "big") + agent + boot_id
-    of_boot = hashlib.blake2b(salted, digest_size=16).digest()
+    of_boot = hashlib.blake2b(salted, digest_size=12).digest()
     return BootKey(
         (
-            int.from_bytes(of_agent + of_boot[:4], "big"),
-            int.from_bytes(of_boot[4:12], "big"),
-            int.from_bytes(of_boot[12:], "big"),
+            hash_of_agent(boot[0]),
+            int.from_bytes(of_boot[:8], "big"),
+            int.from_bytes(of_boot[8:], "big"),
         )
     )
 
@@ -113,12 +113,32 @@ class LanePart:
     def _find_from(self, key: BootKey, at: int) -> BootRanges | None:
         """Return the state of a boot whose head is at this place or behind it."""
         head, mid, low = key
-        while at < len(self.heads) and int(self.heads[at]) == head:
-            if int(self.mids[at]) == mid and int(self.lows[at]) == low:
+        end = at + 1
+        if end < len(self.heads) and int(self.heads[end]) == head:  # several boots of the agent
+            end = int(np.searchsorted(self.heads, np.uint64(head), side="right"))
+            at += int(np.searchsorted(self.mids[at:end], np.uint64(mid)))
+        while at < min(end, len(self.heads)) and int(self.mids[at]) == mid:
+            if int(self.heads[at]) == head and int(self.lows[at]) == low:
                 start = int(self.ends[at - 1]) if at else 0
                 return _DECODER.decode(self.values[start : int(self.ends[at])])
             at += 1
         return None
+
+    def of_lane(self, lane: int, lanes: int) -> "LanePart | None":
+        """Return the boots that belong to a lane of so many lanes; None if there are none."""
+        chosen = np.flatnonzero(self.heads % np.uint64(lanes) == np.uint64(lane))
+        if not len(chosen):
+            return None
+        ends = self.ends.tolist()
+        values = [self.values[ends[at - 1] if at else 0 : ends[at]] for at in chosen.tolist()]
+        return LanePart(
+            heads=self.heads[chosen],
+            mids=self.mids[chosen],
+            lows=self.lows[chosen],
+            ends=np.cumsum([len(one) for one in values], dtype="<u4"),
+            seen=self.seen[chosen],
+            values=b"".join(values),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +171,7 @@ def make_part(ranges_of: Mapping[Boot, BootRanges], seen_s: int) -> LanePart:
 def merge_parts(
     parts: Sequence[LanePart], boots_max: int, *, retired_before_s: int = 0
 ) -> Iterator[LanePart]:
-    """Merge parts, oldest first, into parts of at most `boots_max` boots with disjoint spans.
+    """Merge parts, oldest first, into parts in the order of keys, of at most `boots_max` boots.
 
     Of a boot that several parts contain, the state in the last of them is kept. If boots are
     retired, the parts must be all of the lane: otherwise an older state of a retired boot would

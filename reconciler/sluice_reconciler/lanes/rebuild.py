@@ -375,10 +375,12 @@ class LaneRebuild:
         fenced = await self._fence_consumer(lane)
         await self._read_persisted(lane)
         first = self._persisted[lane] + 1 if lane in self._persisted else first_sequence or 1
+        first = max(first, lane.after + 1)  # lower ones are of earlier layouts
         await self._move_segments(lane)
         state = Register(
             revision=1,
             nonce=self._runtime.id_bytes(),
+            layout=lane.layout,
             next_sequence=first,
             acked_through=first - 1,
         )
@@ -429,7 +431,7 @@ class LaneRebuild:
         The next owner deletes the parts of the old state. `damaged` is the lane state, or the part
         of it, that is damaged.
         """
-        term = 0
+        term = closed_for = 0
         kept = await self._keep_copy(lane, damaged) if damaged is not None else None
         try:
             stored = await read_lane_state(self._store, lane)
@@ -439,12 +441,15 @@ class LaneRebuild:
             term = 1 + await self._last_term(lane)
         else:
             term = stored.record.owner_term + 1 if stored is not None else 0
+            closed_for = stored.record.closed_for if stored is not None else 0
         record = LaneRecord(
             queue=lane.queue,
             lane=lane.lane,
+            layout=lane.layout,
             nonce=self._runtime.id_bytes().hex(),
             producer_id=self._runtime.id_bytes().hex(),
             owner_term=term,
+            closed_for=closed_for,
         )
         await self._store.overwrite(lane_key(lane), encode_lane(record))
         return kept

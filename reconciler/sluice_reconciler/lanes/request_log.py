@@ -57,7 +57,7 @@ from sluice_queue.lane import Lane
 from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.part_log import OwnedObjects
-from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference
+from sluice_reconciler.lanes.state import LaneRecord, RequestRunReference, state_name
 from sluice_store.port import ObjectStore, read_bodies
 
 RUN_REQUESTS_MAX: Final = 262_144
@@ -287,7 +287,7 @@ _VERSION: Final = 1
 
 def requests_prefix(lane: Lane) -> str:
     """Return the prefix of the runs of requests of a lane."""
-    return f"{LANE_REQUESTS}{lane.queue}.{lane.lane:03d}/"
+    return f"{LANE_REQUESTS}{state_name(lane)}/"
 
 
 def run_key(lane: Lane, name: str) -> ObjectKey:
@@ -366,6 +366,22 @@ class SpilledRequests:
     stored: tuple[bytes, ...]
 
 
+async def join_requests(
+    store: ObjectStore, records: Sequence[LaneRecord], lane: Lane, runtime: Runtime
+) -> tuple[RequestRunReference, ...]:
+    """Write the requests that several closed lanes were given as one run of a new lane.
+
+    A new lane gets all of them: they do not name their agents, and they are forgotten soon.
+    """
+    read = [
+        await _read_run(store, record.of_lane, one) for record in records for one in record.requests
+    ]
+    runs = [run for run in read if run is not None]
+    if not runs:
+        return ()
+    return (await RequestLog(store, lane, 0, runtime).write(merge_runs(runs)),)
+
+
 class RequestLog:
     """Reads and writes the runs of requests of one owner, and deletes those that it replaced."""
 
@@ -406,7 +422,7 @@ class RequestLog:
             merged = merge_runs([*(run for run, _ in kept[older:]), added]).since(cutoff_s)
             kept = kept[:older]
             if len(merged):
-                kept.append((merged, await self._write(merged)))
+                kept.append((merged, await self.write(merged)))
         while sum(len(run) for run, _ in kept) > WINDOW_REQUESTS_MAX:
             run, _ = kept.pop(0)
             lane = self._lane
@@ -419,7 +435,8 @@ class RequestLog:
             stored=tuple(unstored),
         )
 
-    async def _write(self, run: RequestRun) -> RequestRunReference:
+    async def write(self, run: RequestRun) -> RequestRunReference:
+        """Store a run that no lane state names yet."""
         body = encode_run(run)
         name = await self._objects.create(body)
         return RequestRunReference(

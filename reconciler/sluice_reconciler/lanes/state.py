@@ -64,7 +64,9 @@ RETIRED_MIN: Final = 1024
 UNSETTLED_MAX: Final = 1000
 """Batches that are held back in one lane above which no boot is retired."""
 
-_LANE: Final = re.compile(rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})")
+_LANE: Final = re.compile(
+    rf"{LANES}(?P<queue>[a-z0-9][a-z0-9_-]*)\.(?P<lane>\d{{3}})(\.(?P<layout>\d+))?"
+)
 _PART_NAME: Final = re.compile(r"(?P<term>\d{10})-[0-9A-HJKMNP-TV-Z]{26}")
 
 
@@ -106,6 +108,18 @@ class RequestRunReference(msgspec.Struct, frozen=True, array_like=True):
     sha256: str
     requests: int
     newest_s: int
+
+
+class SettledLane(msgspec.Struct, frozen=True, array_like=True):
+    """The settled time of a lane of an earlier layout, for the agents that were in it.
+
+    Attributes:
+        lanes: How many lanes that layout had.
+    """
+
+    lanes: int
+    lane: int
+    settled_s: int
 
 
 class OwnerClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,9 +165,14 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
         released: Whether the owner stopped in order: any process may take the lane without a wait.
         owner: The process that raised the owner term; None if it gave no name. It stays after a
             release.
+        layout: The layout of lanes to which the lane belongs.
+        closed_for: The number of lanes of the next layout, once no process may append to this lane
+            any more; else 0.
+        settled_lanes: Settled times of lanes of earlier layouts from which boots came, as far as
+            they are later than `settled_s`.
     """
 
-    schema: Literal["sluice.reconciler_lane.v5"] = "sluice.reconciler_lane.v5"
+    schema: Literal["sluice.reconciler_lane.v6"] = "sluice.reconciler_lane.v6"
     queue: str
     lane: int
     nonce: str
@@ -169,6 +188,9 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     requests: tuple[RequestRunReference, ...] = ()
     released: bool = False
     owner: OwnerClaim | None = None
+    layout: int = 0
+    closed_for: int = 0
+    settled_lanes: tuple[SettledLane, ...] = ()
 
     @property
     def has_owner(self) -> bool:
@@ -178,7 +200,7 @@ class LaneRecord(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def of_lane(self) -> Lane:
         """The lane."""
-        return Lane(queue=self.queue, lane=self.lane)
+        return Lane(queue=self.queue, lane=self.lane, layout=self.layout)
 
     def parts(self) -> Iterator[PartReference]:
         """Yield every part that the record names."""
@@ -200,14 +222,20 @@ class StoredLaneState:
     written_ns: UnixNs | None = field(default=None, compare=False)
 
 
+def state_name(lane: Lane) -> str:
+    """Return the name of a lane's state in keys; the first layout of lanes is not named."""
+    name = f"{lane.queue}.{lane.lane:03d}"
+    return f"{name}.{lane.layout}" if lane.layout else name
+
+
 def lane_key(lane: Lane) -> ObjectKey:
     """Return the key of a lane's state."""
-    return ObjectKey(f"{LANES}{lane.queue}.{lane.lane:03d}")
+    return ObjectKey(f"{LANES}{state_name(lane)}")
 
 
 def parts_prefix(lane: Lane) -> str:
     """Return the prefix of the parts of a lane's state."""
-    return f"{LANE_PARTS}{lane.queue}.{lane.lane:03d}/"
+    return f"{LANE_PARTS}{state_name(lane)}/"
 
 
 def part_key(lane: Lane, name: str) -> ObjectKey:
@@ -228,7 +256,7 @@ def term_of_part(name: str) -> int | None:
 
 def damaged_state_key(lane: Lane, sha256: Digest) -> ObjectKey:
     """Return the key of the copy of a damaged state that `sluice rebuild` replaced."""
-    return ObjectKey(f"{DAMAGED_LANES}{lane.queue}.{lane.lane:03d}-{sha256}")
+    return ObjectKey(f"{DAMAGED_LANES}{state_name(lane)}-{sha256}")
 
 
 def encode_lane(record: LaneRecord) -> bytes:
@@ -264,9 +292,13 @@ async def read_lane_state(store: ObjectStore, lane: Lane) -> StoredLaneState | N
 
 
 async def list_lane_states(store: ObjectStore) -> list[Lane]:
-    """Return the lanes that have a state, in order."""
+    """Return the lanes that have a state, of every layout, in order."""
     matches = [_LANE.fullmatch(one.key) async for page in store.list(LANES) for one in page.objects]
-    return [Lane(queue=one["queue"], lane=int(one["lane"])) for one in matches if one is not None]
+    return [
+        Lane(queue=one["queue"], lane=int(one["lane"]), layout=int(one["layout"] or 0))
+        for one in matches
+        if one is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

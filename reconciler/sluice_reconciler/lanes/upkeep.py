@@ -16,6 +16,7 @@ from sluice_protocol.keys import DEAD_LETTER_FILES, GATEWAY_JOURNALS, QUEUE
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.collector import Collector
 from sluice_queue.inspection import read_lane_status
+from sluice_queue.lane import Lane
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.defects import find_defect
 from sluice_reconciler.lanes.new_batches import identity_of_key
@@ -37,12 +38,12 @@ RETIRE_INTERVAL_S: Final = 600.0
 """Time between two decisions whether boots are retired, seconds."""
 
 
-def forget_before_s(record: DiscoveryRecord, lane: int, window_s: float) -> int:
+def forget_before_s(record: DiscoveryRecord, lane: Lane, window_s: float) -> int:
     """Return the time of acceptance, in seconds, before which requests are forgotten.
 
     A request may be repeated for `window_s`; `record` shows how far discovery is complete.
     """
-    through_ns = record.lanes.get(f"{lane:03d}", record.complete_through_unix_ns)
+    through_ns = record.lane_time(lane.lane, lane.layout)
     return max(0, through_ns // NS_PER_S - int(window_s) - CLOCK_MARGIN_S)
 
 
@@ -59,7 +60,7 @@ class LaneUpkeep:
         record = context.discovery.record
         for worker in context.workers:
             window_s = context.settings.door_window_s
-            worker.forget_requests(forget_before_s(record, worker.lane.lane, window_s))
+            worker.forget_requests(forget_before_s(record, worker.lane, window_s))
         if record.pass_began_unix_ns is None:
             return 0
         shown = ShownPass(began_ns=record.pass_began_unix_ns, queues=record.pass_queues)

@@ -12,17 +12,18 @@ from typing import Final
 
 import structlog
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import OutcomeUnknown, SluiceError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import lane_of, parse_accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import ObjectKey
-from sluice_queue.errors import LaneDamaged, RegisterLost
+from sluice_queue.errors import LaneDamaged, LayoutChanged, RegisterLost
 from sluice_queue.lane import Lane
 from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches
 from sluice_reconciler.lanes.new_batches import ComparedRanges, identity_of_key, new_batches
-from sluice_reconciler.lanes.owner import LaneOwner, LaneTakenOver
+from sluice_reconciler.lanes.owner import LaneClosed, LaneOwner, LaneTakenOver
 from sluice_reconciler.lanes.part_log import PartCache, read_enqueued
 from sluice_reconciler.lanes.sequence_ranges import EnqueueStatus
 from sluice_reconciler.lanes.state import UNSETTLED_MAX, LaneStateDamaged, OwnerClaim, ShownPass
@@ -35,6 +36,10 @@ HeldReader = Callable[[], Awaitable[Sequence[Identity] | None]]
 """Returns every batch that is held back, or None if some cannot be read."""
 
 ClaimMaker = Callable[[], OwnerClaim | None]
+
+_HALTING: Final = (RegisterLost, LaneDamaged, LaneStateDamaged)
+_CLOSED: Final = (LaneClosed, LayoutChanged)
+"""The number of lanes is being changed, or was changed since this process started."""
 
 RIVALS_MAX: Final = 5
 """How often one enqueue may lose its lane before its batches are left to the next pass."""
@@ -66,6 +71,8 @@ class LaneWorker:
         self._owner: LaneOwner | None = None
         self._lock = asyncio.Lock()
         self._owned_by_rival = False
+        self.is_closed = False
+        """Whether a change of the number of lanes was seen to have closed this lane."""
         self.is_allowed = True
         """Whether this process may take or use the lane; False if another member works on it."""
         self.enqueued = EnqueuedBatches()
@@ -96,6 +103,10 @@ class LaneWorker:
             self._log_halted(error)
 
     def _log_halted(self, error: SluiceError) -> None:
+        if isinstance(error, _CLOSED):  # the process opens the next layout once it is recorded
+            self.is_closed = True
+            log.debug("lane_closed", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
+            return
         log.error("lane_halted", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
 
     async def enqueue(
@@ -121,7 +132,7 @@ class LaneWorker:
                     await self._read()
                     if takeover is Takeover.IF_UNOWNED:
                         return None
-                except (RegisterLost, LaneDamaged, LaneStateDamaged) as error:
+                except (*_HALTING, *_CLOSED) as error:
                     # An append to a new register would skip the pending entries of the lost one,
                     # so this lane is halted until a rebuild; the others continue.
                     self._log_halted(error)
@@ -215,18 +226,20 @@ class LaneWorkers:
     def __init__(
         self,
         store: ObjectStore,
-        lanes: int,
+        authority: Authority,
         queues: Sequence[str],
         runtime: Runtime,
         metrics: ReconcilerMetrics,
     ) -> None:
         self._store = store
-        self._lanes = lanes
-        self._workers = tuple(
-            LaneWorker(store, Lane(queue=queue, lane=lane), runtime, metrics, lanes)
+        self._lanes = lanes = authority.lanes
+        layout, after = authority.layout, authority.after_sequence
+        places = [
+            Lane(queue=queue, lane=lane, layout=layout, after=after)
             for queue in queues
             for lane in range(lanes)
-        )
+        ]
+        self._workers = tuple(LaneWorker(store, place, runtime, metrics, lanes) for place in places)
         self._by_lane = tuple(self._workers[lane::lanes] for lane in range(lanes))
         self._shared: frozenset[int] | None = None
         metrics.known_requests.set_function(lambda: sum(one.requests for one in self))
@@ -235,6 +248,11 @@ class LaneWorkers:
     def queues(self) -> frozenset[str]:
         """The queues that batches are appended to."""
         return frozenset(one.lane.queue for one in self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether a change of the number of lanes was seen to have closed a lane."""
+        return any(one.is_closed for one in self)
 
     def __iter__(self) -> Iterator[LaneWorker]:
         return iter(self._workers)

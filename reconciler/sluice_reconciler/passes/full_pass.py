@@ -157,7 +157,7 @@ class BootComparison:
             return cls(
                 worker=worker,
                 before=BootRanges(),
-                retired_before_s=enqueued.settled_s,
+                retired_before_s=enqueued.settled_s(agent_id),
                 unsettled=enqueued.unsettled_of(boot),
             )
         before = BootRanges(ranges=[one.copy() for one in now.ranges], extras=list(now.extras))

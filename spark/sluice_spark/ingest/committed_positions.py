@@ -13,13 +13,15 @@ from typing import Final
 
 from sluice_lake.errors import CommitConflict
 from sluice_lake.tables import RECORD_TABLES
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.keys import INGEST_QUEUE, LEDGER_LOG
 from sluice_protocol.system_clock import SystemClock
 from sluice_queue.errors import LaneDamaged
-from sluice_queue.inspection import read_lane
+from sluice_queue.inspection import handed_over, read_lane
 from sluice_queue.lane import Lane
 from sluice_spark.ingest.exactly_once import REBUILD_LAKE, TablePositions
+from sluice_store.authority import read_authority
 from sluice_store.port import ObjectStore
 
 _READS_MAX: Final = 3
@@ -41,7 +43,8 @@ async def read_committed_positions(store: ObjectStore, url: str, lanes: int) -> 
         if not page.objects:
             return {}
         # Read before the tables: a running ingestion acknowledges what they contain already.
-        acked = {lane: await _read_acked(store, lane) for lane in range(lanes)}
+        authority = await read_authority(store)
+        acked = {lane: await _read_acked(store, authority, lane) for lane in range(lanes)}
         return await _read(url, acked, pause_s=0.0)
     return {}
 
@@ -52,7 +55,7 @@ async def fence_ingestion(store: ObjectStore, url: str, lane: Lane) -> int:
     The register must be lost, or its consumer fenced: only then no later round can pass its check.
     A round that has already committed to the first table is not stopped, and completes.
     """
-    acked = {lane.lane: await _read_acked(store, lane.lane)}
+    acked = {lane.lane: await _read_acked(store, await read_authority(store), lane.lane)}
     await asyncio.to_thread(_commit_fence, url, lane.lane)
     return (await _read(url, acked, pause_s=_READ_PAUSE_S))[lane]
 
@@ -75,12 +78,59 @@ def _commit_fence(url: str, lane: int) -> None:
             return
 
 
-async def _read_acked(store: ObjectStore, lane: int) -> int:
-    """Return the acknowledged sequence of a lane; 0 if its register is lost or damaged."""
+async def _read_acked(store: ObjectStore, authority: Authority, lane: int) -> int:
+    """Return what a lane has handed over; 0 if its register is lost or damaged."""
     try:
-        return (await read_lane(store, INGEST_QUEUE, lane, entries_max=0)).state.acked_through
+        view = await read_lane(store, INGEST_QUEUE, lane, entries_max=0)
     except LaneDamaged:
         return 0
+    return handed_over(authority, lane, view.state)
+
+
+async def enter_layout(
+    store: ObjectStore, url: str, authority: Authority, ends: Mapping[int, int]
+) -> dict[int, int]:
+    """Let the tables continue where the registers do since the number of lanes was changed.
+
+    `ends` are the positions of the lanes that every table has committed. Return them as they are
+    now. A lane whose entries before the change are not in every table stays where it is: its
+    register refuses to continue there.
+    """
+    after, behind = authority.after_sequence, dict[int, int]()
+    for lane, end in ends.items():
+        if end < after:
+            view = await read_lane(store, INGEST_QUEUE, lane, entries_max=0)
+            if end >= handed_over(authority, lane, view.state):
+                behind[lane] = after
+    if behind:
+        await asyncio.to_thread(_commit_positions, url, behind)
+    return {**ends, **behind}
+
+
+def _commit_positions(url: str, wanted: Mapping[int, int]) -> None:
+    """Commit positions to every table that has not reached them, the ledger last."""
+    # These need the extra `spark`.
+    from sluice_lake.tables import BATCHES  # noqa: PLC0415
+    from sluice_spark.commits import commit_files, encode_commit_metadata  # noqa: PLC0415
+    from sluice_spark.ingest.microbatch import open_snapshot  # noqa: PLC0415
+
+    for attempt in range(1, _FENCES_MAX + 1):
+        snapshot = open_snapshot(url)
+        positions = snapshot.positions(list(wanted))
+        tables = [
+            (opened, RECORD_TABLES[kind], positions.records[kind])
+            for kind, opened in snapshot.records.items()
+        ]
+        try:
+            for opened, table, found in (*tables, (snapshot.ledger, BATCHES, positions.ledger)):
+                rest = {lane: end for lane, end in wanted.items() if found.get(lane, 0) < end}
+                if rest:
+                    commit_files(opened, table, (), rest, encode_commit_metadata(rest, ()))
+        except CommitConflict:
+            if attempt == _FENCES_MAX:
+                raise
+        else:
+            return
 
 
 async def _read(url: str, acked: Mapping[int, int], *, pause_s: float) -> dict[Lane, int]:

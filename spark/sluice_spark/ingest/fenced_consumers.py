@@ -10,12 +10,20 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final, Self, TypeVar
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import SluiceError
+from sluice_protocol.system_clock import SystemClock
 from sluice_queue.consumer import Consumer
+from sluice_queue.errors import LayoutChanged
+from sluice_queue.register import SEALED
+from sluice_spark.ingest.committed_positions import enter_layout
 from sluice_store import open_store, read_authority
 from sluice_store.port import ObjectStore
 
 CALL_TIMEOUT_S: Final = 120
+LAYOUT_TRIES: Final = 60
+LAYOUT_PAUSE_S: Final = 1.0
+"""How often, and with which pause, an open waits for the end of a change of the number of lanes."""
 
 _Result = TypeVar("_Result")
 
@@ -26,6 +34,7 @@ class FencedConsumers:
     def __init__(self, store_url: str, queue: str) -> None:
         self._url = store_url
         self._queue = queue
+        self._clock = SystemClock()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._stack = AsyncExitStack()
@@ -60,13 +69,47 @@ class FencedConsumers:
     ) -> tuple[int, ...]:
         await self._stack.aclose()
         store = await self._stack.enter_async_context(open_store(self._url))
-        authority = await read_authority(store)
-        self.authority_id = authority.authority_id
-        ends = resume_after(range(authority.lanes))
+        tries = LAYOUT_TRIES
+        while True:
+            authority = await read_authority(store)
+            self.authority_id = authority.authority_id
+            ends = resume_after(range(authority.lanes))
+            ends = await enter_layout(store, self._url, authority, ends)
+            self._consumers.clear()
+            try:
+                return await self._open_lanes(store, authority, ends)
+            except LayoutChanged:
+                # A change of the number of lanes is about to end: it has sealed every register.
+                tries -= 1
+                if not tries:
+                    raise
+            await self._clock.sleep(LAYOUT_PAUSE_S)
+
+    async def _open_lanes(
+        self, store: ObjectStore, authority: Authority, ends: Mapping[int, int]
+    ) -> tuple[int, ...]:
+        """Open every lane, except those that a change of the number of lanes has sealed.
+
+        Nothing is pending in a sealed lane, and the job is fenced in the others before it ends.
+        Raise `LayoutChanged` if no lane is left, or the number was changed.
+        """
+        sealed: LayoutChanged | None = None
         for lane, end in ends.items():
-            self._consumers[lane] = await Consumer.open(
-                store, queue=self._queue, lane=lane, resume_after=end
-            )
+            try:
+                self._consumers[lane] = await Consumer.open(
+                    store,
+                    queue=self._queue,
+                    lane=lane,
+                    layout=authority.layout,
+                    after=authority.after_sequence,
+                    resume_after=end,
+                )
+            except LayoutChanged as changed:
+                sealed = changed
+                if changed.current != SEALED:
+                    raise
+        if sealed is not None and not self._consumers:
+            raise sealed
         return tuple(self._consumers)
 
     def check(self) -> None:

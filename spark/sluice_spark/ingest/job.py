@@ -26,6 +26,7 @@ from sluice_lake.errors import CommitConflict, TableRefused
 from sluice_lake.open_dead_letters import read_open_dead_letters
 from sluice_lake.promoted import add_promoted
 from sluice_lake.tables import DEAD_LETTERS, Table
+from sluice_protocol.authority import Authority
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage, Fenced, InvalidRecord, OutcomeUnknown, StoreError
 from sluice_protocol.fields import KINDS, Kind
@@ -35,6 +36,7 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found, ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey
+from sluice_queue.errors import LayoutChanged
 from sluice_queue.producer import Producer
 from sluice_queue.worklists import PendingBatch, by_lane
 from sluice_spark.failpoints import read_failpoint
@@ -59,6 +61,7 @@ from sluice_store import read_authority
 from sluice_store.port import ObjectStore
 from sluice_store.stored_promotions import StoredPromotions, read_promotions
 
+_LATER: Final = (StoreError, LayoutChanged)
 INTERVAL_S: Final = 60.0
 PAGE: Final = 100
 """Dead letters that one check reads without finding a restored one."""
@@ -117,18 +120,18 @@ class Redelivery:
             self._rejected = {who: self._rejected[who] for who in waiting if who in self._rejected}
             if waiting:
                 self.consumers.run(lambda store: self._redeliver(store, waiting))
-        except (StoreError, OutcomeUnknown, TableRefused, InvalidRecord, TimeoutError) as error:
+        except (*_LATER, OutcomeUnknown, TableRefused, InvalidRecord, TimeoutError) as error:
             _log.info("dead_letters_not_checked", reason=str(error))
 
     async def _redeliver(self, store: ObjectStore, waiting: Sequence[Identity]) -> None:
         start = self._after % len(waiting)
         turn = [*waiting[start:], *waiting[:start]]
-        lanes = (await read_authority(store)).lanes
+        authority = await read_authority(store)
         for first in range(0, len(turn), PAGE):
             page = turn[first : first + PAGE]
             restored = [one for who in page if (one := await self._restored(store, who))]
             self._after = start + first + len(page)
-            await self._enqueue(store, restored, lanes)
+            await self._enqueue(store, restored, authority)
             if not restored:
                 return
 
@@ -148,10 +151,16 @@ class Redelivery:
         return manifest
 
     async def _enqueue(
-        self, store: ObjectStore, restored: Sequence[AcceptedManifest], lanes: int
+        self, store: ObjectStore, restored: Sequence[AcceptedManifest], authority: Authority
     ) -> None:
-        for lane, batches in by_lane(restored, lanes).items():
-            async with Producer.open(store, queue=INGEST_QUEUE, lane=lane) as producer:
+        for lane, batches in by_lane(restored, authority.lanes).items():
+            async with Producer.open(
+                store,
+                queue=INGEST_QUEUE,
+                lane=lane,
+                layout=authority.layout,
+                after=authority.after_sequence,
+            ) as producer:
                 await (await producer.produce(batches)).result()
             self.redelivered += len(batches)
             now_ns = self.clock.monotonic_ns()

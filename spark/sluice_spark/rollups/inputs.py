@@ -31,6 +31,7 @@ from sluice_lake.source_ranges import (
     source_range_key,
 )
 from sluice_lake.tables import METRICS, ROLLUPS
+from sluice_protocol.authority import LaneCounts
 from sluice_protocol.errors import InvalidRecord
 from sluice_protocol.record_deletes import (
     DeleteRecord,
@@ -97,9 +98,10 @@ def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataF
     done = (read_transaction(rollups, ROLLUP_APP) or 0) if rollups is not None else 0
     if not done or metrics is None:
         return []
-    source, lanes = asyncio.run(_read(store_url, done))
+    source, counts = asyncio.run(_read(store_url, done))
     if source is None:
         return list(files)
+    lanes = counts.most
     rolled = {lane: source.ends(lane)[1] for lane in range(lanes)}
     reached = read_lane_versions(lake_location(store_url, METRICS.name), metrics, range(lanes))
     known = None
@@ -113,10 +115,10 @@ def find_unrolled_files(store_url: str, files: Sequence[DataFile]) -> list[DataF
     return select_point_files(files, later, lanes=lanes, known=known)
 
 
-async def _read(store_url: str, number: int) -> tuple[SourceRange | None, int]:
+async def _read(store_url: str, number: int) -> tuple[SourceRange | None, LaneCounts]:
     async with open_store(store_url) as store:
         source = await read_source_range(store, number)
-        return source, (await read_authority(store)).lanes
+        return source, (await read_authority(store)).lane_counts
 
 
 _log = structlog.get_logger("sluice.rollup")
@@ -127,6 +129,7 @@ class RollupInput:
     """What a source range depends on.
 
     Attributes:
+        lanes: The number of lanes of each point.
         deletes: The deletes that apply to the source range, as far as files still need them.
         new_deletes: Deletes that did not apply to the range before.
         retention_cut_ns: Retention may have removed points before this time from `files`; None
@@ -134,7 +137,7 @@ class RollupInput:
         previous: None before the first range.
     """
 
-    lanes: int
+    lanes: LaneCounts
     files: Sequence[DataFile]
     deletes: FileDeletes
     new_deletes: tuple[DeleteRecord, ...]
@@ -150,7 +153,7 @@ class RollupInput:
         """Return the paths of files without points of this range; None if unknown."""
         if self.previous is None or self.previous.metrics_version is None:
             return None
-        ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes)}
+        ends = {lane: self.previous.ends(lane)[1] for lane in range(self.lanes.most)}
         found = list_paths_at(store_url, METRICS, self.previous.metrics_version, ends)
         if found is None:
             _log.info("rollup_base_version_gone", version=self.previous.metrics_version)
@@ -176,7 +179,7 @@ class RollupInputReader:
     async def _next_range(self, done: int) -> SourceRange | None:
         snapshot = open_snapshot(self.store_url)
         async with open_store(self.store_url) as store:
-            lanes = range((await read_authority(store)).lanes)
+            lanes = range((await read_authority(store)).lanes_ever)
             ends = snapshot.committed_through(list(lanes))
             previous = await read_source_range(store, done) if done else None
             if done and previous is None:
@@ -225,7 +228,7 @@ class RollupInputReader:
 
     async def _read_input(
         self, source: SourceRange
-    ) -> tuple[int, SourceRange | None, Sequence[DeleteRecord], Sequence[DeleteRecord]]:
+    ) -> tuple[LaneCounts, SourceRange | None, Sequence[DeleteRecord], Sequence[DeleteRecord]]:
         async with open_store(self.store_url) as store:
             reader = DeleteIdsReader(store=store, known=self.parts)
             ids = await reader.read(source.deletes)
@@ -242,7 +245,7 @@ class RollupInputReader:
                     delete_key(lost[0]),
                     f"rollup source range {source.number} refers to it, but it is missing",
                 )
-            lanes = (await read_authority(store)).lanes
+            lanes = (await read_authority(store)).lane_counts
         ordered = sorted(ids)
         new = [known[one] for one in ordered if one not in before]
         return lanes, previous, [known[one] for one in ordered], new

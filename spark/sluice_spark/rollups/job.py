@@ -250,7 +250,7 @@ def _point_files(
     return select_point_files(
         inputs.files,
         source,
-        lanes=inputs.lanes,
+        lanes=inputs.lanes.most,
         known=inputs.known_files(store_url),
         hours=revision.intact_hours() if revision is not None else (),
     )
@@ -266,9 +266,10 @@ def _points(
     if not files:
         return None
     rows = without_deleted(read_files(spark, store_url, METRICS, files), inputs.deletes_of(files))
-    laned = rows.selectExpr("*", f"{_LANE.format(lanes=inputs.lanes)} AS lane")
-    reached = laned.where(lanes_condition(replace(source, after={}), inputs.lanes))
-    return reached.selectExpr("*", f"{lanes_condition(source, inputs.lanes)} AS fresh")
+    lane = _LANE.format(lanes=inputs.lanes.sql("queue_sequence"))
+    laned = rows.selectExpr("*", f"{lane} AS lane")
+    reached = laned.where(lanes_condition(replace(source, after={}), inputs.lanes.most))
+    return reached.selectExpr("*", f"{lanes_condition(source, inputs.lanes.most)} AS fresh")
 
 
 def run_rollup(spark: Session, store_url: str, *, stop: StopCheck = never_stop) -> RollupReport:

@@ -36,11 +36,11 @@ def state() -> Register:
     )
     nonce = bytes(range(16, 32))
     writer = Writer(producer_id=bytes(range(16)), counter=7, first_sequence=0)
-    filled = append(Register(revision=41, nonce=nonce), drafts, writer, nonce)
+    filled = append(Register(revision=41, nonce=nonce, layout=9), drafts, writer, nonce)
     return dequeue(KEY, open_epoch(filled, bytes(range(32, 48)), nonce), 2, nonce)
 
 
-def test_register_bytes_are_those_of_version_1() -> None:
+def test_register_bytes_are_those_of_version_2() -> None:
     pinned = bytes.fromhex((HERE / "register.hex").read_text())
     assert encode_register(state()) == pinned
     assert decode_register(KEY, pinned) == state()

@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,16 @@ from support.query_rollups import expected, merged
 from support.spark_lake import Deployment, make_batch
 from support.spark_local import ingest_locally
 
+from sluice_cli.queue import lanes
 from sluice_lake.source_ranges import SourceRange
 from sluice_protocol.batch_in_lake import ROLLUP_WINDOWS
+from sluice_reconciler.app import run_once
+from sluice_reconciler.settings import ReconcilerSettings
 from sluice_spark.rollups import job as rollup
 from sluice_spark.rollups.job import run_rollup
 
 pytestmark = pytest.mark.spark
+AGENTS = range(8)
 
 
 def test_rollup_counts_every_point_once_in_both_windows(
@@ -63,3 +68,33 @@ def test_lanes_condition_selects_the_lanes_of_the_source_range() -> None:
     assert rollup.lanes_condition(cover, 3) == (
         "((lane = 0 AND queue_sequence > 3 AND queue_sequence <= 7))"
     )
+
+
+def test_every_point_is_counted_once_while_the_number_of_lanes_changes(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Source ranges end before, behind and in the middle of a change."""
+    deployment = Deployment(tmp_path, lanes=3).init()
+
+    def ingest(first: int) -> None:
+        batches = [
+            make_batch(first + 40 * n, 40, agent=f"host-{n}", kind="metrics") for n in AGENTS
+        ]
+        deployment.accept(batches)
+        report = asyncio.run(run_once(deployment.url, ReconcilerSettings(list_batches_max=2)))
+        assert report.outcome.enqueued == len(batches)
+        assert ingest_locally(deployment.url).batches == len(batches)
+
+    ingest(0)
+    assert run_rollup(spark, deployment.url).covers == 1
+    for first, number in ((1000, 5), (3000, 2)):
+        ingest(first)  # this is in no source range when the number changes
+        lanes(number, store=deployment.url)
+        ingest(first + 1000)
+        assert run_rollup(spark, deployment.url).covers == 1
+        for window, size_s in ROLLUP_WINDOWS:
+            assert merged(deployment.rows("rollups"), window) == expected(deployment, size_s)
+    lanes(4, store=deployment.url)
+    ingest(6000)
+    assert run_rollup(spark, deployment.url).covers == 1
+    assert merged(deployment.rows("rollups"), "1m") == expected(deployment, 60)

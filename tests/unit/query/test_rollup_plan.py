@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sluice_lake.data_files import DataFile, TimeStats
+from sluice_protocol.authority import LaneCounts
 from sluice_protocol.keys import lane_of
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import UnixNs
@@ -47,7 +48,7 @@ def plan(
     query = Query(
         from_ns=UnixNs(start), to_ns=UnixNs(end), kind="metrics", series=series, **conditions
     )
-    return plan_rollups(query, series, coverage, lanes=2, deletes=deletes)
+    return plan_rollups(query, series, coverage, lanes=LaneCounts(lanes=2), deletes=deletes)
 
 
 def parts(found: RollupPlan | None) -> tuple[list[tuple[int, int]], ...]:
@@ -176,7 +177,7 @@ def test_what_rollups_do_not_contain_is_computed_from_samples(
     wanted = replace(Series(metric="cpu", step_ns=MINUTE_NS), **series)
     span = {"from_ns": UnixNs(0), "to_ns": UnixNs(3 * HOUR_NS)}
     query = Query(**span, kind="metrics", series=wanted)
-    found = plan_rollups(query, wanted, COVERAGE, lanes=2, deletes=[RETENTION])
+    found = plan_rollups(query, wanted, COVERAGE, lanes=LaneCounts(lanes=2), deletes=[RETENTION])
     assert (found is None) is (reason is not None)
     if reason is not None:
         (problem,) = without_rollups(query, (RETENTION,))
@@ -193,5 +194,5 @@ def test_a_selector_of_other_labels_needs_samples(selector: str, is_exact: bool)
     wanted = Series(metric="cpu", step_ns=MINUTE_NS)
     span = {"from_ns": UnixNs(0), "to_ns": UnixNs(3 * HOUR_NS)}
     query = plan_query(selector, Query(**span, kind="metrics", series=wanted))
-    found = plan_rollups(query, wanted, COVERAGE, lanes=2, deletes=[RETENTION])
+    found = plan_rollups(query, wanted, COVERAGE, lanes=LaneCounts(lanes=2), deletes=[RETENTION])
     assert (found is not None) == is_exact

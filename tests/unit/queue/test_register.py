@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -52,10 +53,10 @@ def filled(count: int) -> Register:
 
 
 def test_register_fields_have_their_documented_offsets() -> None:
-    state = open_epoch(filled(2), bytes([7] * 16), NONCE)
+    state = open_epoch(replace(filled(2), layout=5), bytes([7] * 16), NONCE)
     body = encode_register(state)
     assert body[:4] == b"LMQ1"
-    assert struct.unpack_from("<HH", body, 4) == (1, 0)
+    assert struct.unpack_from("<HH", body, 4) == (2, 5)
     assert struct.unpack_from("<Q", body, 8) == (3,)
     assert body[16:32] == NONCE
     assert struct.unpack_from("<Q", body, 32) == (1,)
@@ -146,28 +147,27 @@ def test_decode_rejects_foreign_and_broken_bytes() -> None:
 
 @given(st.binary(max_size=400))
 def test_decode_of_random_bytes_raises_typed_errors(tail: bytes) -> None:
-    body = b"LMQ1\x01\x00\x00\x00" + tail
+    body = b"LMQ1\x02\x00\x00\x00" + tail
     with contextlib.suppress(InvalidRecord):
         body_descriptors(KEY, decode_register(KEY, body))
 
 
-@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("version", [0, 3])
 def test_a_register_or_segment_of_another_version_is_refused_and_not_damaged(version: int) -> None:
     body, moved = encode_register(filled(3)), spill(KEY, filled(3))
     with pytest.raises(UnsupportedVersion) as caught:
         decode_register(KEY, body[:4] + struct.pack("<H", version) + body[6:])
     assert (caught.value.what, caught.value.found) == ("queue register", version)
-    assert (caught.value.known, caught.value.location) == (1, KEY)
+    assert (caught.value.known, caught.value.location) == (2, KEY)
     with pytest.raises(UnsupportedVersion) as caught:
         decode_segment(KEY, moved.body[:4] + struct.pack("<H", version) + moved.body[6:])
     assert (caught.value.what, caught.value.found) == ("queue segment", version)
 
 
-@pytest.mark.parametrize("at", [6, 78], ids=["before the revision", "behind the writers"])
-def test_reserved_bytes_that_are_not_zero_are_damage(at: int) -> None:
+def test_reserved_bytes_that_are_not_zero_are_damage() -> None:
     body = encode_register(filled(3))
     with pytest.raises(LaneDamaged, match="reserved"):
-        decode_register(KEY, body[:at] + b"\x01" + body[at + 1 :])
+        decode_register(KEY, body[:78] + b"\x01" + body[79:])
     body = spill(KEY, filled(3)).body
     with pytest.raises(LaneDamaged, match="reserved"):
         decode_segment(KEY, body[:6] + b"\x01" + body[7:])

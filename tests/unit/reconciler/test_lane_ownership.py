@@ -11,6 +11,7 @@ from support.reconciler_seed import accept
 from support.reconciler_world import ONE_LANE, make, runtime_of
 from ulid import ULID
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import OutcomeUnknown, StoreUnavailable
 from sluice_protocol.keys import accepted_key, lane_of
 from sluice_protocol.manifests import encode_record
@@ -287,7 +288,13 @@ async def test_a_lane_that_another_member_works_on_is_given_nothing(store: SimSt
 
 
 async def test_a_batch_is_done_when_every_queue_was_given_it(store: SimStore) -> None:
-    workers = LaneWorkers(store, 1, ("spark", "copy"), runtime_of(store), ReconcilerMetrics())
+    workers = LaneWorkers(
+        store,
+        Authority(authority_id="A", lanes=1),
+        ("spark", "copy"),
+        runtime_of(store),
+        ReconcilerMetrics(),
+    )
     batch = await accept(store, 0)
     done = []
     for one in workers:
@@ -345,7 +352,13 @@ async def test_an_error_of_one_lane_leaves_the_others_released(store: SimStore) 
             super().__init__("replace", key, "refused")
 
     failing: Any = Failing(store)
-    workers = LaneWorkers(failing, 2, ["spark"], runtime_of(store), ReconcilerMetrics())
+    workers = LaneWorkers(
+        failing,
+        Authority(authority_id="A", lanes=2),
+        ["spark"],
+        runtime_of(store),
+        ReconcilerMetrics(),
+    )
     for number in range(6):
         batch = await accept(store, agent=f"host-{number}")
         for one in workers.of_agent(batch.agent_id):

@@ -15,6 +15,7 @@ import pytest
 from msgspec.structs import replace
 from support.queue_store import SimClock, SimIds, SimStore
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.register_client import Runtime
 from sluice_reconciler.lanes.membership import (
@@ -113,7 +114,9 @@ class World:
     def join(self, processes: HostProcesses | None = None) -> LaneShare:
         runtime = Runtime(clock=self.clock, ids=SimIds(len(self.shares)), rng=random.Random(1))
         metrics = ReconcilerMetrics()
-        workers = LaneWorkers(self.store, LANES, ["spark"], runtime, metrics)
+        workers = LaneWorkers(
+            self.store, Authority(authority_id="A", lanes=LANES), ["spark"], runtime, metrics
+        )
         workers.share(frozenset())
         share = LaneShare(self.store, LANES, workers, runtime, metrics, processes)
         self.shares.append(share)
@@ -225,7 +228,9 @@ async def test_no_earlier_record_of_an_ended_process_becomes_current_again(
         for pid in (1, 2):
             runtime = Runtime(ids=SimIds(pid))
             metrics = ReconcilerMetrics()
-            workers = LaneWorkers(store, LANES, ["spark"], runtime, metrics)
+            workers = LaneWorkers(
+                store, Authority(authority_id="A", lanes=LANES), ["spark"], runtime, metrics
+            )
             machine = Machine(pid, ended)
             shares.append(LaneShare(store, LANES, workers, runtime, metrics, machine))
         for share in (shares[0], shares[1], shares[0], shares[1]):

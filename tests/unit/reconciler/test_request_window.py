@@ -267,6 +267,9 @@ async def test_requests_that_are_known_are_not_stored_again(
 
 def test_the_window_ends_by_the_time_through_which_discovery_is_complete() -> None:
     record = DiscoveryRecord(complete_through_unix_ns=10_000 * NS_PER_S, listed=0)
-    assert forget_before_s(record, 1, 3600.0) == 10_000 - 3600 - 60
+    lane = Lane(queue="spark", lane=1)
+    assert forget_before_s(record, lane, 3600.0) == 10_000 - 3600 - 60
     later = replace(record, lanes={"001": 11_000 * NS_PER_S})
-    assert forget_before_s(later, 1, 3600.0) == 11_000 - 3600 - 60
+    assert forget_before_s(later, lane, 3600.0) == 11_000 - 3600 - 60
+    other = Lane(queue="spark", lane=1, layout=1)
+    assert forget_before_s(later, other, 3600.0) == 10_000 - 3600 - 60, "of another layout"

@@ -333,7 +333,7 @@ resource "aws_iam_role_policy" "deployer" {
 # WritersOfGateway: only gateway may write here, whatever else an administrator of the account is allowed to do
 # WritersOfGatewayAndReconcilerAndOperatorAndConsole: only gateway, reconciler, operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfMaintainerAndOperator: only maintainer, operator may write here, whatever else an administrator of the account is allowed to do
-# WritersOfGatewayAndDeployer: only gateway, deployer may write here, whatever else an administrator of the account is allowed to do
+# WritersOfGatewayAndReconcilerAndDeployer: only gateway, reconciler, deployer may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperator: only operator may write here, whatever else an administrator of the account is allowed to do
 # WritersOfOperatorAndConsole: only operator, console may write here, whatever else an administrator of the account is allowed to do
 # WritersOfCertifier: only certifier may write here, whatever else an administrator of the account is allowed to do
