@@ -35,7 +35,7 @@ from benchmarks.query_engines import MINUTE_NS, NEWEST, Engine, Question, open_e
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.records import DecodedBatch, records_table
-from sluice_lake.tables import LOGS, accepted_date
+from sluice_lake.tables import BATCHES, LOGS, accepted_date
 from sluice_protocol.fields import KINDS
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -174,6 +174,7 @@ async def _prepare(url: str, root: Path) -> Built:
     async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store)
     opened = open_or_create_table(url, LOGS)
+    open_or_create_table(url, BATCHES)
     step = LINES_PER_FRAME * FRAMES_PER_FILE
     facts = [_write_file(root, n, n // step, built) for n in range(0, LINES, step)]
     commit_files(opened, LOGS, facts, {0: len(facts)}, {})
@@ -422,12 +423,22 @@ async def served(url: str) -> dict[int, float]:
 
 
 def table_of(rows: dict[str, dict[str, Row]]) -> Iterator[str]:
-    """Yield the table: a row for each question, a column for each engine."""
+    """Yield the table: a row for each question, a column for each engine.
+
+    The last column has how many times as long as sluice DuckDB took in the rounds: the least, the
+    median and the greatest ratio.
+    """
     engines = list(next(iter(rows.values())))
-    yield f"| p50 / p99, bytes read | {' | '.join(engines)} |"
-    yield "|---" * (len(engines) + 1) + "|"
+    yield f"| p50 / p99, bytes read | {' | '.join(engines)} | DuckDB / sluice |"
+    yield "|---" * (len(engines) + 2) + "|"
     for name, own in rows.items():
-        yield f"| {name} | {' | '.join(own[one].text() for one in engines)} |"
+        ratios = sorted(
+            theirs / ours
+            for ours, theirs in zip(own["sluice"].walls_s, own["DuckDB"].walls_s, strict=True)
+        )
+        shown = [f"{one:.1f}" for one in (ratios[0], statistics.median(ratios), ratios[-1])]
+        found = " | ".join(own[one].text() for one in engines)
+        yield f"| {name} | {found} | {' · '.join(shown)} |"
 
 
 def _print_parts(url: str, files: Sequence[str], folder: Path, without: Sequence[str]) -> None:
