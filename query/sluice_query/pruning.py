@@ -21,6 +21,7 @@ from sluice_lake.data_files import (
 )
 from sluice_lake.delta import find_table, is_extended, read_lane_versions, refresh_table
 from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.schemas import PROMOTES
 from sluice_lake.tables import Column, Table
 from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN
 from sluice_query.request import Query, RecordField, TextCondition
@@ -102,9 +103,8 @@ def select_opened(
 ) -> SelectedFiles:
     """Select the files of one state of a record table, without versions of lanes."""
     promoted: Mapping[RecordField, Column] = {}
-    labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
-    if labels or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import label_matchers, may_have_value, usable_columns  # noqa: PLC0415 - only with labels
+    if any(PROMOTES in one.metadata for one in opened.schema().fields):
+        from sluice_query.promoted import label_matchers, may_have_value, usable_columns  # noqa: PLC0415 - only with columns
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
