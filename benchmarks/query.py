@@ -281,8 +281,8 @@ async def compare(url: str, engines: Sequence[Engine]) -> dict[str, dict[str, Ro
     return rows
 
 
-def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
-    """Run whole commands in new processes, with warm files."""
+def commands(url: str, files: Sequence[str] = ()) -> dict[str, Row]:
+    """Run whole commands in new processes, with warm files; without `files`, those of sluice."""
     ends = (format_rfc3339(START_NS), format_rfc3339(START_NS + (LINES + 1) * 1_000_000))
     sluice = (str(Path(sys.executable).with_name("sluice")), "query", "--store", url)
     of_duckdb = (
@@ -291,7 +291,7 @@ def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
     )
     found: dict[str, Row] = {}
     for question in QUESTIONS[:2]:
-        runs = {
+        runs: dict[str, tuple[str, ...]] = {
             f"sluice query, {question.name}": (
                 *sluice,
                 "-q",
@@ -301,20 +301,18 @@ def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
                 "--to",
                 ends[1],
             ),
-            f"DuckDB in Python, {question.name}": (
-                sys.executable,
-                "-c",
-                of_duckdb,
-                question.text,
-                *files,
-            ),
         }
-        for name in (*runs, "python -c pass"):
+        if files:
+            command = (sys.executable, "-c", of_duckdb, question.text, *files)
+            runs[f"DuckDB in Python, {question.name}"] = command
+            runs["python -c pass"] = (sys.executable, "-c", "pass")
+        for name in runs:
             found.setdefault(name, Row())
         for _ in range(ROUNDS // 2 + 1):
-            for name, command in {**runs, "python -c pass": (sys.executable, "-c", "pass")}.items():
+            for name, command in runs.items():
                 started = time.perf_counter()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
+                quiet = subprocess.DEVNULL
+                subprocess.run(command, check=True, stdout=quiet, stderr=quiet, env=_environment())
                 found[name].walls_s.append(time.perf_counter() - started)
     return found
 
@@ -360,7 +358,7 @@ async def proxy(port: int, to: int) -> None:
 
 
 async def on_s3(url: str, folder: Path) -> dict[str, Row]:
-    """Copy the store to an S3 server, and run the questions behind its latency."""
+    """Copy the store to an S3 server, and run questions and commands behind its latency."""
     rows = {one.name: Row() for one in QUESTIONS}
     os.environ.update({**CREDENTIALS, "AWS_REGION": "us-east-1"})
     with versitygw(folder) as server:
@@ -379,6 +377,7 @@ async def on_s3(url: str, folder: Path) -> dict[str, Row]:
                         await ask(searcher, question, rows[question.name])
                         if number == 0:
                             rows[question.name].walls_s.clear()
+            rows |= commands(slow)
     return rows
 
 
