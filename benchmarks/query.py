@@ -35,7 +35,7 @@ from benchmarks.query_engines import MINUTE_NS, NEWEST, Engine, Question, open_e
 from sluice_lake.data_files import list_files
 from sluice_lake.delta import find_table, open_or_create_table
 from sluice_lake.records import DecodedBatch, records_table
-from sluice_lake.tables import LOGS, accepted_date
+from sluice_lake.tables import BATCHES, LOGS, accepted_date
 from sluice_protocol.fields import KINDS
 from sluice_protocol.frame import decode_frame, encode_frame
 from sluice_protocol.identity import Identity
@@ -174,6 +174,7 @@ async def _prepare(url: str, root: Path) -> Built:
     async with open_store(url, StoreMode.CREATE) as store:
         await create_authority(store)
     opened = open_or_create_table(url, LOGS)
+    open_or_create_table(url, BATCHES)
     step = LINES_PER_FRAME * FRAMES_PER_FILE
     facts = [_write_file(root, n, n // step, built) for n in range(0, LINES, step)]
     commit_files(opened, LOGS, facts, {0: len(facts)}, {})
@@ -280,8 +281,8 @@ async def compare(url: str, engines: Sequence[Engine]) -> dict[str, dict[str, Ro
     return rows
 
 
-def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
-    """Run whole commands in new processes, with warm files."""
+def commands(url: str, files: Sequence[str] = ()) -> dict[str, Row]:
+    """Run whole commands in new processes, with warm files; without `files`, those of sluice."""
     ends = (format_rfc3339(START_NS), format_rfc3339(START_NS + (LINES + 1) * 1_000_000))
     sluice = (str(Path(sys.executable).with_name("sluice")), "query", "--store", url)
     of_duckdb = (
@@ -290,7 +291,7 @@ def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
     )
     found: dict[str, Row] = {}
     for question in QUESTIONS[:2]:
-        runs = {
+        runs: dict[str, tuple[str, ...]] = {
             f"sluice query, {question.name}": (
                 *sluice,
                 "-q",
@@ -300,20 +301,18 @@ def commands(url: str, files: Sequence[str]) -> dict[str, Row]:
                 "--to",
                 ends[1],
             ),
-            f"DuckDB in Python, {question.name}": (
-                sys.executable,
-                "-c",
-                of_duckdb,
-                question.text,
-                *files,
-            ),
         }
-        for name in (*runs, "python -c pass"):
+        if files:
+            command = (sys.executable, "-c", of_duckdb, question.text, *files)
+            runs[f"DuckDB in Python, {question.name}"] = command
+            runs["python -c pass"] = (sys.executable, "-c", "pass")
+        for name in runs:
             found.setdefault(name, Row())
         for _ in range(ROUNDS // 2 + 1):
-            for name, command in {**runs, "python -c pass": (sys.executable, "-c", "pass")}.items():
+            for name, command in runs.items():
                 started = time.perf_counter()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=_environment())
+                quiet = subprocess.DEVNULL
+                subprocess.run(command, check=True, stdout=quiet, stderr=quiet, env=_environment())
                 found[name].walls_s.append(time.perf_counter() - started)
     return found
 
@@ -359,7 +358,7 @@ async def proxy(port: int, to: int) -> None:
 
 
 async def on_s3(url: str, folder: Path) -> dict[str, Row]:
-    """Copy the store to an S3 server, and run the questions behind its latency."""
+    """Copy the store to an S3 server, and run questions and commands behind its latency."""
     rows = {one.name: Row() for one in QUESTIONS}
     os.environ.update({**CREDENTIALS, "AWS_REGION": "us-east-1"})
     with versitygw(folder) as server:
@@ -378,6 +377,7 @@ async def on_s3(url: str, folder: Path) -> dict[str, Row]:
                         await ask(searcher, question, rows[question.name])
                         if number == 0:
                             rows[question.name].walls_s.clear()
+            rows |= commands(slow)
     return rows
 
 
@@ -422,12 +422,22 @@ async def served(url: str) -> dict[int, float]:
 
 
 def table_of(rows: dict[str, dict[str, Row]]) -> Iterator[str]:
-    """Yield the table: a row for each question, a column for each engine."""
+    """Yield the table: a row for each question, a column for each engine.
+
+    The last column has how many times as long as sluice DuckDB took in the rounds: the least, the
+    median and the greatest ratio.
+    """
     engines = list(next(iter(rows.values())))
-    yield f"| p50 / p99, bytes read | {' | '.join(engines)} |"
-    yield "|---" * (len(engines) + 1) + "|"
+    yield f"| p50 / p99, bytes read | {' | '.join(engines)} | DuckDB / sluice |"
+    yield "|---" * (len(engines) + 2) + "|"
     for name, own in rows.items():
-        yield f"| {name} | {' | '.join(own[one].text() for one in engines)} |"
+        ratios = sorted(
+            theirs / ours
+            for ours, theirs in zip(own["sluice"].walls_s, own["DuckDB"].walls_s, strict=True)
+        )
+        shown = [f"{one:.1f}" for one in (ratios[0], statistics.median(ratios), ratios[-1])]
+        found = " | ".join(own[one].text() for one in engines)
+        yield f"| {name} | {found} | {' · '.join(shown)} |"
 
 
 def _print_parts(url: str, files: Sequence[str], folder: Path, without: Sequence[str]) -> None:

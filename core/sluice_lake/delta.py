@@ -188,6 +188,29 @@ def find_table(
     return opened
 
 
+def refresh_table(store_url: str, table: Table, opened: DeltaTable | None) -> DeltaTable | None:
+    """Return the newest state of a table that `find_table` has just opened for reading.
+
+    It reads only what was committed since, so of several tables that have to be read in an order,
+    all can be opened concurrently before.
+
+    Raises:
+        TableRefused: As `find_table`.
+    """
+    if opened is None:
+        return find_table(store_url, table)
+    location, version = lake_location(store_url, table.name), opened.version()
+    try:
+        with trusting(location):
+            opened.update_incremental()
+    except (DeltaError, OSError):
+        return find_table(store_url, table)
+    if opened.version() != version:
+        _check_features(location, opened)
+        _check_schema(location, table, opened, exact=False)
+    return opened
+
+
 def _with_added_columns(location: TableLocation, table: Table, opened: DeltaTable) -> DeltaTable:
     """Add the columns that an earlier version did not have; another writer may do the same."""
     for _ in range(_ADD_TRIES):

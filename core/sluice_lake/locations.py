@@ -128,13 +128,13 @@ def trusting(location: TableLocation) -> Iterator[None]:
 
     It reads them from the file that SSL_CERT_FILE names, each time it opens one.
     """
-    ca_bundle = None if location.bucket is None else location.bucket.ca_bundle
-    if ca_bundle is None:
+    bucket = location.bucket
+    if bucket is None or bucket.ca_bundle is None or _endpoint(bucket).startswith("http://"):
         yield
         return
     with _TRUST:
         before = os.environ.get(_CERTIFICATES)
-        os.environ[_CERTIFICATES] = ca_bundle
+        os.environ[_CERTIFICATES] = bucket.ca_bundle
         try:
             yield
         finally:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from deltalake import DeltaTable
 
+from sluice_lake.data_files import list_files
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, accepted_hour
 from sluice_protocol.errors import SluiceError
@@ -52,15 +54,18 @@ class DeadLetter:
     reason: str
 
 
-def find_dead_letters(engine: QueryEngine, store_url: str, query: Query) -> tuple[DeadLetter, ...]:
+def find_dead_letters(
+    engine: QueryEngine, store_url: str, query: Query, opened: DeltaTable | None
+) -> tuple[DeadLetter, ...]:
     """Return the dead letters of the query's kind and agents, at most `DEAD_MAX + 1` of them.
 
-    A dead letter that was ingested later does not count.
+    A dead letter that was ingested later does not count. `opened` is a state of their table that
+    was read before; None without one.
     """
     # A batch is accepted any time after its records were made.
     since_ns = query.from_ns - CLOCK_AHEAD_NS
     first = accepted_hour(since_ns)
-    files = select_partitions(store_url, DEAD_LETTERS, lambda hour: hour >= first)
+    files = () if opened is None else list_files(opened, DEAD_LETTERS, lambda hour: hour >= first)
     if not files:
         return ()
     engine.register_files(_DEAD, files, lake_location(store_url, DEAD_LETTERS.name))

@@ -48,10 +48,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from msgspec.structs import replace as copy_with
 
-from sluice_lake.blobs import RejectedBlob, fetch_frame, states_times_of
 from sluice_lake.data_files import list_files
 from sluice_lake.locations import lake_location
-from sluice_lake.records import kept_batches, records_table, small_blobs_table
 from sluice_lake.tables import BATCHES, accepted_hour
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, InvalidRecord, SluiceError, StoreMisconfigured
@@ -443,6 +441,9 @@ class _GroupReader:
 
 
 def _decoded(manifests: Sequence[AcceptedManifest], alone: Sequence[Frame | str]) -> FetchedBatches:
+    from sluice_lake.blobs import states_times_of  # noqa: PLC0415 - decoders, for pending batches
+    from sluice_lake.records import kept_batches, records_table  # noqa: PLC0415 - as above
+
     read = [
         (one, frame)
         for one, frame in zip(manifests, alone, strict=True)
@@ -473,6 +474,8 @@ async def _fetch_together(
     store: ObjectStore, manifests: Sequence[AcceptedManifest], limit: asyncio.Semaphore
 ) -> pa.Table | None:
     """Return the records of small batches; None if each of them has to be read alone."""
+    from sluice_lake.records import small_blobs_table  # noqa: PLC0415 - decoders
+
     try:
         keys = [ObjectKey(one.raw_blob_key) for one in manifests]
         async with limit:
@@ -485,6 +488,8 @@ async def _fetch_together(
 async def _fetch(
     stores: Sequence[ObjectStore], manifest: AcceptedManifest, limit: asyncio.Semaphore
 ) -> Frame | str:
+    from sluice_lake.blobs import RejectedBlob, fetch_frame  # noqa: PLC0415 - decoders
+
     async with limit:
         try:
             frame = await fetch_frame(stores, manifest)

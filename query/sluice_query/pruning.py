@@ -8,7 +8,9 @@ file is read.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from deltalake import DeltaTable
 
 from sluice_lake.data_files import (
     STATS_SLACK_NS,
@@ -17,8 +19,9 @@ from sluice_lake.data_files import (
     list_files,
     total_bytes,
 )
-from sluice_lake.delta import find_table, is_extended, read_lane_versions
+from sluice_lake.delta import find_table, is_extended, read_lane_versions, refresh_table
 from sluice_lake.locations import TableLocation, lake_location
+from sluice_lake.schemas import PROMOTES
 from sluice_lake.tables import Column, Table
 from sluice_protocol.fields import KINDS, TEXT_BYTES_MIN
 from sluice_query.request import Query, RecordField, TextCondition
@@ -32,6 +35,7 @@ class SelectedFiles:
     Attributes:
         extended: The table whose columns some files may do without; None if all have all columns.
         index_bytes: Size of the index chunks read for the selection.
+        looked_up: Whether index chunks decided about these files already.
         lanes: Lane to the last queue sequence that this state of the table contains.
         promoted: The promoted columns of this state that the query has a use for.
     """
@@ -41,6 +45,7 @@ class SelectedFiles:
     pruned: int = 0
     extended: Table | None = None
     index_bytes: int = 0
+    looked_up: bool = False
     lanes: dict[int, int]
     promoted: Mapping[RecordField, Column] = field(default_factory=dict)
 
@@ -55,19 +60,51 @@ class SelectedFiles:
         return self.index_bytes + total_bytes(self.read)
 
 
-def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int]) -> SelectedFiles:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyTables:
+    """Tables that a query opens before it knows what they must contain.
+
+    Attributes:
+        files: The selection of the record table in this state; None for a series, whose range is
+            not known yet, and without a table.
+        version: The version of that state.
+    """
+
+    ledger: DeltaTable | None
+    records: DeltaTable | None
+    files: SelectedFiles | None = None
+    version: int = -1
+
+
+def select_files(
+    store_url: str,
+    table: Table,
+    query: Query,
+    lanes: Sequence[int],
+    early: EarlyTables | None = None,
+) -> SelectedFiles:
     """Select, by their statistics, the files of a record table that may contain matching records.
 
-    The versions of `lanes` are read from the same state of the table.
+    The versions of `lanes` are read from the same state of the table, its newest one.
     """
     location = lake_location(store_url, table.name)
-    opened = find_table(store_url, table)
+    opened = refresh_table(store_url, table, early.records if early else None)
     if opened is None:
         return SelectedFiles(location=location, lanes={})
+    if early is not None and early.files is not None and early.version == opened.version():
+        selected = early.files
+    else:
+        selected = select_opened(location, table, query, opened)
+    return replace(selected, lanes=read_lane_versions(location, opened, lanes))
+
+
+def select_opened(
+    location: TableLocation, table: Table, query: Query, opened: DeltaTable
+) -> SelectedFiles:
+    """Select the files of one state of a record table, without versions of lanes."""
     promoted: Mapping[RecordField, Column] = {}
-    labels = query.pipeline is not None and (query.pipeline.matchers or query.pipeline.stages)
-    if labels or query.attributes or query.view is not None or query.every_column:
-        from sluice_query.promoted import label_matchers, may_have_value, usable_columns  # noqa: PLC0415 - only with labels
+    if any(PROMOTES in one.metadata for one in opened.schema().fields):
+        from sluice_query.promoted import label_matchers, may_have_value, usable_columns  # noqa: PLC0415 - only with columns
 
         promoted = usable_columns(query, opened, table)
     files = list_files(opened, table, promoted=[one.name for one in promoted.values()])
@@ -80,7 +117,7 @@ def select_files(store_url: str, table: Table, query: Query, lanes: Sequence[int
         read=read,
         pruned=len(files) - len(read),
         extended=table if is_extended(opened, table) else None,
-        lanes=read_lane_versions(location, opened, lanes),
+        lanes={},
         promoted=promoted,
     )
 
@@ -160,7 +197,7 @@ async def prune_by_index(
     store: ObjectStore, selected: SelectedFiles, query: Query
 ) -> SelectedFiles:
     """Return the selection without the files and row groups that index chunks rule out."""
-    if not selected.read or not is_indexed(query):
+    if selected.looked_up or not selected.read or not is_indexed(query):
         return selected
     from sluice_query.text_index import look_up_groups, wanted_terms  # noqa: PLC0415 - only if it decides
 

@@ -36,7 +36,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<open>\((?:\?(?:P?<\w+>|(?P<flags>[a-zA-Z-]*)(?P<alone>[:)])))?)"
     r"|(?P<close>\))"
     r"|(?P<bar>\|)"
-    r"|\\(?P<escaped>[^\w\s])"
+    r"|\\(?P<escaped>\W)"
     r"|(?P<other>\\.|[.^$\n])"
     r"|(?P<plain>.)",
     re.DOTALL,
@@ -75,6 +75,23 @@ def condition_of(pattern: str) -> TextCondition:
         return TextCondition(((),), ignore_case)
     texts = (tuple(text for text in one if text) for one in groups[0].alternatives())
     return TextCondition(tuple(dict.fromkeys(texts)), ignore_case)
+
+
+def common_text(pattern: str) -> str:
+    """Return the longest text that every match of an RE2 pattern contains; empty if none is known.
+
+    Of a pattern that ignores case it is empty.
+    """
+    found = condition_of(pattern)
+    if found.ignore_case:
+        return ""
+    some = {text for texts in found.alternatives for text in texts}
+    known = [
+        text
+        for text in some
+        if all(any(text in one for one in texts) for texts in found.alternatives)
+    ]
+    return max(sorted(known), key=len, default="")
 
 
 @dataclass(slots=True)

@@ -3,12 +3,15 @@
 The order of the reads makes sure that a batch that moves during the query is found exactly once.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
+from deltalake import DeltaTable
 from msgspec.structs import replace as copy_with
 
 from sluice_lake.data_files import DataFile, total_bytes
@@ -18,8 +21,10 @@ from sluice_lake.delta import (
     find_table,
     find_wrong_files,
     read_positions,
+    refresh_table,
 )
-from sluice_lake.tables import BATCHES, RECORD_TABLES
+from sluice_lake.locations import lake_location
+from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES
 from sluice_protocol.clock import Clock
 from sluice_protocol.fields import KINDS
 from sluice_protocol.identity import Identity
@@ -54,7 +59,13 @@ from sluice_query.pending import (
     read_pending,
     read_spooled,
 )
-from sluice_query.pruning import SelectedFiles, prune_by_index, select_files
+from sluice_query.pruning import (
+    EarlyTables,
+    SelectedFiles,
+    prune_by_index,
+    select_files,
+    select_opened,
+)
 from sluice_query.request import Histogram, Query, check_query
 from sluice_query.result import (
     HIGHLIGHTS,
@@ -201,28 +212,19 @@ class SourceReader:
     async def select(self) -> SearchRead:
         """Read what determines the files and the pending batches that the answer needs."""
         store, settings = self.searcher.store, self.searcher.settings
-        spool = self.searcher.spool
-        coverage = await read_coverage(
-            store,
-            self.query,
-            settings,
-            with_spool=spool is not None,
-            lists=self.searcher.lists_accepted,
+        early, active, (coverage, in_spool, pending) = await asyncio.gather(
+            self._open_early(),
+            read_active_deletes(store, self.searcher.deletes),
+            self._read_queue(),
         )
-        in_spool = UnqueuedBatches()
-        if spool is not None:
-            in_spool = await read_spooled(spool, self.query, settings)
         unqueued = in_spool.with_named(coverage.named)
-        lists = self.searcher.work_lists
-        pending = await read_pending(store, settings, lists, coverage.authority)
-        active = await read_active_deletes(store, self.searcher.deletes)
         rollups = None
         if self.query.series is not None:
             rollups = await self._choose_rollups(coverage, active)
         query = self.query if rollups is None else rollups.extended(self.query)
         every_lane = rollups is not None and rollups.plan is not None
         opened = await self.bounded(
-            lambda: self._open_tables(query, pending, coverage, every_lane=every_lane)
+            lambda: self._open_tables(query, pending, coverage, early, every_lane=every_lane)
         )
         files, ledger, dead = opened.files, opened.ledger, opened.dead
         if rollups is not None:
@@ -252,6 +254,46 @@ class SourceReader:
             problems=problems,
             known=frozenset(known),
         )
+
+    async def _read_queue(self) -> tuple[Coverage, UnqueuedBatches, PendingSnapshot]:
+        """Read what is known about accepted batches, then the spool, then the queue."""
+        store, settings, spool = self.searcher.store, self.searcher.settings, self.searcher.spool
+        coverage = await read_coverage(
+            store,
+            self.query,
+            settings,
+            with_spool=spool is not None,
+            lists=self.searcher.lists_accepted,
+        )
+        in_spool = UnqueuedBatches()
+        if spool is not None:
+            in_spool = await read_spooled(spool, self.query, settings)
+        lists = self.searcher.work_lists
+        pending = await read_pending(store, settings, lists, coverage.authority)
+        return coverage, in_spool, pending
+
+    async def _open_early(self) -> EarlyTables:
+        """Open the tables, and select files, while the queue is read.
+
+        Opening takes several requests one after another, and so does a look-up in index chunks.
+        After the queue was read, only what was committed since is read. If that is anything, files
+        are selected again.
+        """
+        url, table = self.searcher.store_url, RECORD_TABLES[self.query.kind]
+
+        def select() -> tuple[DeltaTable | None, int, SelectedFiles | None]:
+            opened = find_table(url, table)
+            if opened is None or self.query.series is not None:
+                return opened, -1, None
+            location = lake_location(url, table.name)
+            return opened, opened.version(), select_opened(location, table, self.query, opened)
+
+        ledger, (records, version, files) = await asyncio.gather(
+            self.bounded(lambda: find_table(url, BATCHES)), self.bounded(select)
+        )
+        if files is not None:
+            files = await prune_by_index(self.searcher.store, files, self.query)
+        return EarlyTables(ledger=ledger, records=records, files=files, version=version)
 
     async def without_missing(self, read: SearchRead) -> SearchRead:
         """Return what was read without the files that are missing or have another size.
@@ -365,7 +407,13 @@ class SourceReader:
         return await choose_rollups(store, opened, query, lanes=lanes, deletes=deletes)
 
     def _open_tables(
-        self, query: Query, pending: PendingSnapshot, coverage: Coverage, *, every_lane: bool
+        self,
+        query: Query,
+        pending: PendingSnapshot,
+        coverage: Coverage,
+        early: EarlyTables,
+        *,
+        every_lane: bool,
     ) -> "_OpenedTables":
         # The ledger is read before the records: the later state of the records contains every
         # batch of the ledger. With the opposite order a batch that is ingested between the two
@@ -374,10 +422,7 @@ class SourceReader:
         url = self.searcher.store_url
         wanted = [one for one in pending.manifests if is_of_agents(one, query)]
         wanted += [one.manifest for one in coverage.new or ()]
-        opened = find_table(url, BATCHES)
-        ledger = [row.identity for row in read_ingested(self.engine, url, wanted, opened)]
         acknowledged = pending.acknowledged
-        in_ledger = read_positions(url, BATCHES, opened, sorted(acknowledged))
         # For batches outside of the queue every lane is needed: one may get its first entry while
         # the query runs.
         lanes: range | tuple[int, ...] = pending.lanes
@@ -387,7 +432,14 @@ class SourceReader:
         if self.searcher.spool is not None and not every_lane:
             lanes = range(max(self.searcher.spool.lanes, lanes_ever))
         table = RECORD_TABLES[query.kind]
-        files = select_files(url, table, query, lanes)
+        with ThreadPoolExecutor(2, "sluice-tables") as pool:
+            letters = pool.submit(find_table, url, DEAD_LETTERS)
+            opened = refresh_table(url, BATCHES, early.ledger)
+            positions = pool.submit(read_positions, url, BATCHES, opened, sorted(acknowledged))
+            ledger = [row.identity for row in read_ingested(self.engine, url, wanted, opened)]
+            files = select_files(url, table, query, lanes, early)
+            in_ledger = positions.result()
+            dead = find_dead_letters(self.engine, url, self.query, letters.result())
         needed = {lane: max(at, in_ledger.get(lane, 0)) for lane, at in acknowledged.items()}
         older = (
             describe_older(BATCHES.name, in_ledger, acknowledged),
@@ -396,7 +448,7 @@ class SourceReader:
         return _OpenedTables(
             files=files,
             ledger=ledger,
-            dead=find_dead_letters(self.engine, url, self.query),
+            dead=dead,
             older=tuple(one for one in older if one),
         )
 

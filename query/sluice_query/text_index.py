@@ -106,6 +106,7 @@ async def look_up_groups(
         read=_with_few_parts(some),
         pruned=selected.pruned + len(read) - len(some),
         index_bytes=lookup.bytes_read,
+        looked_up=True,
     )
 
 

@@ -45,7 +45,7 @@ from sluice_query.logql.expressions import (
 )
 from sluice_query.logql.lexer import parse_line_pattern, parse_path
 from sluice_query.logql.names import hidden_fields, label_sql, labels_sql, sanitized
-from sluice_query.request import NUMBER_PATTERN, RecordField
+from sluice_query.request import NUMBER_PATTERN, RecordField, common_text
 from sluice_query.statements import (
     REFUSED,
     Promoted,
@@ -61,6 +61,8 @@ ERROR: Final = "__error__"
 DETAILS: Final = "__error_details__"
 ERRORS: Final = frozenset({ERROR, DETAILS})
 _SUFFIX: Final = "_extracted"
+_TEXT_CHARS_MIN: Final = 3
+"""Most lines have shorter texts of a pattern, so searching these first would save nothing."""
 _DEPTH: Final = 8
 """Objects within each other whose members become labels."""
 
@@ -244,14 +246,28 @@ def line_condition(one: LineFilter, column: str) -> SqlStatement:
             case LineOperator.CONTAINS | LineOperator.CONTAINS_NOT:
                 texts.append(SqlStatement(f"contains({column}, ?)", (value,)))
             case LineOperator.MATCHES | LineOperator.MATCHES_NOT:
-                texts.append(SqlStatement(f"regexp_matches({column}, ?)", (value,)))
+                matched = SqlStatement(f"regexp_matches({column}, ?)", (value,))
+                texts.append(_after_text(column, common_text(value), matched))
             case LineOperator.PATTERN | LineOperator.PATTERN_NOT:
-                pattern = "(?s:.+)".join(_quoted(part) for part in value.split("<_>"))
-                texts.append(SqlStatement(f"regexp_full_match({column}, ?)", (pattern,)))
+                parts = value.split("<_>")
+                pattern = "(?s:.+)".join(map(_quoted, parts))
+                matched = SqlStatement(f"regexp_full_match({column}, ?)", (pattern,))
+                texts.append(_after_text(column, max(parts, key=len), matched))
             case _:
                 assert_never(one.operator)
     found = any_condition(texts)
     return compose("NOT {0}", found) if one.operator.is_negative else found
+
+
+def _after_text(column: str, text: str, matched: SqlStatement) -> SqlStatement:
+    """Return the condition of a pattern, of which every match contains a text.
+
+    The engine searches a text while it reads a column, and decodes the other columns of the rows
+    that have it; a pattern it compares afterwards.
+    """
+    if len(text) < _TEXT_CHARS_MIN:
+        return matched
+    return compose("({0} AND {1})", SqlStatement(f"contains({column}, ?)", (text,)), matched)
 
 
 def _quoted(text: str) -> str:

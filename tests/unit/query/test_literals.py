@@ -11,7 +11,7 @@ from support.query_lake import make_query
 from support.repetitions import examples
 
 from sluice_protocol.index_chunk import folded
-from sluice_query.request import ALTERNATIVES_MAX, condition_of
+from sluice_query.request import ALTERNATIVES_MAX, common_text, condition_of
 from sluice_query.text_index import wanted_terms
 
 
@@ -22,6 +22,7 @@ from sluice_query.text_index import wanted_terms
         ("^GET /api/v2$", [("GET /api/v2",)]),
         (r"user=\d+ took 99\d ms", [("user=", " took 99", " ms")]),
         (r"a\.b\[c\]", [("a.b[c]",)]),
+        (r"is\ in\-use", [("is in-use",)]),
         ("colou?r", [("colo", "r")]),
         ("ab{2,3}c", [("ab", "c")]),
         ("ab*c+d", [("a", "c", "d")]),
@@ -56,6 +57,22 @@ def test_alternatives_of_patterns(pattern: str, alternatives: list[tuple[str, ..
         assert all("xyz" in one[-1] for one in found)
     else:
         assert found == tuple(alternatives)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"user=\d+ took 99\d ms", " took 99"),
+        (r"user=42\d+ is (banned|gone)", "user=42"),
+        ("reset|timeout", ""),
+        ("preset by|reset", "reset"),
+        ("reset by|preset", ""),
+        ("reset||x", ""),
+        ("(?i)reset", ""),
+    ],
+)
+def test_the_text_of_every_match(pattern: str, text: str) -> None:
+    assert common_text(pattern) == text
 
 
 @pytest.mark.parametrize("pattern", ["(?i)abc", "x(?i:abc)", "(?s)(?im)abc"])
@@ -96,6 +113,7 @@ def test_every_match_contains_the_texts_of_an_alternative(
         all((folded(one.encode()) if flags else one.encode()) in shown for one in texts)
         for texts in found.alternatives
     ), (pattern, text)
+    assert common_text(pattern) in text
 
 
 def test_the_engine_takes_no_other_character_for_a_letter_of_ascii() -> None:
