@@ -63,8 +63,9 @@ _PAIRS: Final = [
 _TRIPLES: Final = sorted(
     {int.from_bytes(one.encode()[:3], "little") & _UPPER for one in ABBREVIATIONS if len(one) > 2}  # noqa: PLR2004
 )
-_PREFIXES: Final = np.isin(np.arange(1 << 16), [*_PAIRS, *(one & 0xFFFF for one in _TRIPLES)])
+_PREFIXES: Final = np.zeros(1 << 16, np.bool_)
 """Whether a zone, or AM or PM, may begin with these two bytes in upper case."""
+_PREFIXES[[*_PAIRS, *(one & 0xFFFF for one in _TRIPLES)]] = True
 _SIGNS: Final = np.isin(np.arange(256), list(b"+-Z"))
 _DIGITS: Final = np.uint64(0x3030303030303030)
 _ABOVE_NINE: Final = np.uint64(0x0606060606060606)
