@@ -70,12 +70,14 @@ async def read_store_time(store: ObjectStore) -> UnixNs:
 
 
 def _same(wanted: Authority, found: Authority) -> Authority:
-    """Return the existing settings when every chosen value is the same."""
+    """Return the existing settings when every chosen value is the same, now or when created."""
+    created_with = found.changes[0].lanes_before if found.changes else found.lanes
     chosen = msgspec.structs.replace(
         wanted,
         authority_id=found.authority_id,
         created_at_unix_ns=found.created_at_unix_ns,
         lane_changes=found.lane_changes,
+        lanes=found.lanes if wanted.lanes == created_with else wanted.lanes,
     )
     other = [
         f"{name}=`{value}`"

@@ -108,6 +108,7 @@ class Reconciler:
             name: HttpQueue(
                 self.store,
                 name,
+                authority,
                 runtime,
                 lease_s=self.settings.lease_s,
                 owner_url=self.share.owner_url,
