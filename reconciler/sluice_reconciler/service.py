@@ -207,7 +207,7 @@ class Reconciler:
                 if isinstance(await self.store.head(key), ObjectInfo):
                     return
             except StoreError as error:
-                log.warning("authority_not_read", reason=str(error))
+                log.warning("lane_change_not_read", reason=str(error))
 
     # --- the service -----------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ these steps. Each may be repeated, so a run that was killed is continued by the 
     4 build      the states of the new lanes are created from those of the closed ones
     5 record     `authority/v1/lanes/<number>.json` is created: the new number is in effect
     6 continue   each register continues after the same sequence, in the new layout
-    7 empty      the parts of the closed states are deleted; their records stay closed for ever
+    7 empty      the parts of the closed states are deleted; their records stay closed
 
 The first lane is closed first, and names the new number: of two commands with different numbers,
 one is refused there. After step 1 the reconcilers index new batches and leave them; gateways accept
