@@ -139,7 +139,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lanes_ever(self) -> int:
         """The highest number of lanes so far: so many registers and positions can exist."""
-        return self.lane_counts.most
+        return max([self.lanes, *(one.lanes_before for one in self.changes)])
 
     @property
     def after_sequence(self) -> int:

@@ -83,11 +83,12 @@ def handed_over(authority: Authority, lane: int, state: Register) -> int:
     has. Until an entry behind it is acknowledged, the change states the last one before it. If no
     producer in the register wrote before the change, the register is new.
     """
-    after = authority.after_sequence
-    if state.acked_through > after or not authority.changes:
+    changes = authority.changes
+    if not changes or state.acked_through > changes[-1].after_sequence:
         return state.acked_through
-    was_used = any(0 < one.first_sequence <= after for one in state.writers)
-    return authority.changes[-1].ends.get(f"{lane:03d}", 0) if was_used else 0
+    last = changes[-1]
+    was_used = any(0 < one.first_sequence <= last.after_sequence for one in state.writers)
+    return last.ends.get(f"{lane:03d}", 0) if was_used else 0
 
 
 async def read_entries(

@@ -1,9 +1,10 @@
 """The settings that all parts of a deployment share: the record, and the changes since."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -31,10 +32,12 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS
 from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_store.port import ObjectStore
 from sluice_store.retry import Backoff, create_known
 from sluice_store.url import StoreMode, open_store
+
+_Record = TypeVar("_Record")
 
 
 async def create_authority(
@@ -69,12 +72,14 @@ async def read_store_time(store: ObjectStore) -> UnixNs:
 
 
 def _same(wanted: Authority, found: Authority) -> Authority:
-    """Return the existing settings when every chosen value is the same."""
+    """Return the existing settings when every chosen value is the same, now or when created."""
+    created_with = found.changes[0].lanes_before if found.changes else found.lanes
     chosen = msgspec.structs.replace(
         wanted,
         authority_id=found.authority_id,
         created_at_unix_ns=found.created_at_unix_ns,
         lane_changes=found.lane_changes,
+        lanes=found.lanes if wanted.lanes == created_with else wanted.lanes,
     )
     other = [
         f"{name}=`{value}`"
@@ -153,30 +158,28 @@ async def read_history(store: ObjectStore, *, is_spool: bool = False) -> Authori
             "this store is a copy, in which newer deletes, erasures and holds may be missing: run"
             " `sluice restore`",
         )
-    switches, lane_changes = await asyncio.gather(_read_switches(store), _read_lane_changes(store))
+    switches, lane_changes = await asyncio.gather(
+        _read_numbered(store, mode_switch_key, decode_mode_switch, SWITCHES_MAX),
+        _read_numbered(store, lane_change_key, decode_lane_change, LANE_CHANGES_MAX),
+    )
     return AuthorityHistory(
         created=read.body, settings=settings, switches=switches, lane_changes=lane_changes
     )
 
 
-async def _read_switches(store: ObjectStore) -> tuple[tuple[ModeSwitch, bytes], ...]:
-    switches: list[tuple[ModeSwitch, bytes]] = []
-    for number in range(1, SWITCHES_MAX + 1):
-        found = await store.get(mode_switch_key(number))
-        if not isinstance(found, Found):
-            return tuple(switches)
-        switches.append((decode_mode_switch(number, found.body), found.body))
-    raise InvalidRecord(mode_switch_key(SWITCHES_MAX), "too many mode switches")
-
-
-async def _read_lane_changes(store: ObjectStore) -> tuple[tuple[LaneChange, bytes], ...]:
-    changes: list[tuple[LaneChange, bytes]] = []
-    for number in range(1, LANE_CHANGES_MAX + 2):
-        found = await store.get(lane_change_key(number))
-        if not isinstance(found, Found):
-            return tuple(changes)
-        changes.append((decode_lane_change(number, found.body), found.body))
-    raise InvalidRecord(lane_change_key(number), "too many changes of the number of lanes")
+async def _read_numbered(
+    store: ObjectStore,
+    key_of: Callable[[int], ObjectKey],
+    decode: Callable[[int, bytes], _Record],
+    most: int,
+) -> tuple[tuple[_Record, bytes], ...]:
+    """Read the records of one kind, which are numbered from 1 without gaps."""
+    found: list[tuple[_Record, bytes]] = []
+    while isinstance(read := await store.get(key_of(len(found) + 1)), Found):
+        found.append((decode(len(found) + 1, read.body), read.body))
+        if len(found) > most:
+            raise InvalidRecord(key_of(most), "too many records of this kind")
+    return tuple(found)
 
 
 async def read_restored_at(store: ObjectStore) -> int:

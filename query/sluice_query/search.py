@@ -426,11 +426,11 @@ class SourceReader:
         # For batches outside of the queue every lane is needed: one may get its first entry while
         # the query runs.
         lanes: range | tuple[int, ...] = pending.lanes
-        lanes_ever = coverage.authority.lanes_ever if coverage.authority is not None else 0
-        if every_lane or coverage.named:
-            lanes = range(lanes_ever)
-        if self.searcher.spool is not None and not every_lane:
-            lanes = range(max(self.searcher.spool.lanes, lanes_ever))
+        spool = self.searcher.spool
+        if every_lane or coverage.named or spool is not None:
+            authority = coverage.authority
+            known = authority.lanes_ever if authority is not None else 0
+            lanes = range(max(known, spool.lanes if spool is not None else 0))
         table = RECORD_TABLES[query.kind]
         with ThreadPoolExecutor(2, "sluice-tables") as pool:
             letters = pool.submit(find_table, url, DEAD_LETTERS)

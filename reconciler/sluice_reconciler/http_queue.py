@@ -27,10 +27,12 @@ from typing import Final
 import msgspec
 import structlog
 
+from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage, ErrorCode, Fenced, SluiceError
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.units import NS_PER_S
 from sluice_queue.consumer import Consumer
+from sluice_queue.errors import LayoutChanged
 from sluice_queue.lane import list_lanes
 from sluice_queue.register import Descriptor
 from sluice_queue.register_client import Runtime
@@ -293,6 +295,7 @@ class HttpQueue:
         self,
         store: ObjectStore,
         queue: str,
+        authority: Authority,
         runtime: Runtime,
         *,
         lease_s: float,
@@ -300,6 +303,7 @@ class HttpQueue:
     ) -> None:
         self.queue = queue
         self._store = store
+        self._authority = authority
         self._runtime = runtime
         self._lease_s = lease_s
         self._lanes: dict[int, _Lane] = {}
@@ -336,7 +340,8 @@ class HttpQueue:
             return found
 
     async def _known_lanes(self) -> list[int]:
-        return [lane.lane for lane in await list_lanes(self._store, self.queue)]
+        known = [lane.lane for lane in await list_lanes(self._store, self.queue)]
+        return [lane for lane in known if lane < self._authority.lanes]
 
     async def _claim_lane(self, number: int, count: int, consumer: str) -> list[ClaimedEntry]:
         try:
@@ -347,6 +352,8 @@ class HttpQueue:
         except Fenced:
             self._drop_fenced(number)
             return []
+        except LayoutChanged:
+            return []  # nothing is pending while the number of lanes is being changed
         found: list[ClaimedEntry] = []
         for _ in range(count):
             lease = lane.leases.claim(
@@ -365,7 +372,12 @@ class HttpQueue:
     async def _open(self, number: int) -> _Lane:
         if number not in self._lanes:
             consumer = await Consumer.open(
-                self._store, queue=self.queue, lane=number, runtime=self._runtime
+                self._store,
+                queue=self.queue,
+                lane=number,
+                layout=self._authority.layout,
+                after=self._authority.after_sequence,
+                runtime=self._runtime,
             )
             leases = LaneLeases(acked_through=consumer.acked_through)
             self._lanes[number] = _Lane(consumer=consumer, leases=leases, opened_ns=self._now_ns)

@@ -50,7 +50,7 @@ LATE_CHECK_S: Final = 1.0
 EVENTS_REOPEN_S: Final = 5.0
 """Pause before an event queue that failed is opened again, seconds."""
 
-LAYOUT_S: Final = 10.0
+LAYOUT_S: Final = 30.0
 """Time between two checks whether the number of lanes was changed."""
 LAYOUT_CLOSED_S: Final = 1.0
 """The same, once a lane was closed."""
@@ -108,6 +108,7 @@ class Reconciler:
             name: HttpQueue(
                 self.store,
                 name,
+                authority,
                 runtime,
                 lease_s=self.settings.lease_s,
                 owner_url=self.share.owner_url,
@@ -206,7 +207,7 @@ class Reconciler:
                 if isinstance(await self.store.head(key), ObjectInfo):
                     return
             except StoreError as error:
-                log.warning("authority_not_read", reason=str(error))
+                log.warning("lane_change_not_read", reason=str(error))
 
     # --- the service -----------------------------------------------------------------------------
 

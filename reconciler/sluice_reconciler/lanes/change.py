@@ -9,7 +9,7 @@ these steps. Each may be repeated, so a run that was killed is continued by the 
     4 build      the states of the new lanes are created from those of the closed ones
     5 record     `authority/v1/lanes/<number>.json` is created: the new number is in effect
     6 continue   each register continues after the same sequence, in the new layout
-    7 empty      the parts of the closed states are deleted; their records stay closed for ever
+    7 empty      the parts of the closed states are deleted; their records stay closed
 
 The first lane is closed first, and names the new number: of two commands with different numbers,
 one is refused there. After step 1 the reconcilers index new batches and leave them; gateways accept
@@ -96,7 +96,7 @@ async def change_lanes(store: ObjectStore, lanes: int, runtime: Runtime, note: N
     queues = await _queues(store)
     run = _Change(store=store, before=authority, lanes=lanes, queues=queues, runtime=runtime)
     await run.check()
-    note(f"close {authority.lanes} lanes of {len(queues)} queues: {', '.join(queues)}")
+    note(f"close {authority.lanes} lanes of {', '.join(queues)}")
     await run.close()
     await run.drain(note)
     note(f"build the states of {lanes} lanes")
@@ -345,15 +345,14 @@ async def _finish_last(store: ObjectStore, authority: Authority, runtime: Runtim
 
     async def each(lane: Lane) -> None:
         nonlocal left
-        left |= await _continue(store, lane, runtime)
+        left |= await _continue(store, authority, lane, runtime)
 
     lanes = [
         Lane(queue=queue, lane=lane, layout=authority.layout, after=authority.after_sequence)
         for queue in await _queues(store)
         for lane in range(authority.lanes)
     ]
-    if not await read_begun(store, authority):
-        await run_concurrently(lanes, each, concurrency=CONCURRENCY)
+    await run_concurrently(lanes, each, concurrency=CONCURRENCY)
 
     async def empty(lane: Lane) -> None:
         nonlocal left
@@ -364,15 +363,18 @@ async def _finish_last(store: ObjectStore, authority: Authority, runtime: Runtim
     return left
 
 
-async def _continue(store: ObjectStore, lane: Lane, runtime: Runtime) -> bool:
-    """Let a sealed register continue in its layout; return False if it was not sealed."""
+async def _continue(store: ObjectStore, authority: Authority, lane: Lane, runtime: Runtime) -> bool:
+    """Let a sealed register continue in its layout; return False if it was not sealed.
+
+    A register that the next change sealed is left: that change has closed the lanes before.
+    """
     client = RegisterClient(store, lane, runtime)
     budget = RetryBudget("continue", lane.key, runtime.backoff(SWAP_RETRY))
     left = False
     while True:
         try:
             seen = await client.read()
-            if seen is None or seen.state.layout != SEALED:
+            if seen is None or seen.state.layout != SEALED or await read_begun(store, authority):
                 return left
             left = True
             after = continue_after(seen.state, lane.after, lane.layout, runtime.id_bytes())

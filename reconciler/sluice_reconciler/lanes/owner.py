@@ -212,7 +212,7 @@ class LaneOwner:
         await self._write(writes=self._stored.record.writes, pending=(), released=True)
 
     async def close_for(self, lanes: int) -> None:
-        """Close the lane for ever, because another number of lanes follows; then release it."""
+        """Close the lane permanently, because another number of lanes follows; then release it."""
         await self._write(
             writes=self._stored.record.writes, pending=(), released=True, closed_for=lanes
         )

@@ -46,7 +46,7 @@ async def opened() -> tuple[HttpQueue, Failing]:
     await Reconciler(store, authority, settings=settings, runtime=runtime).once()
     plan = Failing()
     faulty, _ = open_memory_store(bucket, plan=plan, clock=clock)
-    return HttpQueue(faulty, "sink", runtime, lease_s=60), plan
+    return HttpQueue(faulty, "sink", authority, runtime, lease_s=60), plan
 
 
 async def test_a_lane_that_cannot_be_read_stops_no_other_lane() -> None:
