@@ -122,36 +122,35 @@ class QueryEngine:
             scans = [
                 self._scan(location, some, extended) for some in ([whole] if whole else []) + parts
             ]
-            found, *rest = scans
-            if rest:
-                # Files may have further columns, in another order.
-                common = [one for one in found.columns if all(one in scan.columns for scan in rest)]
-                columns = ", ".join(f'"{one}"' for one in common)
-                found = found.project(columns)
-                for one in rest:
-                    found = found.union(one.project(columns))
-            found.create_view(name)
+            # Files may have further columns, in another order.
+            text = " UNION ALL BY NAME ".join(scans)
+            self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {text}')
 
     def _scan(
         self, location: TableLocation, files: Sequence[DataFile], extended: Table | None
-    ) -> Any:  # noqa: ANN401 - DuckDB is untyped
-        """Return the rows of whole files, or of some row groups of one file."""
-        found = self._connection.read_parquet(
-            [location.uri_of(file.path) for file in files],
-            hive_partitioning=False,
-            union_by_name=extended is not None,
-        )
-        names = found.columns
+    ) -> str:
+        """Return the statement for the rows of whole files, or of some row groups of one file.
+
+        A view has no parameters, so paths are literals.
+        """
+        paths = [location.uri_of(file.path) for file in files]
+        columns, by_name = ["*"], extended is not None
+        if extended is not None:
+            found = self._connection.read_parquet(
+                paths, hive_partitioning=False, union_by_name=True
+            )
+            columns += _missing(extended, found.columns)
+        literals = ", ".join("'" + path.replace("'", "''") + "'" for path in paths)
+        options = f"hive_partitioning = false, union_by_name = {str(by_name).lower()}"
+        text = f"SELECT {', '.join(columns)} FROM read_parquet([{literals}], {options})"  # noqa: S608 - escaped
         if files[0].groups is not None:
             # The engine leaves out the other row groups by this condition.
             ranges = (
                 f"file_row_number >= {one.first} AND file_row_number < {one.end}"
                 for one in files[0].groups
             )
-            found = found.filter(" OR ".join(ranges))
-        if extended is not None:
-            found = found.project(", ".join(["*", *_missing(extended, names)]))
-        return found
+            text += f" WHERE {' OR '.join(ranges)}"
+        return text
 
     def with_row_groups(self, location: TableLocation, file: DataFile) -> DataFile:
         """Return a file with its row groups and their latest times, from its footer.

@@ -313,6 +313,23 @@ def test_a_batch_whose_ledger_row_is_late_is_found_once(
     assert _found(here) == ["moving"]
 
 
+@pytest.mark.parametrize("step", ["prune_by_index", "select_files"])
+def test_what_is_ingested_after_the_early_opening_is_found_once(
+    here: Site, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """The tables exist and are open when the batch is ingested, before or after the queue is read.
+
+    The first look-up in the index follows the opening of the tables.
+    """
+    here.accept([log_batch(["before"])])
+    _advance(here, log_batch(["before"]), "ingested")
+    batch = log_batch(["moving"], start=1)
+    here.accept([batch])
+    visits = _move_before(monkeypatch, step, lambda: _advance(here, batch, "ingested"))
+    assert _found(here) == ["before", "moving"]
+    assert len(visits) == (2 if step == "prune_by_index" else 1)
+
+
 def _ingest(here: Site) -> None:
     ingest_locally(here.place.url)
 

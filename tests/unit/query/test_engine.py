@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from sluice_lake.data_files import DataFile
+from sluice_lake.data_files import DataFile, RowGroup
 from sluice_lake.locations import TableLocation
 from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
@@ -74,6 +74,28 @@ def test_a_file_without_an_added_column_has_null_in_it(
 
 def is_folder(path: Path) -> bool:
     return path.is_dir()
+
+
+def test_row_groups_are_read_from_files_with_other_columns(
+    tmp_path: Path, engine: QueryEngine
+) -> None:
+    """The second file has them in another order and one more; the folder's name has a quote."""
+    folder = tmp_path / "it's"
+    folder.mkdir()
+    tables = {
+        "first": pa.table({"a": [1, 2], "b": ["v", "w"]}),
+        "second": pa.table({"b": ["x", "y"], "c": [0, 0], "a": [3, 4]}),
+    }
+    files = []
+    for number, (name, table) in enumerate(tables.items()):
+        pq.write_table(table, folder / name, row_group_size=1)
+        group = RowGroup(number=number, first=number, end=number + 1)
+        size_bytes = (folder / name).stat().st_size
+        files.append(
+            DataFile(path=name, partition="", size_bytes=size_bytes, records=2, groups=(group,))
+        )
+    engine.register_files("lake", files, TableLocation(uri=str(folder)))
+    assert engine.rows(SqlStatement("SELECT a, b FROM lake ORDER BY a")) == [(1, "v"), (4, "y")]
 
 
 async def test_an_engine_ends_some_minutes_after_it_was_opened(
