@@ -265,8 +265,8 @@ def _service_rows(load: Load) -> list[CostRow]:
 def _lake_rows(load: Load) -> list[CostRow]:
     """Return the requests of ingestion, audits and compaction."""
     lanes, rounds, used = load.plan.lanes, 1 / load.micro_batch_s, load.micro_batch_lanes
-    # A micro-batch reads authority (three GETs) and lanes for its offset, its partitions and its report, and
-    # the lanes for each of two checks of the fence.
+    # A micro-batch reads authority (three GETs) and lanes for its offset, its partitions and its
+    # report, and the lanes for each of two checks of the fence.
     reads = 3 * 3 + 5 * lanes + used
     written_bytes = load.stored_bytes_s / rounds
     files = files_puts(max(used, written_bytes / TASK_BYTES), written_bytes)

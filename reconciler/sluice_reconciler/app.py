@@ -448,4 +448,4 @@ async def _serve_layout(
         for task in ends:
             task.cancel()
     if not stop.is_set():
-        log.info("lanes_changed", lanes=reconciler.authority.lanes)
+        log.info("lanes_changed", lanes_before=reconciler.authority.lanes)

@@ -8,7 +8,7 @@ from typing import Final
 import structlog
 
 from sluice_protocol.authority import Authority, lane_change_key
-from sluice_protocol.errors import SluiceError, StoreError
+from sluice_protocol.errors import SluiceError
 from sluice_protocol.keys import accepted_key
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_protocol.outcomes import ObjectInfo
@@ -206,7 +206,7 @@ class Reconciler:
             try:
                 if isinstance(await self.store.head(key), ObjectInfo):
                     return
-            except StoreError as error:
+            except SluiceError as error:
                 log.warning("lane_change_not_read", reason=str(error))
 
     # --- the service -----------------------------------------------------------------------------
