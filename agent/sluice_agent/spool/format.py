@@ -45,7 +45,7 @@ PREFIX: Final = struct.Struct("<4sI32s")
 HEADER_BYTES_MAX: Final = 16 * 1024 * 1024
 SUFFIX: Final = ".batch"
 _DIGEST_CHARS: Final = 64
-FORMAT_VERSION: Final = 2
+FORMAT_VERSION: Final = 3
 JOURNAL_SOURCE: Final = "journal"
 """The source of the position in the journal of systemd, whose cursor is the `path`."""
 
