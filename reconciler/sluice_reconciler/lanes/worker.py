@@ -104,8 +104,10 @@ class LaneWorker:
 
     def _log_halted(self, error: SluiceError) -> None:
         if isinstance(error, _CLOSED):  # the process opens the next layout once it is recorded
+            if not self.is_closed:
+                lane = self.lane
+                log.info("lane_closed", queue=lane.queue, lane=lane.lane, reason=str(error))
             self.is_closed = True
-            log.debug("lane_closed", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
             return
         log.error("lane_halted", queue=self.lane.queue, lane=self.lane.lane, reason=str(error))
 
