@@ -199,7 +199,7 @@ def test_a_store_that_fails_in_a_wave_is_named_and_the_rest_is_right(
             raise StoreUnavailable("get", manifest.raw_blob_key, "connection reset")
         return await fetch_frame(stores, manifest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("sluice_query.pending.fetch_frame", failing)
+    monkeypatch.setattr("sluice_lake.blobs.fetch_frame", failing)
 
     async def story(client: QueryClient) -> None:
         lines = await client.lines("/v1/query/stream")
