@@ -7,7 +7,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,13 +128,29 @@ class LaneChangeWorld:
                 count += 1
                 left = rng.randrange(1, 30) if rng.random() < 0.8 else 1_000_000
                 mortal: Any = Mortal(store=self.store, rng=rng, left=left)
-                runtime = runtime_of(self.store, self.seed * 7 + count)
+                runtime = runtime_of(self.store, self._command_seed(count))
                 try:
                     await change_lanes(mortal, lanes, runtime, lambda _: None)
                 except (Crash, OutcomeUnknown, StoreError, BaseExceptionGroup):
                     self.kills += 1
                 await self._learn()
-            await change_finished(self.store, lanes, runtime_of(self.store, self.seed + count))
+            await self._finish(lanes, count)
+
+    async def _finish(self, lanes: int, count: int) -> None:
+        """Repeat the command after the number is in effect: a killed one left registers sealed."""
+        while True:
+            count += 1
+            runtime = runtime_of(self.store, self._command_seed(count))
+            try:
+                await change_lanes(self.store, lanes, runtime, lambda _: None)
+            except BadUsage:  # nothing was left
+                return
+            except (OutcomeUnknown, StoreError, BaseExceptionGroup):
+                continue
+
+    def _command_seed(self, count: int) -> int:
+        """Return a seed that no reconciler has: equal nonces are taken for one write."""
+        return (self.seed + 1) * 1_000_000 + count
 
     async def _learn(self) -> None:
         now = await read_authority(self.store)
@@ -187,12 +202,6 @@ class LaneChangeWorld:
             if lane_of(who.agent_id, counts.of_sequence(sequence)) != lane:
                 found.append(f"{who} has sequence {sequence} of lane {lane}")
         return found
-
-
-async def change_finished(store: SimStore, lanes: int, runtime: Runtime) -> None:
-    """Repeat the command after the number is in effect: a killed one left registers sealed."""
-    with suppress(BadUsage):  # nothing was left
-        await change_lanes(store, lanes, runtime, lambda _: None)
 
 
 def simulate(seed: int, numbers: Sequence[int], *, boots: int = 1, years: bool = False) -> Any:
