@@ -196,8 +196,21 @@ class _Change:
                 return
             except LaneTakenOver:
                 await budget.wait_or_raise()
+            except LayoutChanged as changed:
+                if changed.current != SEALED:
+                    raise
+                await self._close_rebuilt(lane)
+                await budget.wait_or_raise()
             else:
                 return
+
+    async def _close_rebuilt(self, lane: Lane) -> None:
+        """Close a lane state that a rebuild emptied after its register was sealed."""
+        stored = await read_lane_state(self.store, lane)
+        if stored is not None:
+            nonce = self.runtime.id_bytes().hex()
+            closed = copy_with(stored.record, nonce=nonce, closed_for=self.lanes, released=True)
+            await self.store.replace(lane_key(lane), encode_lane(closed), if_match=stored.etag)
 
     async def drain(self, note: Note) -> None:
         """Seal every register as soon as its consumer has acknowledged every entry."""

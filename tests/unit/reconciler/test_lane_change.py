@@ -11,12 +11,12 @@ from support.reconciler_world import TWO_LANES, Crash, Mortal, make, runtime_of
 from sluice_protocol.authority import Authority
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.identity import Identity
-from sluice_protocol.keys import AUTHORITY_SETTINGS
+from sluice_protocol.keys import AUTHORITY_SETTINGS, lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane
 from sluice_reconciler.http_queue import HttpQueue
-from sluice_reconciler.lanes.change import change_lanes, read_begun
+from sluice_reconciler.lanes.change import _Change, change_lanes, read_begun
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers
 from sluice_reconciler.lanes.state import lane_key, read_lane_state
@@ -102,6 +102,30 @@ async def test_a_closed_lane_stays_closed_and_its_parts_are_deleted() -> None:
     report = await make(store, 3, authority=TWO_LANES).once()
     assert report.outcome.enqueued == 0
     assert store.held[key].body == body
+
+
+async def test_a_lane_state_that_is_rebuilt_during_a_change_is_closed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = await filled()
+    await drain(store, TWO_LANES)
+
+    async def killed(_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_Change, "record", killed)
+        with pytest.raises(Crash):
+            await change(store, 5)
+    store._put(lane_key(Lane(queue="spark", lane=1)), b"damaged")
+    persisted = {Lane(queue="spark", lane=lane): 0 for lane in range(2)}
+    _ = [one async for one in make(store, 7, authority=TWO_LANES).rebuild(persisted).repair()]
+    await change(store, 5, 8)
+    authority = await read_authority(store)
+    assert authority.lanes == 5
+    again = await make(store, 8, authority=authority).once()
+    lost = [agent for agent in AGENTS if lane_of(agent, 2) == 1]
+    assert again.outcome.enqueued == len(lost), "as after every rebuild, known to the ledger"
 
 
 async def test_two_queues_change_together_and_each_hands_over_every_batch_once() -> None:
