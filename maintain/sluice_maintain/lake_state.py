@@ -27,8 +27,11 @@ async def read_lake_problems(url: str, store: ObjectStore) -> tuple[str, ...] | 
 
     None means that they were not compared, because the packages that read them are not installed.
     """
+    lanes = await list_lanes(store, INGEST_QUEUE)
+    if not lanes:  # a store that was never used has no authority either
+        return ()
     acknowledged, authority = dict[int, int](), await read_authority(store)
-    for place in await list_lanes(store, INGEST_QUEUE):
+    for place in lanes:
         with suppress(LaneDamaged):  # reported with the lanes
             found = await read_lane(store, INGEST_QUEUE, place.lane, entries_max=0)
             acknowledged[place.lane] = handed_over(authority, place.lane, found.state)

@@ -56,8 +56,11 @@ class LaneDefect:
 
 
 async def has_ledger(store: ObjectStore) -> bool:
-    """Return True if the lake contains its ledger, so that batches were ingested from a queue."""
-    async for page in store.list(LEDGER_LOG):
+    """Return True if the ledger of the lake was written to, so that a queue was read.
+
+    The first version of a table is empty: an ingest that starts creates it before the registers.
+    """
+    async for page in store.list(LEDGER_LOG, start_after=f"{LEDGER_LOG}{0:020d}.json"):
         return bool(page.objects)
     return False
 

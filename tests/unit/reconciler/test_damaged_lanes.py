@@ -7,18 +7,21 @@ from support.queue_store import CrowdedStore, SimStore
 from support.reconciler_seed import accept, enqueued
 from support.reconciler_world import make
 
-from sluice_protocol.errors import UnsupportedVersion
-from sluice_protocol.keys import damaged_copy_key, digest_of, segment_key
+from sluice_protocol.errors import BadUsage, UnsupportedVersion
+from sluice_protocol.keys import LEDGER_LOG, damaged_copy_key, digest_of, segment_key
+from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
 from sluice_queue.lane import Lane
 from sluice_queue.register import decode_register, encode_register
 from sluice_queue.register_client import spill
+from sluice_reconciler.app import refuse_lost_queue
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.state import damaged_state_key, lane_key
 from sluice_reconciler.rebuild import Rebuild
+from sluice_reconciler.settings import ReconcilerSettings
 
 LANE = Lane(queue="spark", lane=0)
 LANES = 2
@@ -223,3 +226,12 @@ async def test_rebuild_of_a_register_that_was_interrupted_can_be_repeated(lost: 
         if not interrupted:
             return
     raise AssertionError("the rebuild was interrupted every time")
+
+
+async def test_a_queue_is_lost_only_if_the_ledger_was_written_to(store: SimStore) -> None:
+    """An ingest that starts first creates empty tables, and the registers after them."""
+    await store.create(ObjectKey(f"{LEDGER_LOG}{0:020d}.json"), b"{}")
+    await refuse_lost_queue(store, ReconcilerSettings())
+    await store.create(ObjectKey(f"{LEDGER_LOG}{1:020d}.json"), b"{}")
+    with pytest.raises(BadUsage, match="queue is lost"):
+        await refuse_lost_queue(store, ReconcilerSettings())
