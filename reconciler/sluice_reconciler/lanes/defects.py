@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from sluice_protocol.keys import LEDGER_LOG, QUEUE
+from sluice_protocol.keys import LEDGER_LOG, LOGS_LOG, QUEUE
 from sluice_protocol.outcomes import Found
 from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.errors import LaneDamaged
@@ -56,12 +56,16 @@ class LaneDefect:
 
 
 async def has_ledger(store: ObjectStore) -> bool:
-    """Return True if the ledger of the lake was written to, so that a queue was read.
+    """Return True if the ledger of the lake has begun, so that a queue was read.
 
-    The first version of a table is empty: an ingest that starts creates it before the registers.
+    Each round commits to the table of logs first. The first version of a table is empty: an ingest
+    that starts creates it before the registers.
     """
-    async for page in store.list(LEDGER_LOG, start_after=f"{LEDGER_LOG}{0:020d}.json"):
-        return bool(page.objects)
+    for table_log in (LEDGER_LOG, LOGS_LOG):
+        async for page in store.list(table_log, start_after=f"{table_log}{0:020d}.json"):
+            if page.objects:
+                return True
+            break
     return False
 
 

@@ -8,7 +8,7 @@ from support.reconciler_seed import accept, enqueued
 from support.reconciler_world import make
 
 from sluice_protocol.errors import BadUsage, UnsupportedVersion
-from sluice_protocol.keys import LEDGER_LOG, damaged_copy_key, digest_of, segment_key
+from sluice_protocol.keys import LEDGER_LOG, LOGS_LOG, damaged_copy_key, digest_of, segment_key
 from sluice_protocol.units import ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
@@ -228,10 +228,14 @@ async def test_rebuild_of_a_register_that_was_interrupted_can_be_repeated(lost: 
     raise AssertionError("the rebuild was interrupted every time")
 
 
-async def test_a_queue_is_lost_only_if_the_ledger_was_written_to(store: SimStore) -> None:
+@pytest.mark.parametrize("table_log", [LEDGER_LOG, LOGS_LOG])
+async def test_a_queue_is_lost_only_if_a_round_was_committed(
+    table_log: str, store: SimStore
+) -> None:
     """An ingest that starts first creates empty tables, and the registers after them."""
-    await store.create(ObjectKey(f"{LEDGER_LOG}{0:020d}.json"), b"{}")
+    for first in (LEDGER_LOG, LOGS_LOG):
+        await store.create(ObjectKey(f"{first}{0:020d}.json"), b"{}")
     await refuse_lost_queue(store, ReconcilerSettings())
-    await store.create(ObjectKey(f"{LEDGER_LOG}{1:020d}.json"), b"{}")
+    await store.create(ObjectKey(f"{table_log}{1:020d}.json"), b"{}")
     with pytest.raises(BadUsage, match="queue is lost"):
         await refuse_lost_queue(store, ReconcilerSettings())

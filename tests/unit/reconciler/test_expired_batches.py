@@ -190,5 +190,5 @@ async def test_a_rebuild_is_refused_where_only_lost_tables_had_the_records(store
     await seeded(store)
     with pytest.raises(BadUsage, match="restore `lake/v1/` from a backup"):
         _ = [one async for one in make(store, authority=AUTHORITY).rebuild().repair()]
-    await store.create(ObjectKey(f"{LEDGER_LOG}00000000000000000000.json"), b"{}")
+    await store.create(ObjectKey(f"{LEDGER_LOG}00000000000000000001.json"), b"{}")
     _ = [one async for one in make(store, authority=AUTHORITY).rebuild().repair()]
