@@ -324,13 +324,14 @@ class Fenced(SluiceError):
 
     @property
     def by_newer(self) -> bool:
-        """Whether a newer consumer opened the lane; else its register is lost or was rebuilt."""
+        """Whether a newer consumer opened the lane; else its register is lost or is another one."""
         return self.current >= self.epoch
 
     def __str__(self) -> str:
         if not self.by_newer:
             return (
-                "fenced: the register of this lane is lost or was rebuilt; open the lane again,"
+                "fenced: the register of this lane is lost, was rebuilt, or begins another number"
+                " of lanes; open the lane again,"
                 f" register=`{self.register}`, epoch=`{self.epoch}`, current=`{self.current}`"
             )
         return (

@@ -44,8 +44,8 @@ class TransientFailure(StrEnum):
     CONNECTION_LOST = "connection_lost"
     STORE_UNAVAILABLE = "store_unavailable"
     COMMIT_CONFLICT = "commit_conflict"
-    QUEUE_REBUILT = "queue_rebuilt"
-    """The query continues after entries that the rebuilt queue has not assigned yet."""
+    QUEUE_REPLACED = "queue_replaced"
+    """The queue was rebuilt, or its number of lanes was changed."""
     STALLED = "stalled"
     """The query made no progress for `stall_timeout_s`."""
 
@@ -83,7 +83,7 @@ _BY_CLASS: Final = {
     OutcomeUnknown: TransientFailure.STORE_UNAVAILABLE,
     ChecksumRefused: TransientFailure.STORE_UNAVAILABLE,
     CommitConflict: TransientFailure.COMMIT_CONFLICT,
-    CheckpointAhead: TransientFailure.QUEUE_REBUILT,
+    CheckpointAhead: TransientFailure.QUEUE_REPLACED,
 }
 _BY_NAME: Final = {kind.__name__: failure for kind, failure in _BY_CLASS.items()}
 _TEXTS: Final[dict[TransientFailure, tuple[str, ...]]] = {
@@ -126,7 +126,7 @@ def classify_failure(error: BaseException) -> TransientFailure | None:
     if isinstance(error, QueryStalled):
         return TransientFailure.STALLED
     if isinstance(error, Fenced) and not error.by_newer:
-        return TransientFailure.QUEUE_REBUILT
+        return TransientFailure.QUEUE_REPLACED
     if isinstance(error, SluiceError):
         return _BY_CLASS.get(type(error))
     return classify_text(f"{error}\n{read_stack(error)}")
