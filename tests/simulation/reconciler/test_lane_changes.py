@@ -14,7 +14,6 @@ from support.lane_change_world import simulate
 from support.reconciler_world import Crash
 from support.simloop import daily_seeds
 
-from sluice_protocol.identity import Identity
 from sluice_queue import appender, consumer, takeover
 from sluice_reconciler.lanes import change, part_log, state
 from sluice_reconciler.lanes import owner as lane_owner
@@ -28,22 +27,13 @@ BOOTS = 4
 
 
 @pytest.fixture(autouse=True)
-def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Make parts small and every rewrite worth while; return the numbers of retired lives."""
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make parts small and every rewrite worth while."""
     monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
     monkeypatch.setattr(part_log, "RECENT_MAX", 2)
     monkeypatch.setattr(part_log, "FAN_IN", 2)
     monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
     monkeypatch.setattr(state, "RETIRED_MIN", 1)
-    counted: list[int] = []
-    real = LaneOwner.retire
-
-    async def retire(self: LaneOwner, settled_s: int, unsettled: Iterable[Identity]) -> int:
-        counted.append(await real(self, settled_s, unsettled))
-        return counted[-1]
-
-    monkeypatch.setattr(LaneOwner, "retire", retire)
-    return counted
 
 
 @pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))
