@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from support.gateway_journal import JournalWriter
 from support.queue_store import Faults, SimClock, SimIds, SimStore
 from support.reconciler_seed import accept, index_entries, index_keys
@@ -25,6 +26,8 @@ from sluice_protocol.units import NS_PER_S, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import list_lanes
 from sluice_queue.register_client import Runtime
+from sluice_reconciler.lanes import owner as lane_owner
+from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes.worker import Takeover
 from sluice_reconciler.passes.progress import NextPass
 from sluice_reconciler.service import Reconciler
@@ -37,6 +40,14 @@ TWO_LANES = Authority(authority_id="A", lanes=2)
 SHORT_HORIZON = Authority(authority_id="A", lanes=2, retry_horizon_s=600, margin_s=120)
 UNKNOWN_SHARE = 0.1
 """The share of writes whose outcome the caller does not learn."""
+
+
+def make_parts_small(monkeypatch: pytest.MonkeyPatch, *, fan_in: int = 2) -> None:
+    """Let parts of lane states have few boots, so that they are written and merged often."""
+    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
+    monkeypatch.setattr(part_log, "FAN_IN", fan_in)
+    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
 
 
 class Crash(BaseException):

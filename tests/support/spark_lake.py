@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -162,6 +163,12 @@ class Deployment:
     @property
     def url(self) -> str:
         return f"file://{self.root}"
+
+    def lose(self, *folders: str) -> None:
+        """Remove folders and the store's noncurrent versions of them."""
+        for name in folders:
+            shutil.rmtree(self.root / name)
+            shutil.rmtree(self.root / ".sluice" / "generations" / name, ignore_errors=True)
 
     def init(self, letter: str = "A") -> "Deployment":
         asyncio.run(self._init(letter))

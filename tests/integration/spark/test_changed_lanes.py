@@ -1,7 +1,6 @@
 """The number of lanes changes between and while batches are ingested."""
 
 import asyncio
-import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -105,9 +104,7 @@ def test_a_lost_queue_is_rebuilt_in_the_present_layout(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, lanes=3).init()
     step(deployment, 0)
     lanes(5, store=deployment.url)
-    for name in ("queue", "manifests", "reconciler"):
-        shutil.rmtree(deployment.root / name)
-        shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
+    deployment.lose("queue", "manifests", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)
@@ -119,7 +116,7 @@ def test_a_lost_lake_is_refused_after_a_change(tmp_path: Path) -> None:
     deployment = Deployment(tmp_path, lanes=3).init()
     step(deployment, 0)
     lanes(5, store=deployment.url)
-    shutil.rmtree(deployment.root / "lake")
+    deployment.lose("lake")
     with pytest.raises(ResumeRefused, match="rebuild it"):
         ingest_locally(deployment.url)
 
@@ -130,9 +127,7 @@ def test_a_lake_is_rebuilt_after_a_change(tmp_path: Path) -> None:
     step(deployment, 0)
     lanes(5, store=deployment.url)
     step(deployment, 1000)
-    for name in ("lake", "queue", "manifests", "reconciler"):
-        shutil.rmtree(deployment.root / name)
-        shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
+    deployment.lose("lake", "queue", "manifests", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)

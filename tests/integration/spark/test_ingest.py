@@ -1,4 +1,3 @@
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,9 +156,7 @@ def test_no_checkpoint_of_a_killed_job_delays_or_duplicates_a_batch(
         assert ingest(spark, deployment, checkpoint=folder).batches == 6
     (left,) = (tmp_path / "checkpoints").glob("ingest-*/*")
     if rebuilt:
-        for name in ("lake", "queue", "manifests"):
-            shutil.rmtree(tmp_path / name)
-            shutil.rmtree(tmp_path / ".sluice" / "generations" / name, ignore_errors=True)
+        deployment.lose("lake", "queue", "manifests")
         assert rebuild(store=deployment.url) == 0
     else:
         deployment.enqueue(deployment.sent[:3])

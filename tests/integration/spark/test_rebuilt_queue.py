@@ -37,13 +37,6 @@ def reconcile(deployment: Deployment) -> int:
     return asyncio.run(run_once(deployment.url, settings)).outcome.enqueued
 
 
-def lose(deployment: Deployment, *folders: str) -> None:
-    """Remove folders and the store's noncurrent versions of them."""
-    for name in folders:
-        shutil.rmtree(deployment.root / name)
-        shutil.rmtree(deployment.root / ".sluice" / "generations" / name, ignore_errors=True)
-
-
 def check_rebuild(
     deployment: Deployment, ingest: Callable[[Deployment], IngestTotals], *, state_too: bool
 ) -> None:
@@ -60,7 +53,7 @@ def check_rebuild(
     assert reconcile(deployment) == 3
     deployment.accept([make_batch(2000, agent="host-9", kind="entries")])
 
-    lose(deployment, "queue", "manifests", *(["reconciler"] if state_too else []))
+    deployment.lose("queue", "manifests", *(["reconciler"] if state_too else []))
     with pytest.raises(BadUsage, match="sluice rebuild"):
         reconcile(deployment)
     # Without the lane states, only the lake shows that the lanes existed.
@@ -111,7 +104,7 @@ def test_a_dead_letter_is_ingested_after_the_lane_state_is_rebuilt(tmp_path: Pat
     assert (totals.batches, totals.dead_letters) == (1, 1)
     deployment.put_blob(unread)
     assert reconcile(deployment) == 0
-    lose(deployment, "reconciler/v1/lanes")
+    deployment.lose("reconciler/v1/lanes")
     assert reconcile(deployment) == 2
     assert ingest_locally(deployment.url).batches == 1
     assert_lake_holds(deployment, deployment.sent)
@@ -123,7 +116,7 @@ def test_new_queue_behind_the_lake_is_refused_and_can_be_rebuilt(tmp_path: Path)
     for n in range(3):
         deployment.deliver([make_batch(n * 10)])
     assert ingest_locally(deployment.url).batches == 3
-    lose(deployment, "queue", "manifests")
+    deployment.lose("queue", "manifests")
     late = make_batch(100)
     deployment.deliver([late])
     assert rebuild(verify=True, store=deployment.url) == 1
@@ -148,7 +141,7 @@ def test_lists_of_an_unfinished_run_are_not_written_again(
     deployment.enqueue([between])
     die_at(deployment.url, "before_ledger", entries_max=1)
     kept = shutil.copytree(tmp_path / "manifests", tmp_path.with_name(f"{tmp_path.name}-kept"))
-    lose(deployment, "manifests")
+    deployment.lose("manifests")
     with pytest.raises(BadUsage, match="rebuild the lake"):
         rebuild(store=deployment.url, first_sequence=first_sequence)
     shutil.copytree(kept, tmp_path / "manifests")
@@ -162,7 +155,7 @@ def test_the_lake_is_rebuilt_after_an_unfinished_run_lost_its_lists(tmp_path: Pa
     deployment.accept([make_batch(n * 10, at_ns=T0_NS + n) for n in range(3)])
     assert reconcile(deployment) == 3
     die_at(deployment.url, "before_ledger")
-    lose(deployment, "manifests", "lake", "queue", "reconciler")
+    deployment.lose("manifests", "lake", "queue", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)
@@ -185,7 +178,7 @@ def test_a_lake_that_was_restored_from_a_copy_is_rebuilt(tmp_path: Path) -> None
         ingest_locally(deployment.url)
     with pytest.raises(BadUsage, match="rebuild the lake"):
         rebuild(store=deployment.url)
-    lose(deployment, "manifests", "lake", "queue", "reconciler")
+    deployment.lose("manifests", "lake", "queue", "reconciler")
     assert rebuild(store=deployment.url) == 0
     ingest_locally(deployment.url)
     assert_lake_holds(deployment, deployment.sent)
@@ -208,7 +201,7 @@ def test_a_job_commits_nothing_if_the_queue_is_rebuilt_after_its_last_check(
         assert reconcile(deployment) == 1
 
     def rebuild_now() -> None:
-        lose(deployment, "queue", "manifests", *(["reconciler"] if state_too else []))
+        deployment.lose("queue", "manifests", *(["reconciler"] if state_too else []))
         deployment.accept([make_batch(1000)])
         assert rebuild(store=deployment.url) == 0
 
@@ -232,7 +225,7 @@ def test_a_rebuild_waits_for_a_job_that_has_begun_to_commit(tmp_path: Path) -> N
     assert reconcile(deployment) == 2
 
     def try_to_rebuild() -> None:
-        lose(deployment, "queue")
+        deployment.lose("queue")
         with pytest.raises(BadUsage, match="run the ingest"):
             rebuild(store=deployment.url)
 
@@ -274,7 +267,7 @@ def test_a_rebuild_that_was_killed_after_its_fence_is_repeated(tmp_path: Path) -
                 _ = [one async for one in reconciler.rebuild(persisted, fence).repair()]
 
     def kill_rebuild() -> None:
-        lose(deployment, "queue", "manifests")
+        deployment.lose("queue", "manifests")
         asyncio.run(killed_rebuild())
 
     with FencedConsumers(deployment.url, "spark") as consumers:
@@ -321,7 +314,7 @@ def test_a_job_loses_an_old_copy_of_its_register_before_the_position_is_read(
         deployment.accept([make_batch(10)])
         assert reconcile(deployment) == 1
         ingester(deployment.url, consumers).ingest(pending_rows(deployment.url))
-        lose(deployment, "queue")
+        deployment.lose("queue")
         shutil.copytree(copy, tmp_path / "queue")
         consumers.check()
         asyncio.run(repair(consumers))
@@ -347,7 +340,7 @@ def test_a_job_that_writes_during_a_rebuild_commits_nothing(tmp_path: Path) -> N
         job = ingester(deployment.url, consumers)
 
         def write(rows: Sequence[PendingBatch], tables: Mapping[Kind, Table]) -> list[TaskResult]:
-            lose(deployment, "queue", "manifests")
+            deployment.lose("queue", "manifests")
             deployment.accept([make_batch(1000)])
             assert rebuild(store=deployment.url) == 0
             return job.write(rows, tables)

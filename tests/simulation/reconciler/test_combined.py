@@ -22,7 +22,7 @@ import pytest
 from msgspec.structs import replace
 from support.builders import manifest
 from support.queue_store import Faults, SimClock, SimIds, SimStore
-from support.reconciler_world import Crash, reconciler, run_slot
+from support.reconciler_world import Crash, make_parts_small, reconciler, run_slot
 from support.simloop import daily_seeds
 
 from sluice_protocol.errors import Fenced, OutcomeUnknown
@@ -40,8 +40,7 @@ from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import Register, encode_register
 from sluice_queue.register_client import Runtime
-from sluice_reconciler.lanes import owner as lane_owner
-from sluice_reconciler.lanes import part_log, request_log
+from sluice_reconciler.lanes import request_log
 from sluice_reconciler.lanes.enqueued import IntendedBatch
 from sluice_reconciler.lanes.request_log import (
     JudgedBatches,
@@ -316,10 +315,7 @@ DAILY = (0, 7)
 @pytest.fixture(autouse=True)
 def small_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make parts and runs small, so that they are written and merged often."""
-    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "FAN_IN", 3)
-    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
+    make_parts_small(monkeypatch, fan_in=3)
     monkeypatch.setattr(request_log, "RUN_REQUESTS_MAX", 12)
 
 

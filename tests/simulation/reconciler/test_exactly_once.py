@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.reconciler_world import Crash, simulate
+from support.reconciler_world import Crash, make_parts_small, simulate
 from support.simloop import daily_seeds
 
 from sluice_queue import takeover
@@ -39,10 +39,7 @@ BOOTS = 4
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "FAN_IN", 2)
-    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
+    make_parts_small(monkeypatch)
 
 
 @pytest.mark.parametrize("seed", daily_seeds(SEEDS, DAILY))

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 from support.lane_change_world import simulate
-from support.reconciler_world import Crash
+from support.reconciler_world import Crash, make_parts_small
 from support.simloop import daily_seeds
 
 from sluice_queue import appender, consumer, takeover
-from sluice_reconciler.lanes import change, part_log, state
-from sluice_reconciler.lanes import owner as lane_owner
+from sluice_reconciler.lanes import change, state
 from sluice_reconciler.lanes.owner import LaneOwner
 from sluice_reconciler.lanes.parts import LanePart
 
@@ -29,10 +28,7 @@ BOOTS = 4
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make parts small and every rewrite worth while."""
-    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "FAN_IN", 2)
-    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
+    make_parts_small(monkeypatch)
     monkeypatch.setattr(state, "RETIRED_MIN", 1)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from support.reconciler_world import Crash, simulate
+from support.reconciler_world import Crash, make_parts_small, simulate
 from support.simloop import daily_seeds
 
 from sluice_protocol.identity import Identity
@@ -32,10 +32,7 @@ BOOTS = 4
 @pytest.fixture(autouse=True)
 def retired(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Make parts small and every rewrite worth while; return the numbers of retired lives."""
-    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "FAN_IN", 3)
-    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
+    make_parts_small(monkeypatch, fan_in=3)
     monkeypatch.setattr(state, "RETIRED_MIN", 1)
     counted: list[int] = []
     real = LaneOwner.retire

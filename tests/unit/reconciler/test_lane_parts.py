@@ -9,7 +9,7 @@ import zstandard
 from support import reconciler_world
 from support.queue_store import SimStore
 from support.reconciler_seed import accept, enqueued
-from support.reconciler_world import ONE_LANE, runtime_of
+from support.reconciler_world import ONE_LANE, make_parts_small, runtime_of
 
 from sluice_protocol.errors import StoreUnavailable, UnsupportedVersion
 from sluice_protocol.keys import digest_of
@@ -18,7 +18,6 @@ from sluice_queue.inspection import LaneCondition
 from sluice_queue.lane import Lane
 from sluice_reconciler.explain import read_batch_paths
 from sluice_reconciler.indexes import DifferenceKind
-from sluice_reconciler.lanes import owner as lane_owner
 from sluice_reconciler.lanes import part_log
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.enqueued import EnqueuedBatches, IntendedBatch
@@ -43,10 +42,7 @@ make = partial(reconciler_world.make, authority=ONE_LANE)
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane_owner, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "RECENT_MAX", 2)
-    monkeypatch.setattr(part_log, "FAN_IN", 2)
-    monkeypatch.setattr(part_log, "PART_BOOTS_MAX", 2)
+    make_parts_small(monkeypatch)
 
 
 async def state_of(store: SimStore) -> StoredLaneState:
