@@ -25,8 +25,9 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $(STAMP)
 
 # pytest's own limit raises an exception in the test. Where a library or an event loop swallows that,
-# this one prints what each thread is doing and ends the process; the rest of the file runs in another.
-HANGING := -o faulthandler_timeout=960 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
+# this one prints what each thread is doing and ends the process; the other tests of the file run in
+# another. No test of `make test` takes a minute on two cores.
+HANGING := -o faulthandler_timeout=480 -o faulthandler_exit_on_timeout=true --max-worker-restart 2
 
 # A file of tests runs in one process, so its tests share their fixtures. Two processes more than
 # cores, because many tests wait for other processes; each collects all tests, for 14 s of processor

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from support.repetitions import times
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 if TYPE_CHECKING:
     from support.store_versitygw import Server
@@ -61,6 +62,20 @@ class SharedSparkScheduling(LoadFileScheduling):
         path = super()._split_scope(nodeid)
         uses_spark = _uses_spark(self.config.rootpath / path)
         return "files with the fixture spark" if uses_spark else path
+
+    def remove_node(self, node: WorkerController) -> str | None:
+        """Remove a process; the test in which it ended is not run again, as it could end each."""
+        units = self.assigned_work[node].values()
+        ended = next((name for unit in units for name, done in unit.items() if not done), None)
+        if ended is not None:
+            self.assigned_work[node][self._split_scope(ended)][ended] = True
+        super().remove_node(node)
+        return ended
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Give a process more work, unless it replaces another one and still collects its tests."""
+        if node in self.registered_collections:
+            super()._reschedule(node)
 
 
 @cache
