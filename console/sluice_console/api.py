@@ -32,7 +32,7 @@ from sluice_reconciler.verify import list_hold_records
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import ConflictRecords, StoredConflicts, read_conflict_records
 from sluice_store.doctor import DoctorResult, read_doctor
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_web.conflicts import ConflictsApi
 from sluice_web.endpoints import Endpoint
 from sluice_web.json_bodies import json_response
@@ -106,15 +106,11 @@ class QueuePages:
 
     async def _queue(self, request: web.Request) -> web.Response:
         del request
-        requested = [asyncio.create_task(_read_leases(one)) for one in self._reconcilers]
-        try:
-            view = await self._read(requested)
-        finally:
-            for one in requested:
-                one.cancel()
-        return json_response(view)
+        leases = run_together(*map(_read_leases, self._reconcilers))
+        found, view = await run_together(leases, self._read())
+        return json_response(msgspec.structs.replace(view, leases=found))
 
-    async def _read(self, requested: list[asyncio.Task[ReconcilerLeases]]) -> QueueView:
+    async def _read(self) -> QueueView:
         lanes = await _read_lanes(self._store)
         held: list[HoldRecord] = []
         damaged: set[ObjectKey] = set()
@@ -124,7 +120,7 @@ class QueuePages:
             held.append(record)
         return QueueView(
             lanes=lanes,
-            leases=tuple(await asyncio.gather(*requested)),
+            leases=(),
             discovery=await read_discovery_status(self._store),
             held=tuple(held),
             held_more=len(held) == HOLDS_MAX,

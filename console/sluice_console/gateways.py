@@ -30,6 +30,7 @@ from sluice_console.reconcilers import ServiceClient, ServiceFailed
 from sluice_protocol.clock import Clock
 from sluice_protocol.errors import BadUsage
 from sluice_protocol.units import NS_PER_S
+from sluice_store.port import run_together
 
 ADDRESSES_MAX: Final = 500
 """Addresses of one name that are read."""
@@ -168,7 +169,7 @@ class GatewayCounters:
     async def read(self) -> GatewayReport:
         """Return the store calls per second since the last reading, and the health of each."""
         found = await self._gateways.find()
-        read = await asyncio.gather(*map(self._read_one, found.clients))
+        read = await run_together(*map(self._read_one, found.clients))
         lost = [GatewayHealth(url=one.entry, problem=one.problem) for one in found.unknown]
         urls = {client.url for client in found.clients}
         self._kept = {url: kept for url, kept in self._kept.items() if url in urls}

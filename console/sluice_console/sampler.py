@@ -53,7 +53,7 @@ from sluice_reconciler.lanes.membership import LiveMembers, read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import StoredConflicts
 from sluice_store.doctor import DoctorResult, read_doctor
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.stored_erasures import EndedErasures, count_late_erasures
 from sluice_store.stored_expiry import RetentionState, read_retention_state
 from sluice_store.url import is_local
@@ -326,7 +326,7 @@ class Sampler:
         return sum_activity(span.batches, span_s, at_least=span.is_cut)
 
     async def _services(self) -> tuple[ServiceState, ...]:
-        return tuple(await asyncio.gather(*(one.check() for one in self._sources.clients)))
+        return await run_together(*(one.check() for one in self._sources.clients))
 
     async def _index_lag(self) -> float | None:
         clients = [one for one in self._sources.clients if one.service == "reconciler"]
@@ -346,7 +346,7 @@ class Sampler:
         run = _SampleRun(clock=self._clock)
         known = "" if slow.plan is None else slow.plan.plan_id
         store, url = self._sources.store, self._sources.url
-        report, doctor, maintenance, audits, plan = await asyncio.gather(
+        report, doctor, maintenance, audits, plan = await run_together(
             run.read("agents", self._sources.agents.read()),
             run.read("the doctor's result", self._doctor()),
             run.read("maintenance", read_stored_status(self._sources.store)),

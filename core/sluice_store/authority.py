@@ -1,6 +1,5 @@
 """The settings that all parts of a deployment share: the record, and the changes since."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from sluice_protocol.manifests import decode_record, encode_record
 from sluice_protocol.outcomes import Applied, Exists, Found, ObjectInfo
 from sluice_protocol.system_clock import SystemClock, SystemIds
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.retry import Backoff, create_known
 from sluice_store.url import StoreMode, open_store
 
@@ -158,7 +157,7 @@ async def read_history(store: ObjectStore, *, is_spool: bool = False) -> Authori
             "this store is a copy, in which newer deletes, erasures and holds may be missing: run"
             " `sluice restore`",
         )
-    switches, lane_changes = await asyncio.gather(
+    switches, lane_changes = await run_together(
         _read_numbered(store, mode_switch_key, decode_mode_switch, SWITCHES_MAX),
         _read_numbered(store, lane_change_key, decode_lane_change, LANE_CHANGES_MAX),
     )

@@ -42,7 +42,7 @@ from sluice_protocol.manifests import (
 )
 from sluice_protocol.outcomes import Found, GetOutcome, NotFound
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_store.port import ListPage, ObjectStore
+from sluice_store.port import ListPage, ObjectStore, run_together
 from sluice_store.retry import Backoff, create_known
 
 CONFLICTS_PAGE_MAX: Final = 500
@@ -264,7 +264,7 @@ class DecisionsReader:
         fresh = [item.key for item in page.objects if item.key not in self._known]
         for first in range(0, len(fresh), READS_AT_ONCE):
             keys = fresh[first : first + READS_AT_ONCE]
-            read = await asyncio.gather(*(self._read(key) for key in keys))
+            read = await run_together(*(self._read(key) for key in keys))
             self.current = fold_decisions(self.current, read)
             self._known.update(keys)
 

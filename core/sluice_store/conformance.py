@@ -4,7 +4,6 @@ The checks are plain async functions over any store. Each uses a separate prefix
 slash, and raises `Nonconforming`. The tests have more of them, which every adapter passes.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,7 +24,7 @@ from sluice_protocol.outcomes import (
     Unknown,
 )
 from sluice_protocol.units import NS_PER_S, NULL_VERSION, ETag, ObjectKey
-from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning
+from sluice_store.port import ListedIncarnation, ListedObject, ObjectStore, Versioning, run_together
 
 _T = TypeVar("_T")
 
@@ -85,7 +84,7 @@ async def race_create(stores: Sequence[ObjectStore], key: ObjectKey, racers: int
         Nonconforming: More than one create was applied, or none although no outcome is unknown, or
             the object is not a winner's.
     """
-    outcomes = await asyncio.gather(
+    outcomes = await run_together(
         *(stores[i % len(stores)].create(key, racer_body(i)) for i in range(racers))
     )
     result = count_outcomes(outcomes)
@@ -97,7 +96,7 @@ async def race_replace(
     stores: Sequence[ObjectStore], key: ObjectKey, if_match: ETag, racers: int
 ) -> RaceResult:
     """Replace one state from `racers` concurrent tasks, each with its own body."""
-    outcomes = await asyncio.gather(
+    outcomes = await run_together(
         *(
             stores[i % len(stores)].replace(key, racer_body(i), if_match=if_match)
             for i in range(racers)

@@ -7,10 +7,10 @@ the value `Unknown` and never raises. Reads have no such value: a read that fail
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -28,6 +28,12 @@ from sluice_protocol.outcomes import (
 from sluice_protocol.units import Digest, ETag, ObjectKey, ObjectVersion, UnixNs
 
 _Item = TypeVar("_Item")
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
 
 
 class Versioning(StrEnum):
@@ -225,13 +231,79 @@ async def run_concurrently(
         for item in pending:
             await work(item)
 
-    workers = [asyncio.create_task(worker()) for _ in range(concurrency)]
+    await run_together(*(worker() for _ in range(concurrency)))
+
+
+@overload
+async def run_together(
+    first: Coroutine[Any, Any, _A], second: Coroutine[Any, Any, _B], /
+) -> tuple[_A, _B]: ...
+@overload
+async def run_together(
+    first: Coroutine[Any, Any, _A],
+    second: Coroutine[Any, Any, _B],
+    third: Coroutine[Any, Any, _C],
+    /,
+) -> tuple[_A, _B, _C]: ...
+@overload
+async def run_together(
+    first: Coroutine[Any, Any, _A],
+    second: Coroutine[Any, Any, _B],
+    third: Coroutine[Any, Any, _C],
+    fourth: Coroutine[Any, Any, _D],
+    fifth: Coroutine[Any, Any, _E],
+    /,
+) -> tuple[_A, _B, _C, _D, _E]: ...
+@overload
+async def run_together(
+    first: Coroutine[Any, Any, _A],
+    second: Coroutine[Any, Any, _B],
+    third: Coroutine[Any, Any, _C],
+    fourth: Coroutine[Any, Any, _D],
+    fifth: Coroutine[Any, Any, _E],
+    sixth: Coroutine[Any, Any, _F],
+    /,
+) -> tuple[_A, _B, _C, _D, _E, _F]: ...
+@overload
+async def run_together(*works: Coroutine[Any, Any, _A]) -> tuple[_A, ...]: ...
+async def run_together(*works: Coroutine[Any, Any, Any]) -> tuple[Any, ...]:
+    """Await coroutines concurrently and return their results in order.
+
+    The first failure cancels the others and is raised. All have ended on return, so that what they
+    use can be closed. `asyncio.gather` leaves them running.
+    """
+    tasks = [asyncio.create_task(work) for work in works]
     try:
-        await asyncio.gather(*workers)
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     finally:
-        for one in workers:
-            one.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        await _end(tasks)
+    failed = next((one for one in tasks if not one.cancelled() and one.exception()), None)
+    try:
+        if failed is not None:
+            failed.result()
+        return tuple(one.result() for one in tasks)
+    finally:
+        del tasks, failed  # a task in a frame of the traceback of its error is a reference cycle
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait until they have ended, even if the waiting is cancelled."""
+    running = {one for one in tasks if not one.done()}
+    for one in running:
+        one.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while running:
+        try:
+            await asyncio.wait(running)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        running = {one for one in running if not one.done()}
+    for one in tasks:
+        if not one.cancelled():
+            one.exception()  # asyncio logs errors that no one has looked at
+    if cancelled is not None:
+        raise cancelled
 
 
 __all__ = [
@@ -245,4 +317,5 @@ __all__ = [
     "Versioning",
     "read_bodies",
     "run_concurrently",
+    "run_together",
 ]

@@ -17,7 +17,7 @@ from sluice_protocol.errors import OutcomeUnknown, StoreDenied, StoreError
 from sluice_protocol.keys import DELETES, EXPIRED
 from sluice_protocol.maintenance import LEASES, TASK_RIGHTS, TaskRights, union_of
 from sluice_protocol.units import ETag, ObjectKey, ObjectVersion
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.stored_expiry import read_retention
 from sluice_store.url import StoreMode, open_store, with_profile
 
@@ -118,7 +118,7 @@ async def find_missing_rights(
 
     every = sorted({right for rights in wanted.values() for right in rights}, key=str)
     permitted = dict(
-        zip(every, await asyncio.gather(*(attempt(right) for right in every)), strict=True)
+        zip(every, await run_together(*(attempt(right) for right in every)), strict=True)
     )
     missing = {
         task: tuple(str(right) for right in rights if not permitted[right])

@@ -1,6 +1,5 @@
 """The records of the tasks in the store: read them, and change one by compare-and-swap."""
 
-import asyncio
 import random  # noqa: TID251 - the type of the source of jitter inside the backoff
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from sluice_protocol.maintenance import TaskRecord, decode_task_record, task_rec
 from sluice_protocol.manifests import encode_record
 from sluice_protocol.outcomes import Applied, Found, ReplaceOutcome, Unknown
 from sluice_protocol.units import ETag, UnixNs
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.retry import Backoff, RetryBudget, RetrySettings
 
 _SWAPS: Final = RetrySettings(tries_max=8, total_s=20.0, backoff_s=0.05, backoff_max_s=2.0)
@@ -70,7 +69,7 @@ class TaskStore:
 
     async def read_every(self) -> tuple[dict[TaskName, TaskRecord | None], UnixNs]:
         """Read the record of each task; return also the latest time of the store's clock."""
-        stored = await asyncio.gather(*(self.read(task) for task in TaskName))
+        stored = await run_together(*(self.read(task) for task in TaskName))
         records = {task: one.record for task, one in zip(TaskName, stored, strict=True)}
         return records, max(one.date_ns for one in stored)
 

@@ -74,7 +74,7 @@ from sluice_query.pending import HeldBatch, find_manifest, may_match, read_held
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_store.authority import read_authority
-from sluice_store.port import ListedObject, ListPage, ObjectStore
+from sluice_store.port import ListedObject, ListPage, ObjectStore, run_together
 
 JOURNALS_MAX: Final = 2_000
 """Journal objects that a query reads, divided between the processes."""
@@ -130,7 +130,7 @@ async def read_journal_tails(
     reads = (
         reader.read(one, processed.get(parse_registration_key(one.key), 0)) for one in registrations
     )
-    found = [tail for tail in await asyncio.gather(*reads) if tail is not None]
+    found = [tail for tail in await run_together(*reads) if tail is not None]
     return JournalTails(
         processes=tuple(tail.progress for tail in found),
         manifests=tuple(one for tail in found for one in tail.manifests),
@@ -224,7 +224,7 @@ class _TailReader:
     async def _read_journals(self, keys: Sequence[ObjectKey]) -> list[Journal]:
         """Return the decoded objects up to the first that is missing or malformed."""
         found: list[Journal] = []
-        for journal in await asyncio.gather(*map(self._read_journal, keys)):
+        for journal in await run_together(*map(self._read_journal, keys)):
             if journal is None:
                 break
             found.append(journal)
@@ -366,7 +366,7 @@ async def read_coverage(
         discovery = await _read_discovery(store)
         registrations = await list_registrations(store)
         with_journals = bool(registrations) and discovery.journaled
-        authority, (held, problems), new, lanes, tails = await asyncio.gather(
+        authority, (held, problems), new, lanes, tails = await run_together(
             read_authority(store),
             read_held(store, query, settings),
             _read_new(store, query, settings, discovery, listed=lists and not with_journals),
@@ -554,7 +554,7 @@ async def _read_new(
             return None  # not a batch; the reconciler holds it
         return NewBatch(manifest=manifest, created_ns=one.last_modified_ns)
 
-    found = await asyncio.gather(*map(read, created))
+    found = await run_together(*map(read, created))
     return tuple(one for one in found if one is not None)
 
 

@@ -33,7 +33,7 @@ from sluice_query.statements import (
     dead_letters_sql,
     entered_sql,
 )
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 
 if TYPE_CHECKING:
     from sluice_query.search import Searcher
@@ -105,7 +105,7 @@ async def report_dead_letters(
 
     kept = found
     if len(found) <= DEAD_MAX:
-        wanted = await asyncio.gather(*map(matches, found))
+        wanted = await run_together(*map(matches, found))
         kept = tuple(one for one, match in zip(found, wanted, strict=True) if match)
     if not kept:
         return ()

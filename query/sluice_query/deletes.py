@@ -38,6 +38,7 @@ from sluice_query.request import Query, query_of_delete
 from sluice_query.result import MatchCount, QueryResult
 from sluice_query.search import Searcher
 from sluice_query.statements import matches_sql, rollup_matches_sql
+from sluice_store.port import run_together
 from sluice_store.retry import Backoff
 from sluice_store.stored_deletes import plan_delete, read_active_deletes, submit_delete
 
@@ -224,7 +225,7 @@ class Deletes:
             except InvalidRecord as error:
                 return UnreadableDelete(key=key, unreadable=str(error))
 
-        read_all = await asyncio.gather(*map(read, keys[:limit]))
+        read_all = await run_together(*map(read, keys[:limit]))
         items = tuple(one for one in read_all if one is not None)
         return items, keys[limit - 1] if len(keys) > limit else None
 

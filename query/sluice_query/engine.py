@@ -327,33 +327,31 @@ class QueryEngine:
     async def bounded(self, work: Callable[[], _Result], left_s: float) -> _Result:
         """Run blocking work in a thread; after `left_s`, interrupt it and raise `QueryTimedOut`."""
         task = asyncio.create_task(asyncio.to_thread(work))
-        done, _ = await self._wait(task, left_s)
-        if not done:
-            await self._stop(task)
-            raise QueryTimedOut(self._settings.time_s_max)
         try:
+            await asyncio.wait({task}, timeout=max(left_s, 0))
+            if not task.done():
+                raise QueryTimedOut(self._settings.time_s_max)
             return task.result()
         finally:
+            if not task.done():
+                await self._stop(task)
             # A task in a frame of the traceback of its error is a reference cycle, which would keep
             # everything that the query has read.
-            del task, done
-
-    async def _wait(
-        self, task: asyncio.Task[_Result], left_s: float
-    ) -> tuple[set[asyncio.Task[_Result]], set[asyncio.Task[_Result]]]:
-        try:
-            return await asyncio.wait({task}, timeout=max(left_s, 0))
-        except asyncio.CancelledError:
-            await self._stop(task)
-            raise
+            del task
 
     async def _stop(self, task: asyncio.Task[_Result]) -> None:
-        # The connection may be closed only after the thread has stopped using it.
+        """Interrupt work until its thread uses the connection no more, which may then be closed."""
+        cancelled: asyncio.CancelledError | None = None
         while not task.done():
             self._connection.interrupt()
-            await asyncio.wait({task}, timeout=0.05)
+            try:
+                await asyncio.wait({task}, timeout=0.05)
+            except asyncio.CancelledError as error:
+                cancelled = error
         if not task.cancelled():
             task.exception()
+        if cancelled is not None:
+            raise cancelled
 
 
 class IdleEngines:

@@ -82,7 +82,7 @@ from sluice_query.settings import QuerySettings
 from sluice_query.statements import ledger_sql
 from sluice_queue.lane import Lane, list_lanes
 from sluice_store.authority import read_history
-from sluice_store.port import ListedObject, ObjectStore, read_bodies
+from sluice_store.port import ListedObject, ObjectStore, read_bodies, run_together
 
 if TYPE_CHECKING:
     from sluice_queue.register import Descriptor
@@ -437,7 +437,7 @@ class _GroupReader:
                     tables=(table,), batches=len(manifests), size_bytes=size_bytes
                 )
         alone = [_fetch(self.stores, one, self.limit) for one in manifests]
-        return _decoded(manifests, await asyncio.gather(*alone))
+        return _decoded(manifests, await run_together(*alone))
 
 
 def _decoded(manifests: Sequence[AcceptedManifest], alone: Sequence[Frame | str]) -> FetchedBatches:
@@ -522,7 +522,7 @@ async def read_held(
                 f"more than {HELD_MAX} batches are held back: see `sluice reconciler status`",
             )
     limit = asyncio.Semaphore(settings.fetches)
-    found = await asyncio.gather(*(_read_hold(store, place, query, limit) for place in places))
+    found = await run_together(*(_read_hold(store, place, query, limit) for place in places))
     return tuple(one for one in found if one is not None), ()
 
 
@@ -710,7 +710,7 @@ async def confirm_named(
             except SluiceError as error:
                 return str(error)
 
-    found = await asyncio.gather(*map(read, chosen.manifests))
+    found = await run_together(*map(read, chosen.manifests))
     confirmed = [one for one in found if isinstance(one, AcceptedManifest)]
     problems += [one for one in found if isinstance(one, str)]
     kept = [one for one in unqueued.batches if one.identity not in unqueued.named]

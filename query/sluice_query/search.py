@@ -3,7 +3,6 @@
 The order of the reads makes sure that a batch that moves during the query is found exactly once.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -84,7 +83,7 @@ from sluice_query.statements import (
     records_sql,
     result_columns,
 )
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.stored_deletes import DeletesCache, read_active_deletes
 
 if TYPE_CHECKING:
@@ -212,7 +211,7 @@ class SourceReader:
     async def select(self) -> SearchRead:
         """Read what determines the files and the pending batches that the answer needs."""
         store, settings = self.searcher.store, self.searcher.settings
-        early, active, (coverage, in_spool, pending) = await asyncio.gather(
+        early, active, (coverage, in_spool, pending) = await run_together(
             self._open_early(),
             read_active_deletes(store, self.searcher.deletes),
             self._read_queue(),
@@ -288,7 +287,7 @@ class SourceReader:
             location = lake_location(url, table.name)
             return opened, opened.version(), select_opened(location, table, self.query, opened)
 
-        ledger, (records, version, files) = await asyncio.gather(
+        ledger, (records, version, files) = await run_together(
             self.bounded(lambda: find_table(url, BATCHES)), self.bounded(select)
         )
         if files is not None:

@@ -37,7 +37,7 @@ from sluice_protocol.outcomes import Found
 from sluice_protocol.units import ObjectKey
 from sluice_query.pruning import SelectedFiles
 from sluice_query.request import FilterOperator, Query, TextCondition
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 
 READS_CONCURRENT: Final = 32
 """Reads of pages and heads, each of at most a head."""
@@ -158,7 +158,7 @@ class _Lookup:
                 start += await self._read(key, len(start), after - len(start))
             head = decode_chunk_head(key, start)
             places = pages_wanted(head, self.wanted)
-            pages = await asyncio.gather(
+            pages = await run_together(
                 *(self._page(key, start, after + at) for at in places.values())
             )
             found = groups_meeting(head, dict(zip(places, pages, strict=True)), self.wanted)

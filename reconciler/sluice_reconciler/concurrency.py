@@ -1,11 +1,11 @@
 """The bound on store requests in flight that all routes of one process share."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from sluice_protocol.units import ObjectKey
-from sluice_store.port import ListedObject, ObjectStore, read_bodies
+from sluice_store.port import ListedObject, ObjectStore, read_bodies, run_together
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
@@ -30,12 +30,7 @@ class RequestLimit:
             async with self._gate:
                 return await do(item)
 
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                running = [tasks.create_task(gated(item)) for item in items]
-        except BaseExceptionGroup as group:
-            raise _first(group) from group
-        return [task.result() for task in running]
+        return list(await run_together(*map(gated, items)))
 
     async def read(
         self,
@@ -69,21 +64,3 @@ def _read_together(listed: Sequence[ListedObject]) -> Iterable[list[ObjectKey]]:
         size_bytes += one.size_bytes
     if keys:
         yield keys
-
-
-async def run_all(works: Iterable[Coroutine[object, object, None]]) -> None:
-    """Run several coroutines concurrently; the first error cancels the others."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for work in works:
-                tasks.create_task(work)
-    except BaseExceptionGroup as group:
-        raise _first(group) from group
-
-
-def _first(group: BaseExceptionGroup) -> BaseException:
-    """Return one error of a group: all of them report the same about the store."""
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

@@ -41,9 +41,9 @@ from sluice_protocol.errors import (
 )
 from sluice_protocol.keys import ACCEPTED, parse_accepted_key
 from sluice_protocol.units import NS_PER_S, ObjectKey
-from sluice_reconciler.concurrency import run_all
 from sluice_reconciler.metrics import ReconcilerMetrics
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
+from sluice_store.port import run_together
 
 log = structlog.get_logger()
 
@@ -202,7 +202,7 @@ class HintQueue:
 
     async def run(self) -> None:
         """Process queued keys until cancelled, many together."""
-        await run_all([self._process_new(), self._process_failed()])
+        await run_together(self._process_new(), self._process_failed())
 
     async def _process_new(self) -> None:
         while True:

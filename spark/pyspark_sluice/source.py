@@ -55,7 +55,7 @@ from sluice_spark.ingest.blob_reader import BlobReader
 from sluice_spark.ingest.descriptors import DESCRIPTORS, encode_descriptors
 from sluice_spark.session import spark_schema
 from sluice_store import open_store, read_authority
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 from sluice_store.stored_promotions import read_promotions
 
 Offset = dict[str, int | str]
@@ -247,7 +247,7 @@ async def fetch_rows(
                 lane = Lane(queue=queue, lane=entry.lane)
                 return await read_pending_batches(store, lane, entry.descriptor)
 
-        return list(await asyncio.gather(*(read_entry(entry) for entry in entries)))
+        return list(await run_together(*(read_entry(entry) for entry in entries)))
 
 
 def read_descriptors(

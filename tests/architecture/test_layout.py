@@ -33,6 +33,18 @@ def test_other_lists_follow_from_the_package_list() -> None:
     assert set(TOOL["importlinter"]["root_packages"]) == {path.name for path in PACKAGES}
 
 
+def test_no_task_outlives_the_one_that_failed() -> None:
+    """`asyncio.gather` leaves the others running after a failure, and closes what they use.
+
+    `run_together` of the store ends them; a `gather` that returns exceptions waits for all.
+    """
+    calls = re.compile(r"asyncio\.gather\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for call in calls.findall(path.read_text()):
+                assert "return_exceptions=True" in call, f"{path}: {call}"
+
+
 def test_the_layers_name_every_package() -> None:
     """A package outside the layers could import anything."""
     contract = next(one for one in TOOL["importlinter"]["contracts"] if one["type"] == "layers")

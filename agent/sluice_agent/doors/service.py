@@ -216,8 +216,11 @@ class AgentDoors:
 
     async def _accept_body(self, body: bytes, sender: str, wanted: DoorRequest) -> DoorResult:
         found = await self._read(body, wanted, sender)
-        durable = [asyncio.ensure_future(self._seal(block)) for block in found.blocks]
-        known = await asyncio.gather(*durable)
+        blocks = map(self._seal, found.blocks)
+        known = await asyncio.gather(*blocks, return_exceptions=True)
+        for one in known:
+            if isinstance(one, BaseException):
+                raise one
         return DoorResult(
             records=found.records,
             unreadable=found.unreadable,

@@ -4,7 +4,6 @@ The store does not show whether a gateway or a query service works, so `sluice s
 request to those whose addresses it knows: the ones that `sluice up` runs here.
 """
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +31,7 @@ from sluice_reconciler.lanes.membership import read_live_members
 from sluice_store.authority import read_authority
 from sluice_store.conflicts import DecisionsReader, StoredConflicts
 from sluice_store.doctor import read_doctor
+from sluice_store.port import run_together
 from sluice_store.stored_erasures import count_late_erasures
 from sluice_store.stored_expiry import read_retention_state
 from sluice_store.url import StoreMode, open_store, read_disk_problem
@@ -100,8 +100,8 @@ async def read_local_services(url: str) -> LocalServices:
         services = [client(name).check() for name in _REQUESTED if name in addresses]
         gateways = [read_gateway()] if "gateway" in addresses else []
         return LocalServices(
-            services=tuple(await asyncio.gather(*services)),
-            gateways=tuple(await asyncio.gather(*gateways)),
+            services=await run_together(*services),
+            gateways=await run_together(*gateways),
         )
 
 
@@ -132,7 +132,7 @@ async def read_facts(url: str) -> DeploymentFacts:
         )
         authority = await read_authority(store)
         members = await read_live_members(store)
-        doctor, discovery, lanes, maintenance, conflicts, held = await asyncio.gather(
+        doctor, discovery, lanes, maintenance, conflicts, held = await run_together(
             read_doctor(store),
             read_discovery_status(store),
             read_compared_lanes(store, url, authority, members=members),

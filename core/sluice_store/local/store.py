@@ -66,6 +66,7 @@ from sluice_store.port import (
     NewObject,
     ObjectStore,
     Versioning,
+    run_together,
 )
 from sluice_store.url import StoreMode, parse_local_path, refuse_nested_store, require_store
 
@@ -88,6 +89,7 @@ class StoreThreads:
         self._threads: list[threading.Thread] = []
         self._open = 0
         self._waking = False
+        self._closed = False
 
     async def run(self, work: Callable[[], _T]) -> _T:
         """Return the result of a call; if its caller is cancelled before it starts, skip it."""
@@ -97,6 +99,8 @@ class StoreThreads:
 
     def submit(self, work: Callable[[], _T], future: asyncio.Future[_T]) -> None:
         """Make a call whose result or failure completes a future, as `run` does."""
+        if self._closed:
+            raise RuntimeError("a call to a store that is closed")
         self._open += 1
         if self._open > len(self._threads) and len(self._threads) < THREADS_MAX:
             name = f"{NAME}-{len(self._threads)}"
@@ -137,10 +141,14 @@ class StoreThreads:
             else:
                 future.set_exception(failure)
 
-    def close(self) -> None:
-        """Complete the calls that were made, and end the threads. Blocks until then."""
+    async def close(self) -> None:
+        """Complete the calls that were made, and end the threads."""
+        self._closed = True
         for _ in self._threads:
             self._calls.put(None)
+        await asyncio.to_thread(self._join)
+
+    def _join(self) -> None:
         for thread in self._threads:
             thread.join()
 
@@ -344,7 +352,7 @@ class LocalStore(ObjectStore):
     ) -> list[_T]:
         size = max(SPAN_MIN, -(-len(items) // SPANS_MAX))
         spans = [items[first : first + size] for first in range(0, len(items), size)]
-        done = await asyncio.gather(*(self._threads.run(partial(work, span)) for span in spans))
+        done = await run_together(*(self._threads.run(partial(work, span)) for span in spans))
         return [one for some in done for one in some]
 
     async def head(self, key: ObjectKey) -> HeadOutcome:
@@ -496,7 +504,7 @@ async def open_local_store(  # noqa: PLR0913 - tests replace each part
         yield LocalStore(layout, files, threads, creates, read_only=read_only)
     finally:
         await creates.close()
-        await asyncio.to_thread(threads.close)
+        await threads.close()
         stamps.close()
 
 

@@ -54,6 +54,7 @@ from sluice_store.port import (
     NewObject,
     ObjectStore,
     Versioning,
+    run_together,
 )
 from sluice_store.replication import ReplicationRules
 from sluice_store.s3.exchange import (
@@ -178,7 +179,7 @@ class S3Store(ObjectStore):
                 except StoreError as error:
                     return error
 
-        return list(await asyncio.gather(*map(one, items)))
+        return list(await run_together(*map(one, items)))
 
     async def delete(self, key: ObjectKey, incarnation: ObjectVersion) -> DeleteOutcome:
         """Delete exactly this version."""

@@ -41,7 +41,6 @@ from sluice_reconciler.completeness import (
     StoreTally,
     remove_marks,
 )
-from sluice_reconciler.concurrency import run_all
 from sluice_reconciler.context import ReconcilerContext
 from sluice_reconciler.lanes.new_batches import boot_prefix, identity_of_key, new_batches
 from sluice_reconciler.lanes.sequence_ranges import (
@@ -57,7 +56,7 @@ from sluice_reconciler.passes.held_batches import QuarantinePass
 from sluice_reconciler.passes.index_check import IndexCheck
 from sluice_reconciler.passes.progress import PassOptions, PassRecord, PassSpan
 from sluice_reconciler.pipeline import BatchPipeline, PipelineResult
-from sluice_store.port import ListPage
+from sluice_store.port import ListPage, run_together
 
 CUTS_MAX: Final = 63
 """Cuts that one pass stores for the next."""
@@ -334,7 +333,7 @@ class FullPass:
         self.index_check.begin(began_ns)
         run = PassRun(self, began_ns, how, takeover, boots)
         await context.workers.refresh()
-        await run_all([span.run() for span in run.spans])
+        await run_together(*(span.run() for span in run.spans))
         if how.retry_left:
             for span in run.spans:
                 await run.hand_over(span)

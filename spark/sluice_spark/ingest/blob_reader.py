@@ -14,7 +14,7 @@ from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.units import ObjectKey
 from sluice_queue.worklists import PendingBatch
 from sluice_store import open_store
-from sluice_store.port import ObjectStore
+from sluice_store.port import ObjectStore, run_together
 
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Approximate frame bytes of a group of blobs that is fetched concurrently.
@@ -109,4 +109,4 @@ class BlobReader:
                 if self._stopped.is_set():
                     return
                 fetches = (_fetch(store, row, self._clock) for row in group)
-                self._ready.put(list(await asyncio.gather(*fetches)))
+                self._ready.put(list(await run_together(*fetches)))

@@ -1,4 +1,6 @@
 import asyncio
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
 from sluice_protocol.errors import BadUsage
 from sluice_query import engine as engine_module
-from sluice_query.engine import PENDING, IdleEngines, QueryEngine, open_engine
+from sluice_query.engine import PENDING, IdleEngines, QueryEngine, QueryTimedOut, open_engine
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
 
@@ -45,6 +47,30 @@ def test_a_pattern_with_nested_repetition_runs_in_linear_time(engine: QueryEngin
         )
     )
     assert found == [(0,)]
+
+
+async def test_a_query_that_is_stopped_has_left_the_connection(engine: QueryEngine) -> None:
+    """Its thread has ended when the caller goes on, also if that is cancelled while it waits."""
+    ended = threading.Event()
+
+    def work() -> None:
+        try:
+            engine.rows(SqlStatement("SELECT sum(a.range) FROM range(1000000) a, range(1000000)"))
+        finally:
+            time.sleep(0.2)
+            ended.set()
+
+    with pytest.raises(QueryTimedOut):
+        await engine.bounded(work, 0)
+    assert ended.is_set()
+    ended.clear()
+    waiting = asyncio.create_task(engine.bounded(work, 0))
+    for _ in range(4):
+        await asyncio.sleep(0.02)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ended.is_set()
 
 
 @pytest.mark.parametrize("files", [("old",), ("old", "new"), ("new", "old")])

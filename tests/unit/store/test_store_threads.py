@@ -23,11 +23,27 @@ async def opened() -> AsyncIterator[StoreThreads]:
     try:
         yield threads
     finally:
-        await asyncio.to_thread(threads.close)
+        await threads.close()
 
 
 def fail() -> None:
     raise Broken
+
+
+async def test_a_call_during_and_after_the_end_fails() -> None:
+    """No thread starts then: nothing would wait for it, and the end could not join it."""
+    threads, going = StoreThreads(), threading.Event()
+    first = asyncio.create_task(threads.run(going.wait))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(threads.close())
+    await asyncio.sleep(0)
+    with pytest.raises(RuntimeError, match="a store that is closed"):
+        await threads.run(int)
+    going.set()
+    await closing
+    assert await first
+    with pytest.raises(RuntimeError, match="a store that is closed"):
+        await threads.run(int)
 
 
 async def test_many_concurrent_calls_return_their_own_results() -> None:
