@@ -301,7 +301,7 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
         running = {one for one in running if not one.done()}
     for one in tasks:
         if not one.cancelled():
-            one.exception()  # asyncio logs errors that no one has looked at
+            one.exception()  # asyncio logs errors that no one reads
     if cancelled is not None:
         raise cancelled
 

@@ -1,4 +1,4 @@
-"""A run of tests goes on after one of its processes ended."""
+"""A run of tests continues after one of its processes ended."""
 
 import os
 import subprocess

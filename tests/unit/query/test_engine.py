@@ -50,7 +50,7 @@ def test_a_pattern_with_nested_repetition_runs_in_linear_time(engine: QueryEngin
 
 
 async def test_a_query_that_is_stopped_has_left_the_connection(engine: QueryEngine) -> None:
-    """Its thread has ended when the caller goes on, also if that is cancelled while it waits."""
+    """Its thread has ended when the caller continues, also if that is cancelled while it waits."""
     ended = threading.Event()
 
     def work() -> None:
