@@ -27,8 +27,9 @@ from sluice_protocol.keys import blob_key, digest_of
 from sluice_protocol.outcomes import Applied
 from sluice_protocol.prices import RequestCounts, describe_requests
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_store.s3.credentials import resolve_settings
 from sluice_store.s3.exchange import S3Request, encode_checksum
-from sluice_store.s3.sdk import open_s3_store, open_sdk
+from sluice_store.s3.sdk import bucket_address, open_s3_store, open_sdk
 from sluice_store.s3.settings import S3Settings, parse_s3_url
 from sluice_store.s3.signing import sign
 
@@ -154,16 +155,16 @@ class StoreBench:
 
         async def all_of_them() -> Sample:
             async with open_sdk(self._settings) as sdk, aiohttp.ClientSession() as session:
-                ready = []
+                address, ready = bucket_address(resolve_settings(self._settings)), []
                 for key in load.keys:
                     headers = {
                         "x-amz-checksum-sha256": encode_checksum(load.digest),
                         "If-None-Match": "*",
                     }
                     request = S3Request(method="PUT", key=key, headers=headers, sha256=load.digest)
-                    url = sdk.address.origin + sdk.address.target_of(key)
+                    url = address.origin + address.target_of(key)
                     used = await sdk.credentials.get_frozen_credentials()
-                    signed = sign(request, url, sdk.address, used)
+                    signed = sign(request, url, address, used)
                     ready.append((URL(url, encoded=True), signed))
 
                 async def put(number: int) -> None:

@@ -246,7 +246,7 @@ async def open_administration(settings: S3Settings) -> AsyncIterator[Administrat
         iam = await stack.enter_async_context(
             session.client(
                 "iam",
-                region_name=s3.address.region,
+                region_name=s3.client.meta.region_name,
                 endpoint_url=settings.endpoint,
                 verify=settings.ca_bundle,
             )

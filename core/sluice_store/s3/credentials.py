@@ -212,6 +212,35 @@ def _configured_endpoint(session: Any) -> str | None:  # noqa: ANN401 - the SDK 
     return next((one for one in candidates if one), None)
 
 
+def aws_endpoint(profile: str | None, region: str) -> str:
+    """Return the endpoint of S3 in a region of AWS, as the SDK's table of endpoints has it.
+
+    A client of the SDK has the same, except for us-east-1 without its region.
+    """
+    return _aws_endpoint(profile, region, _environment())
+
+
+@lru_cache(maxsize=16)
+def _aws_endpoint(
+    profile: str | None, region: str, _environment: tuple[tuple[str, str], ...]
+) -> str:
+    from botocore.utils import ensure_boolean  # noqa: PLC0415 - the SDK is an extra
+
+    session = _new_session(profile)
+    with _errors_named(profile):
+        table = session.get_component("endpoint_resolver")
+        own = session.get_config_variable("s3") or {}
+        variants = {
+            name: ensure_boolean(own.get(name) or session.get_config_variable(name) or False)
+            for name in ("use_dualstack_endpoint", "use_fips_endpoint")
+        }
+        # A region that no partition has is taken for one of the first partition.
+        found = table.construct_endpoint("s3", region, **variants) or table.construct_endpoint(
+            "s3", region, partition_name="aws", **variants
+        )
+    return f"https://{found['hostname']}"
+
+
 def lake_credentials(profile: str | None) -> Mapping[str, str]:
     """Return a profile's credentials now, by the names that delta-rs uses."""
     found = credential_source(profile).read_current()

@@ -33,6 +33,7 @@ LABELS = {
     "task": ("ingest", "audit"),
     "state": ("held", "free"),
     "part": ("queue", "journals"),
+    "figure": ("erasures_late", "files"),
 }
 BOUNDS = {"0.5": 1, "5": 2, "10": 5, "+Inf": 100}
 

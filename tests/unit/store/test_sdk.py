@@ -1,30 +1,80 @@
-"""The AWS SDK: its models are parsed once a process, and without it the error names the package."""
+"""The AWS SDK: opened when it is called, its models parsed once a process, its package named."""
 
 import asyncio
 import re
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from botocore.loaders import JSONFileLoader
 
 from sluice_protocol.distribution import install_command
-from sluice_protocol.errors import BadUsage
-from sluice_store import open_store
-from sluice_store.s3.credentials import credential_source
+from sluice_protocol.errors import BadUsage, StoreUnavailable
+from sluice_protocol.units import ObjectKey
+from sluice_store import ObjectStore, open_store
+from sluice_store.s3.credentials import aws_endpoint, credential_source
 from sluice_store.s3.events import open_event_queue
-from sluice_store.s3.sdk import _shared_models
+from sluice_store.s3.sdk import S3Session, _shared_models, open_sdk
+from sluice_store.s3.settings import S3Settings, parse_s3_url
 
 URL = "s3://bucket/?endpoint=http://127.0.0.1:1&region=us-east-1"
 
 
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+
+
 async def opened() -> None:
-    async with open_store(URL):
+    async with open_sdk(parse_s3_url(URL)):
         pass
 
 
+def test_a_store_opens_the_sdk_for_its_first_call_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    openings: list[str] = []
+
+    @asynccontextmanager
+    async def counted(settings: S3Settings) -> AsyncIterator[S3Session]:
+        openings.append(settings.bucket)
+        async with open_sdk(settings) as session:
+            yield session
+
+    async def read(store: ObjectStore) -> None:
+        with pytest.raises(StoreUnavailable):
+            await anext(aiter(store.list_incarnations("raw/")))
+
+    async def main() -> None:
+        async with open_store(URL) as store:
+            with pytest.raises(StoreUnavailable):
+                await store.get(ObjectKey("raw/a"))
+            assert openings == []
+            await asyncio.gather(read(store), read(store))
+            assert openings == ["bucket"]
+
+    monkeypatch.setattr("sluice_store.s3.sdk.open_sdk", counted)
+    asyncio.run(main())
+
+
+async def endpoint_of_client(region: str) -> str:
+    async with open_sdk(S3Settings(bucket="bucket", region=region)) as session:
+        return str(session.client.meta.endpoint_url)
+
+
+@pytest.mark.parametrize("variable", [None, "AWS_USE_DUALSTACK_ENDPOINT", "AWS_USE_FIPS_ENDPOINT"])
+@pytest.mark.parametrize(
+    "region", ["eu-central-1", "us-west-2", "cn-north-1", "us-gov-west-1", "eu-new-7", "other-1"]
+)
+def test_an_endpoint_of_aws_is_that_of_the_sdk(
+    monkeypatch: pytest.MonkeyPatch, region: str, variable: str | None
+) -> None:
+    if variable is not None:
+        monkeypatch.setenv(variable, "true")
+    assert aws_endpoint(None, region) == asyncio.run(endpoint_of_client(region))
+
+
 def test_a_second_opening_parses_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "access")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     asyncio.run(opened())
     models = _shared_models(None)
     folders, parsed = list(models.search_paths), list[str]()
