@@ -26,9 +26,9 @@ from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
 from verify.proxy import FaultyProxy, serving
-from verify.recording import Recorder
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
+from sluice_cli.verify.recording import Recorder
 from sluice_lake.locations import lake_location
 
 DOORS: Final = ("otlp", "loki", "json")

@@ -10,8 +10,9 @@ from typing import Final
 
 import aiohttp
 from aiohttp import web
-from verify.recording import Recorder
 from yarl import URL
+
+from sluice_cli.verify.recording import Recorder
 
 OPERATION: Final = "X-Operation"
 """Header with the number of the operation, so that a repeated request is recorded."""

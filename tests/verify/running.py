@@ -17,7 +17,9 @@ from verify.checking import CHECKERS, build_checkers, check_history
 from verify.clients import Clients
 from verify.cluster import AGENTS, DOORS, STORES, Cluster
 from verify.nemesis import Nemesis
-from verify.recording import Recorder
+
+from sluice_cli.verify.recording import Recorder
+from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parents[2]
 UPLOADS: Final = 6
@@ -79,7 +81,7 @@ async def run(
     started_s, began = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     rng, commit = random.Random(seed), revision()
     history = folder / "history"
-    with Recorder(history) as recorder:
+    with Recorder(history, SystemClock()) as recorder:
         place = STORES[store](folder, recorder, rng)
         cluster = Cluster(folder, place, recorder, rng, spark)
         async with cluster.running():

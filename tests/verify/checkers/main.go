@@ -58,6 +58,7 @@ type Fact struct {
 // Meta is the part of meta.json that is checked.
 type Meta struct {
 	Faults []string `json:"faults"`
+	Unread []string `json:"unread"` // kinds of facts that could not be read after the run
 }
 
 type firing struct {
