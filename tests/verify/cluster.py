@@ -26,6 +26,7 @@ from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
 from verify.proxy import FaultyProxy, serving
+from verify.registers import RegisterRecorder
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_cli.verify.recording import Recorder
@@ -116,6 +117,7 @@ class S3Store(Store):
         self.log = (folder / "store.log").open("wb")
         self.port = free_port()
         self.proxy = FaultyProxy("store", lambda: [self.port], recorder, rng)
+        self.registers = self.proxy.registers = RegisterRecorder(recorder.folder)
 
     def command(self) -> list[str]:
         """Return the command of versitygw."""
@@ -143,6 +145,7 @@ class S3Store(Store):
                 yield
             finally:
                 self.client.close()
+                self.registers.close()
                 self.process.kill()
                 self.process.wait()
 

@@ -10,6 +10,7 @@ from typing import Final
 
 import aiohttp
 from aiohttp import web
+from verify.registers import RegisterRecorder
 from yarl import URL
 
 from sluice_cli.verify.recording import Recorder
@@ -38,6 +39,7 @@ class FaultyProxy:
     unreachable: bool = False
     port: int = 0
     session: aiohttp.ClientSession | None = None
+    registers: RegisterRecorder | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
@@ -76,10 +78,14 @@ class FaultyProxy:
 
     async def _forward_to(self, port: int, request: web.BaseRequest, body: bytes) -> web.Response:
         assert self.session is not None
+        op = self.registers.begin(request, body) if self.registers else 0
+        headers = request.headers.copy()  # the body was read, and is sent with its length
+        for name in ("Transfer-Encoding", "Expect"):
+            headers.popall(name, None)
         async with self.session.request(
             request.method,
             URL(f"http://127.0.0.1:{port}{request.raw_path}", encoded=True),
-            headers=request.headers,
+            headers=headers,
             data=body,
             skip_auto_headers=GENERATED,
             allow_redirects=False,
@@ -92,6 +98,8 @@ class FaultyProxy:
                 response.headers["Date"] = found.headers["Date"]
             if request.method == "HEAD":
                 response.headers["Content-Length"] = found.headers.get("Content-Length", "0")
+            if self.registers and op:
+                self.registers.end(op, response, body, request.method)
             return response
 
 

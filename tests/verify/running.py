@@ -60,10 +60,10 @@ async def settle(cluster: Cluster, clients: Clients) -> bool:
         await asyncio.sleep(2.0)
     if cluster.spark:
         await asyncio.to_thread(cluster.kill, "ingest")
-        store = ("--store", cluster.store.read_url)
+        store = ("--store", cluster.store.url)
         await asyncio.to_thread(cluster.sluice, "spark", "ingest", "--once", *store, timeout=900)
     else:
-        await asyncio.to_thread(ingest_locally, cluster.store.read_url)
+        await asyncio.to_thread(ingest_locally, cluster.store.url)
     await asyncio.to_thread(cluster.write_state, clients.recorder.folder / "state.jsonl")
     return settled
 
