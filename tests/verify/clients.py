@@ -14,16 +14,22 @@ from typing import Final
 import aiohttp
 from support.constants import settings_with
 from support.door_client import PROTOBUF, TestSender, otlp_logs
-from support.gateway import Client, TestKey, upload_fields
+from support.gateway import Client, HttpResult, TestKey, head_of, post, upload_fields
 from verify.proxy import OPERATION
 
-from sluice_agent.sending.transport import UploadResult, parse_response
+from sluice_agent.sending.transport import (
+    UploadRequest,
+    UploadResult,
+    parse_response,
+    parse_results,
+)
 from sluice_agent.sending.upload_decisions import ConnectionFailure, NoGatewayResponse
 from sluice_cli.verify.recording import Recorder
 from sluice_cli.verify.uploads import Batch, Uploads
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.upload_http import ListedFrame, encode_frame_list
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
@@ -58,27 +64,29 @@ class Clients:
         async with self._session() as session:
             await self._uploads(session).run(number)
 
+    async def repeat(self, number: int) -> None:
+        """Send accepted batches of any uploader and age again, some with other bytes."""
+        async with self._session() as session:
+            await self._uploads(session).repeat(number)
+
     async def repair(self, batch: Batch) -> None:
         """Send an old batch again until it is accepted, as after damage to its blob."""
         async with self._session() as session:
-            await self._uploads(session).settle(99, random.Random(self.seed), batch)
+            await self._uploads(session).settle(99, random.Random(self.seed), [batch])
 
     def _uploads(self, session: aiohttp.ClientSession) -> Uploads:
         """Return uploads through the balancer or a gateway; its proxy learns each operation."""
 
-        async def send(batch: Batch, op: int, rng: random.Random) -> UploadResult:
+        async def send(
+            batches: list[Batch], operations: list[int], rng: random.Random
+        ) -> list[UploadResult]:
             client = Client(session, self.port(rng), self.key)
-            retry = {"Sluice_Retry": "1"} if batch.request.retry else {}
-            fields = client.key.sign(upload_fields(batch.frame, **retry), client.authority)
+            numbers = {OPERATION: ",".join(map(str, operations))}
             try:
-                answer = await client.send(batch.frame, fields | {OPERATION: str(op)})
+                return await send_once(client, [one.request for one in batches], numbers)
             except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError):
-                return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.RESET))
-            body = json.dumps(answer.body).encode()
-            response = parse_response(answer.status, answer.headers, body)
-            if answer.status == 200:
-                self.last_success_ns = time.time_ns()
-            return UploadResult(response=response, body=body)
+                lost = NoGatewayResponse(failure=ConnectionFailure.RESET)
+                return [UploadResult(response=lost)] * len(batches)
 
         def names(number: int, boot: int) -> tuple[str, str]:
             return f"agent-{number}", f"boot-{boot}"
@@ -175,6 +183,28 @@ class Clients:
             timeout=aiohttp.ClientTimeout(total=15),
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
         )
+
+
+async def send_once(
+    client: Client, requests: list[UploadRequest], more: dict[str, str]
+) -> list[UploadResult]:
+    """Send one frame as an upload, more as a list, with further header fields."""
+    if len(requests) == 1:
+        (one,) = requests
+        retry = {"Sluice_Retry": "1"} if one.retry else {}
+        fields = client.key.sign(upload_fields(one.frame, **retry), client.authority)
+        return [_result(await client.send(one.frame, fields | more))]
+    listed = [ListedFrame(frame=one.frame, sent_before=one.retry) for one in requests]
+    body = encode_frame_list(listed)
+    found = parse_results(
+        _result(await post(client, body, head_of(client, body) | more)), len(listed)
+    )
+    return [found] * len(listed) if isinstance(found, UploadResult) else list(found)
+
+
+def _result(answer: HttpResult) -> UploadResult:
+    body = json.dumps(answer.body).encode()
+    return UploadResult(response=parse_response(answer.status, answer.headers, body), body=body)
 
 
 def door_request(door: str, lines: list[str], at_ns: int) -> tuple[str, bytes, dict[str, str]]:

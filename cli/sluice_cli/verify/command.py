@@ -243,15 +243,18 @@ def _check_accepted(target: GatewayTarget, batch: Batch, received: UploadResult)
 async def _upload(run: _Run, recorder: Recorder, transport: HttpTransport) -> None:
     """Run the clients; a try that does not end at the end of the run is unknown."""
 
-    async def send(batch: Batch, _: int, rng: random.Random) -> UploadResult:
+    async def send(batches: list[Batch], _: list[int], rng: random.Random) -> list[UploadResult]:
         target = rng.choice(run.targets)
-        if rng.random() >= GIVEN_UP:
-            return await transport.send(target, batch.request)
+        requests = [one.request for one in batches]
+        given_up_s = rng.uniform(0, GIVEN_UP_S_MAX) if rng.random() < GIVEN_UP else None
         try:
-            async with asyncio.timeout(rng.uniform(0, GIVEN_UP_S_MAX)):
-                return await transport.send(target, batch.request)
+            async with asyncio.timeout(given_up_s):
+                if len(requests) == 1:
+                    return [await transport.send(target, requests[0])]
+                found = await transport.send_list(target, requests)
         except TimeoutError:
-            return UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT))
+            found = UploadResult(response=NoGatewayResponse(failure=ConnectionFailure.TIMEOUT))
+        return [found] * len(requests) if isinstance(found, UploadResult) else list(found)
 
     def names(number: int, boot: int) -> tuple[str, str]:
         return AGENT, f"{run.name}-{number}-{boot}"
@@ -261,6 +264,7 @@ async def _upload(run: _Run, recorder: Recorder, transport: HttpTransport) -> No
         async with asyncio.timeout(run.seconds + LAST_S), asyncio.TaskGroup() as tasks:
             for number in range(CLIENTS):
                 tasks.create_task(uploads.run(number))
+            tasks.create_task(uploads.repeat(CLIENTS))
             await recorder.clock.sleep(run.seconds)
             uploads.stop.set()
 
