@@ -15,7 +15,7 @@ import aiohttp
 from support.builders import make_identity
 from support.constants import settings_with
 from support.door_client import PROTOBUF, TestSender, otlp_logs
-from support.gateway import Client, TestKey, upload_fields
+from support.gateway import Client, HttpResult, TestKey, head_of, post, upload_fields
 from verify.proxy import OPERATION
 from verify.recording import Recorder
 
@@ -24,15 +24,23 @@ from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.upload_http import ListedFrame, encode_frame_list
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_store import open_store
 
 QUERY: Final = settings_with(QuerySettings, threads=1, accepted_list_max=0)
-WINDOW_NS: Final = 30 * NS_PER_S
-BOOT_BATCHES: Final = 200
-REMEMBERED_MAX: Final = 500
+WINDOW_NS: Final = 2 * NS_PER_S
+AGE_S_MAX: Final = 60.0
+"""How long before its query a window begins at most; a query of its own records is short."""
+BOOT_BATCHES: Final = 2000
+REMEMBERED_MAX: Final = 20_000
+LIST_SIZES: Final = (1, 1, 4, 16)
+"""Batches that an uploader sends together: alone, or as a list of frames."""
+LATE_SIZES: Final = (1, 4, 16, 64, 256)
+"""The same for batches that were accepted before: they add nothing to the store."""
+RIVAL_SHARE: Final = 0.01
 
 
 @dataclass
@@ -48,6 +56,7 @@ class Batch:
     tries: int = 0
     frame: bytes = b""
     sha256: str = ""
+    settled: bool = False
 
     def __post_init__(self) -> None:
         who = make_identity(self.first, count=self.records, agent=self.agent, boot=self.boot)
@@ -70,7 +79,7 @@ class Clients:
     Attributes:
         balancer: The port of the proxy.
         gateways: The ports of the gateways that run now.
-        acknowledged: Batches that a client has sent successfully, the last ones.
+        acknowledged: Some of the batches that a client has sent successfully, of any age.
     """
 
     recorder: Recorder
@@ -83,10 +92,23 @@ class Clients:
     acknowledged: list[Batch] = field(default_factory=list)
     last_success_ns: int = 0
     _payloads: int = 0
+    _remembered: int = 0
+    _ages: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ages = random.Random(f"{self.seed} ages")
 
     def new_payload(self) -> str:
         self._payloads += 1
         return f"p{self._payloads}"
+
+    def remember(self, batch: Batch, rng: random.Random) -> None:
+        """Keep a batch for late retries; each batch of the run is kept with the same chance."""
+        self._remembered += 1
+        if len(self.acknowledged) < REMEMBERED_MAX:
+            self.acknowledged.append(batch)
+        elif (at := rng.randrange(self._remembered)) < REMEMBERED_MAX:
+            self.acknowledged[at] = batch
 
     async def upload(self, number: int) -> None:
         """Send batches until stopped, with gaps, races, conflicts and late retries."""
@@ -95,35 +117,52 @@ class Clients:
         async with self._session() as session:
             sender = _Uploader(self, session, number, rng)
             while not self.stop.is_set():
-                if rng.random() < 1 / BOOT_BATCHES:
-                    boot, first = boot + 1, 0
-                records = rng.randint(1, 3)
-                if rng.random() < 0.03:  # these numbers are never sent
+                batches: list[Batch] = []
+                rivals: list[Batch] = []
+                late: list[Batch] = []
+                for _ in range(rng.choice(LIST_SIZES)):
+                    if rng.random() < 1 / BOOT_BATCHES:
+                        boot, first = boot + 1, 0
+                    records = rng.randint(1, 3)
+                    if rng.random() < 0.03:  # these numbers are never sent
+                        first += records
+                    batch = Batch(agent, f"boot-{boot}", first, records, self.new_payload())
                     first += records
-                    continue
-                batch = Batch(agent, f"boot-{boot}", first, records, self.new_payload())
-                first += records
-                kind = rng.random()
-                if kind < 0.1:
-                    await asyncio.gather(sender.settle(batch), sender.settle(batch))
-                elif kind < 0.2:
-                    rival = Batch(agent, batch.boot, batch.first, records, self.new_payload())
-                    await asyncio.gather(sender.settle(batch), sender.settle(rival))
-                elif kind < 0.3 and self.acknowledged:
-                    await sender.settle(batch)
-                    old = rng.choice(self.acknowledged)
-                    if rng.random() < 0.5:
-                        payload = self.new_payload()
-                        old = Batch(old.agent, old.boot, old.first, old.records, payload)
-                    await sender.settle(old)
-                else:
-                    await sender.settle(batch)
-                await asyncio.sleep(rng.uniform(0.02, 0.25))
+                    batches.append(batch)
+                    kind = rng.random()
+                    if kind < 0.1:
+                        rivals.append(batch)
+                    elif kind < 0.2:
+                        rivals.append(self._rival(batch))
+                    elif kind < 0.3 and self.acknowledged:
+                        old = rng.choice(self.acknowledged)
+                        late.append(self._rival(old) if rng.random() < 0.5 else old)
+                await asyncio.gather(sender.settle(batches), sender.settle(rivals))
+                await sender.settle(late)
+                await asyncio.sleep(rng.uniform(0.1, 0.9))
+
+    def _rival(self, batch: Batch) -> Batch:
+        """Return other bytes that claim the identity of a batch."""
+        who = (batch.agent, batch.boot, batch.first, batch.records)
+        return Batch(*who, self.new_payload())
+
+    async def repeat(self, number: int) -> None:
+        """Send accepted batches of any uploader and age again, some with other bytes."""
+        rng = random.Random(f"{self.seed} {number}")
+        async with self._session() as session:
+            sender = _Uploader(self, session, number, rng)
+            while not self.stop.is_set():
+                count = min(rng.choice(LATE_SIZES), len(self.acknowledged))
+                batches = rng.sample(self.acknowledged, count)
+                await sender.settle(
+                    [self._rival(old) if rng.random() < RIVAL_SHARE else old for old in batches]
+                )
+                await asyncio.sleep(rng.uniform(0.1, 0.9))
 
     async def repair(self, batch: Batch) -> None:
         """Send an old batch again until it is accepted, as after damage to its blob."""
         async with self._session() as session:
-            await _Uploader(self, session, 99, random.Random(self.seed)).settle(batch)
+            await _Uploader(self, session, 99, random.Random(self.seed)).settle([batch])
 
     async def door(self, number: int, door: str) -> None:
         """Send requests until stopped, each with the same bytes until it is accepted."""
@@ -183,12 +222,12 @@ class Clients:
         while not self.stop.is_set():
             await self.compare(number, url)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), 3.0)
+                await asyncio.wait_for(self.stop.wait(), 1.0)
 
     async def compare(self, number: int, url: str) -> int:
         """Record one answer, and return through which time it is complete."""
-        to_ns = time.time_ns() + NS_PER_S
-        from_ns = to_ns - WINDOW_NS
+        from_ns = time.time_ns() - int(self._ages.uniform(0.0, AGE_S_MAX) * NS_PER_S)
+        to_ns = from_ns + WINDOW_NS
         op = self.recorder.invoke(number, "query", **{"from": from_ns, "to": to_ns})
         try:
             async with asyncio.timeout(60), open_store(url) as store:
@@ -213,7 +252,7 @@ class Clients:
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=15),
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0),
         )
 
 
@@ -224,49 +263,82 @@ class _Uploader:
     number: int
     rng: random.Random
 
-    async def settle(self, batch: Batch) -> None:
-        """Send a batch through any gateway until it is accepted or a conflict."""
-        outcome = await self._try(batch)
-        while outcome not in {"accepted", "conflict"}:
-            await asyncio.sleep(self.rng.uniform(0.1, 0.4 if outcome == "refused" else 1.0))
-            outcome = await self._try(batch)
-        kept = self.clients.acknowledged
-        if outcome == "accepted" and batch not in kept:
-            kept.append(batch)
-            del kept[: max(0, len(kept) - REMEMBERED_MAX)]
+    async def settle(self, batches: list[Batch]) -> None:
+        """Send batches through any gateway until each is accepted or a conflict."""
+        while batches:
+            outcomes = await self._try(batches)
+            again = []
+            for batch, outcome in zip(batches, outcomes, strict=True):
+                if outcome not in {"accepted", "conflict"}:
+                    again.append(batch)
+                elif outcome == "accepted" and not batch.settled:
+                    batch.settled = True
+                    self.clients.remember(batch, self.rng)
+            batches = again
+            if batches:
+                unknown = "unknown" in outcomes
+                await asyncio.sleep(self.rng.uniform(0.1, 1.0 if unknown else 0.4))
 
-    async def _try(self, batch: Batch) -> str:
+    async def _try(self, batches: list[Batch]) -> list[str]:
         recorder = self.clients.recorder
-        first_ns = None if batch.tries else batch.at_ns
-        batch.tries += 1
-        op = recorder.invoke(
-            self.number, "upload", at_ns=first_ns, identity=batch.identity, sha256=batch.sha256,
-            payload=batch.payload, records=batch.records,
-        )  # fmt: skip
         client = Client(self.session, self.clients.port(self.rng), self.clients.key)
-        fields = client.key.sign(_fields(batch), client.authority) | {OPERATION: str(op)}
+        listed, operations = [], []
+        for batch in batches:
+            listed.append(ListedFrame(frame=batch.frame, sent_before=batch.tries > 0))
+            op = recorder.invoke(
+                self.number, "upload", at_ns=None if batch.tries else batch.at_ns,
+                identity=batch.identity, sha256=batch.sha256, payload=batch.payload,
+                records=batch.records,
+            )  # fmt: skip
+            operations.append(op)
+            batch.tries += 1
         try:
-            answer = await client.send(batch.frame, fields)
+            results = await _send(client, listed, ",".join(map(str, operations)))
         except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError) as error:
-            recorder.end(op, "unknown", result=type(error).__name__)
-            return "unknown"
-        body = answer.body if isinstance(answer.body, dict) else {}
-        if answer.status == 200 and isinstance(body.get("duplicate"), bool):
+            for op in operations:
+                recorder.end(op, "unknown", result=type(error).__name__)
+            return ["unknown"] * len(batches)
+        return [self._end(op, *one) for op, one in zip(operations, results, strict=True)]
+
+    def _end(self, op: int, status: int, body: dict[str, object]) -> str:
+        recorder = self.clients.recorder
+        if status == 200 and isinstance(body.get("duplicate"), bool):
             recorder.end(op, "ok", result="duplicate" if body["duplicate"] else "new")
             self.clients.last_success_ns = time.time_ns()
             return "accepted"
-        if answer.status == 409 and body.get("code") == "identity_conflict":
+        if status == 409 and body.get("code") == "identity_conflict":
             recorder.end(op, "fail", result="conflict")
             return "conflict"
         if body.get("effect") == "none":
             recorder.end(op, "fail", result="refused", code=body.get("code"))
             return "refused"
-        recorder.end(op, "unknown", result=f"{answer.status} {body.get('code')}")
+        recorder.end(op, "unknown", result=f"{status} {body.get('code')}")
         return "unknown"
 
 
-def _fields(batch: Batch) -> dict[str, str]:
-    return upload_fields(batch.frame, **({"Sluice_Retry": "1"} if batch.tries > 1 else {}))
+async def _send(
+    client: Client, frames: list[ListedFrame], operations: str
+) -> list[tuple[int, dict[str, object]]]:
+    """Send one frame as an upload, more as a list; return status and body for each."""
+    if len(frames) == 1:
+        retry = {"Sluice_Retry": "1"} if frames[0].sent_before else {}
+        fields = client.key.sign(upload_fields(frames[0].frame, **retry), client.authority)
+        answer = await client.send(frames[0].frame, fields | {OPERATION: operations})
+        return [_result(answer)]
+    body = encode_frame_list(frames)
+    answer = await post(client, body, head_of(client, body) | {OPERATION: operations})
+    status, document = _result(answer)
+    results = document.get("results")
+    if status != 200 or not isinstance(results, list):
+        return [(status, document)] * len(frames)
+    return [
+        (one["status"], one.get("accepted") or one.get("conflict") or one.get("problem") or {})
+        for one in results
+    ]
+
+
+def _result(answer: HttpResult) -> tuple[int, dict[str, object]]:
+    return answer.status, answer.body if isinstance(answer.body, dict) else {}
 
 
 def door_request(door: str, lines: list[str], at_ns: int) -> tuple[str, bytes, dict[str, str]]:

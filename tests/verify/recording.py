@@ -15,6 +15,7 @@ class Recorder:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.ends: Counter[str] = Counter()
+        self.results: Counter[str] = Counter()
         self.firings: Counter[str] = Counter()
         self._operations = 0
         self._open: dict[int, Mapping[str, Any]] = {}
@@ -40,11 +41,16 @@ class Recorder:
         """Record the end of an operation; the events are `ok`, `fail` and `unknown`."""
         begun = self._open.pop(op)
         self.ends[event] += 1
+        if event != "unknown" and "result" in fields:
+            self.results[f"{begun['call']} {fields['result']}"] += 1
         line = {"client": begun["client"], "op": op, "event": event, "time": time.time_ns()}
         _write(self._history, {**line, **fields})
 
     def repeat(self, op: int) -> None:
-        """Record that the network delivers an open operation again; no client sees the outcome."""
+        """Record, before it happens, that the network delivers an open operation once more.
+
+        No client sees the outcome of the copy.
+        """
         if (begun := self._open.get(op)) is None:
             return
         fields = {k: v for k, v in begun.items() if k not in {"client", "op", "event", "call"}}

@@ -172,6 +172,21 @@ def test_an_answer_may_except_batches_that_it_reports(
     assert (verdict["excepted"], verdict["broken"]) == (excepted, 1 - excepted)
 
 
+def test_many_lost_responses_of_one_batch_do_not_delay_the_register_check(
+    checkers: Path, tmp_path: Path
+) -> None:
+    """Each order of forty uploads with an unknown outcome would be a search without an end."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    tries = []
+    for line in lines[6:8]:  # the try whose response was lost
+        event = json.loads(line)
+        tries += [json.dumps({**event, "op": 100 + number}) + "\n" for number in range(40)]
+    (folder / "history.jsonl").write_text("".join([*lines[:8], *tries, *lines[8:]]))
+    verdict = check_history(checkers, "register", folder)
+    assert (verdict["unknown"], verdict["violations"]) == (41, [])
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_violation_is_found(name: str, checkers: Path, tmp_path: Path) -> None:
     planted = PLANTED[name]
