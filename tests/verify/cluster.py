@@ -19,6 +19,7 @@ from typing import Any, Final
 import boto3
 import psutil
 from deltalake import DeltaTable
+from support import store_seaweedfs
 from support.constants import command_with_constants
 from support.door_client import TestSender
 from support.gateway import GatewayProcess, TestKey, start_gateways
@@ -189,7 +190,24 @@ class S3Store(Store):
         self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
 
 
-STORES: Final[dict[str, type[Store]]] = {"directory": Store, "versitygw": S3Store}
+class SeaweedStore(S3Store):
+    """SeaweedFS: master, volume server, filer and S3 API in one process."""
+
+    def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
+        super().__init__(folder, recorder, rng)
+        filer = (free_port(), free_port())
+        self.words = store_seaweedfs.command(self.disk, self.port, filer)
+
+    def command(self) -> list[str]:
+        """Return the command, with the same ports after each start."""
+        return self.words
+
+
+STORES: Final[dict[str, type[Store]]] = {
+    "directory": Store,
+    "versitygw": S3Store,
+    "seaweedfs": SeaweedStore,
+}
 
 
 @dataclass
