@@ -36,7 +36,9 @@ from sluice_query.settings import QuerySettings
 from sluice_store import open_store
 
 QUERY: Final = settings_with(QuerySettings, threads=1, accepted_list_max=0)
-WINDOW_NS: Final = 30 * NS_PER_S
+WINDOW_NS: Final = 2 * NS_PER_S
+AGE_S_MAX: Final = 60.0
+"""How long before its query a window begins at most; a query of its own records is short."""
 
 
 @dataclass
@@ -46,7 +48,7 @@ class Clients:
     Attributes:
         balancer: The port of the proxy.
         gateways: The ports of the gateways that run now.
-        acknowledged: Batches that a client has sent successfully, the last ones.
+        acknowledged: Some of the batches that a client has sent successfully, of any age.
     """
 
     recorder: Recorder
@@ -58,6 +60,10 @@ class Clients:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: list[Batch] = field(default_factory=list)
     last_success_ns: int = 0
+    _ages: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._ages = random.Random(f"{self.seed} ages")
 
     async def upload(self, number: int) -> None:
         """Send batches until stopped, with gaps, races, conflicts and late retries."""
@@ -151,12 +157,12 @@ class Clients:
         while not self.stop.is_set():
             await self.compare(number, url)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), 3.0)
+                await asyncio.wait_for(self.stop.wait(), 1.0)
 
     async def compare(self, number: int, url: str) -> int:
         """Record one answer, and return through which time it is complete."""
-        to_ns = time.time_ns() + NS_PER_S
-        from_ns = to_ns - WINDOW_NS
+        from_ns = time.time_ns() - int(self._ages.uniform(0.0, AGE_S_MAX) * NS_PER_S)
+        to_ns = from_ns + WINDOW_NS
         op = self.recorder.invoke(number, "query", **{"from": from_ns, "to": to_ns})
         try:
             async with asyncio.timeout(60), open_store(url) as store:
@@ -181,7 +187,7 @@ class Clients:
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=15),
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0),
         )
 
 

@@ -16,7 +16,7 @@ from yarl import URL
 from sluice_cli.verify.recording import Recorder
 
 OPERATION: Final = "X-Operation"
-"""Header with the number of the operation, so that a repeated request is recorded."""
+"""Header with the numbers of the operations, so that a repeated request is recorded."""
 WRITES: Final = frozenset({"POST", "PUT", "DELETE"})
 HOP_BY_HOP: Final = frozenset(
     {"transfer-encoding", "connection", "content-length", "date", "server"}
@@ -50,8 +50,9 @@ class FaultyProxy:
             await asyncio.sleep(self.rng.uniform(0.5, 3.0))
         try:
             if fault == "repeat":
+                for number in request.headers.get(OPERATION, "0").split(","):
+                    self.recorder.repeat(int(number))
                 await self._forward(request, body)
-                self.recorder.repeat(int(request.headers.get(OPERATION, 0)))
             response = await self._forward(request, body)
         except (aiohttp.ClientError, TimeoutError):
             return _reset(request)
@@ -112,7 +113,7 @@ def _reset(request: web.BaseRequest) -> web.Response:
 @asynccontextmanager
 async def serving(proxy: FaultyProxy) -> AsyncIterator[FaultyProxy]:
     """Serve a proxy on a free port until the end of the block."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, auto_decompress=False

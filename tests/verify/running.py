@@ -23,6 +23,7 @@ from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parents[2]
 UPLOADS: Final = 6
+REPEATERS: Final = 3
 SETTLED_S: Final = 400.0
 
 
@@ -30,8 +31,11 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
     """Run clients and faults for a time; then let every client come to an end, without faults."""
     stop, recorder = asyncio.Event(), clients.recorder
     async with asyncio.TaskGroup() as tasks:
+        supervisor = tasks.create_task(cluster.supervise())
         for number in range(1, UPLOADS + 1):
             tasks.create_task(clients.upload(number))
+        for number in range(10, 10 + REPEATERS):
+            tasks.create_task(clients.repeat(number))
         for number, door in enumerate(DOORS, 20):
             tasks.create_task(clients.door(number, door))
         lines = [
@@ -45,6 +49,7 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
         stop.set()
         await faults
         clients.stop.set()
+        supervisor.cancel()
     await asyncio.to_thread(cluster.drain_agents)
     for task in lines:
         for op in task.result():
@@ -104,6 +109,7 @@ async def run(
             "gateways": 3,
             "reconcilers": 2,
             "uploaders": UPLOADS,
+            "repeaters": REPEATERS,
             "doors": DOORS,
             "agents": len(AGENTS),
             "ingest": "Spark" if spark else "after the run",
@@ -117,9 +123,11 @@ async def run(
         **meta,
         "seconds": round(time.monotonic() - started_s),
         "outcomes": dict(recorder.ends),
+        "results": dict(recorder.results),
         "firings": {fault: recorder.firings[fault] for fault in nemesis.faults},
         "settled": settled,
         "errors_logged": dict(cluster.errors()),
+        "exits": dict(cluster.exits),
         "verdicts": verdicts,
         "passed": settled and not any(verdict["broken"] for verdict in verdicts),
     }

@@ -69,6 +69,13 @@ PLANTED = {
     "a duplicate before the first upload": Planted(
         "register", "history.jsonl", LOST, LOST.replace("30", "41"), "register: no"
     ),
+    "a refused batch with a manifest": Planted(
+        "register",
+        "state.jsonl",
+        MANIFEST,
+        MANIFEST.replace("4-5", "6-6") + MANIFEST,
+        "register: no",
+    ),
     "an accepted batch without a manifest": Planted(
         "register", "state.jsonl", MANIFEST, "", "register: no"
     ),
@@ -227,6 +234,21 @@ def test_the_check_of_the_command_agrees_with_porcupine(
     violations = check_history(checkers, "register", folder)["violations"]
     assert {line.partition("identity=")[2] for line in violations} == found
     assert found
+
+
+def test_many_lost_responses_of_one_batch_do_not_delay_the_register_check(
+    checkers: Path, tmp_path: Path
+) -> None:
+    """Each order of forty uploads with an unknown outcome would be a search without an end."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    tries = []
+    for line in lines[6:8]:  # the try whose response was lost
+        event = json.loads(line)
+        tries += [json.dumps({**event, "op": 100 + number}) + "\n" for number in range(40)]
+    (folder / "history.jsonl").write_text("".join([*lines[:8], *tries, *lines[8:]]))
+    verdict = check_history(checkers, "register", folder)
+    assert (verdict["unknown"], verdict["violations"]) == (41, [])
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -18,6 +18,7 @@ class Recorder:
         self.folder = folder
         self.clock = clock
         self.ends: Counter[str] = Counter()
+        self.results: Counter[str] = Counter()
         self.firings: Counter[str] = Counter()
         self._payload_prefix = payload_prefix
         self._payloads = 0
@@ -52,11 +53,16 @@ class Recorder:
         """Record the end of an operation; the events are `ok`, `fail` and `unknown`."""
         begun = self._open.pop(op)
         self.ends[event] += 1
+        if event != "unknown" and "result" in fields:
+            self.results[f"{begun['call']} {fields['result']}"] += 1
         line = {"client": begun["client"], "op": op, "event": event, "time": self.clock.now_ns()}
         _write(self._history, {**line, **fields})
 
     def repeat(self, op: int) -> None:
-        """Record that the network delivers an open operation again; no client sees the outcome."""
+        """Record, before it happens, that the network delivers an open operation once more.
+
+        No client sees the outcome of the copy.
+        """
         if (begun := self._open.get(op)) is None:
             return
         fields = {k: v for k, v in begun.items() if k not in {"client", "op", "event", "call"}}

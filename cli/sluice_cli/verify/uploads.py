@@ -165,7 +165,7 @@ class Uploads:
                 await self.recorder.clock.sleep(rng.uniform(0.1, longest_s))
 
     def _remember(self, batch: Batch, rng: random.Random) -> None:
-        """Keep a batch for late retries; each batch of the run is kept with the same chance."""
+        """Keep a batch for late retries, or not, so that those that are kept have any age."""
         self._remembered += 1
         if len(self.acknowledged) < REMEMBERED_MAX:
             self.acknowledged.append(batch)
