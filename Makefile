@@ -84,6 +84,7 @@ test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, 
 verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw selects a store, WRITE=1 records the results in docs/verification.md
 	@$(BIN)/python -m deploy.java
 	@deploy/versitygw.sh
+	@deploy/seaweedfs.sh
 	PYTHONPATH=tests:. $(BIN)/python -m verify --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE)) $(if $(WRITE),--write)
 
 scale: setup  ## measure bytes a second and processor seconds a GiB by the number of lanes, gateways and agents; WRITE=1 records the run in docs/sizing.md

@@ -1,7 +1,7 @@
 """`app | sluice forward`: ship standard input, line by line."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +29,7 @@ class ForwardSettings:
             batches in the spool for the next run. `accepted` ends when all batches are accepted.
         spool: Directory of the spool; concurrent runs share it, each in a separate slot.
         key: File of the Ed25519 key; default is the key that `sluice agent init` created here.
-        agent_id: The id under which records are accepted; by default the host name.
+        agent_id: The id under which records are accepted; default is the host's name.
         give_up_s: Seconds of failing uploads after which the command fails with exit code 3; the
             batches stay in the spool for the next run. 0 never gives up.
         uploads: Number of concurrent uploads; 1 sends batches in order.
@@ -47,7 +47,7 @@ class ForwardSettings:
     durability: Durability = Durability.DURABLE
     spool: Path = Path(".sluice-agent/forward")
     key: Path | None = None
-    agent_id: str | None = None
+    agent_id: str = field(default_factory=default_agent_id)
     give_up_s: float = 0.0
     uploads: int = 4
     spool_bytes: int = 1024 * 1024 * 1024
@@ -64,7 +64,7 @@ class ForwardSettings:
             gateway=self.gateway,
             spool=self.spool,
             key=self.key,
-            agent_id=self.agent_id or default_agent_id(),
+            agent_id=self.agent_id,
             uploads=self.uploads,
             spool_bytes=self.spool_bytes,
             when_full=self.when_full,

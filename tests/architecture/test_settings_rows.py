@@ -13,7 +13,7 @@ LIMITS = {
     "reconciler": 12,
     "console": 26,
 }
-ALL_MAX = 315
+ALL_MAX = 316
 """An option with one meaning in several commands is described once, and is one row."""
 
 

@@ -58,7 +58,7 @@ class SimDisk:
 
     # -- the port --------------------------------------------------------------------------
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: Path, *, sync: bool) -> None:
         self.tripwire("make_dir")
 
     def write_new(self, path: Path, parts: Sequence[bytes], *, sync: bool) -> None:

@@ -119,8 +119,14 @@ class Machine:
 
     def __init__(self, root: Path, calls: Sequence[Call], ignored: str = "") -> None:
         self._root = str(root)
-        self._calls = calls
+        self._calls = [call for call in calls if self._concerns(call)]
         self._ignored = ignored
+
+    def _concerns(self, call: Call) -> bool:
+        """Return whether a call is about these files or prints: a program also reads modules."""
+        if call.name in {"sync", "syncfs"} or call.arguments[0].startswith("1<"):
+            return True
+        return any(f"{path}/".startswith(f"{self._root}/") for path in call.paths())
 
     def without(self, sync: str) -> "Machine":
         """Return a machine on which syncs of a file or of a folder have no effect."""

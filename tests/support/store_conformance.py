@@ -461,11 +461,30 @@ MOTO: Final = (
     ),
 )
 
+SEAWEEDFS: Final = (
+    Deviation(
+        check="check_list_order",
+        promise="a listing is in key order",
+        seen="place/a/é",
+        effect=(
+            "none: a versioned bucket is listed in the order of the encoded keys, and names of the"
+            " layout differ only in letters, digits, `-` and `.`, whose order is the same"
+        ),
+    ),
+    Deviation(
+        check="check_odd_keys",
+        promise="odd keys are listed",
+        seen="place/é/ü",
+        effect="as above",
+    ),
+)
+
 KNOWN: Final[dict[str, tuple[Deviation, ...]]] = {
     "local": LOCAL,
     "memory": (),
     "memory over HTTP": (),
     "moto": MOTO,
+    "seaweedfs": SEAWEEDFS,
     "versitygw": VERSITYGW,
 }
 """Deviations by server, of the versions in `docs/store.md`."""
@@ -489,6 +508,7 @@ DOCTOR: Final = {
         always=frozenset({"checksum", "head-checksum"}),
         sometimes=frozenset({"race-create", "race-replace"}),
     ),
+    "seaweedfs": Broken(),
     "versitygw": Broken(always=frozenset({"marker-create"})),
 }
 """The probes of `sluice doctor` that report a broken promise of a bucket with versioning."""

@@ -6,11 +6,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-CHECKERS = ("register", "facts")
+CHECKERS = ("register", "lanes", "facts")
 
 
 def build_checkers(folder: Path) -> Path:
-    """Build the program of both checkers, and return its path."""
+    """Build the program of the checkers, and return its path."""
     program = folder / "checkers"
     subprocess.run(
         ["go", "build", "-trimpath", "-o", str(program), "."],

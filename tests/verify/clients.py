@@ -12,55 +12,33 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-from support.builders import make_identity
 from support.constants import settings_with
 from support.door_client import PROTOBUF, TestSender, otlp_logs
-from support.gateway import Client, TestKey, upload_fields
+from support.gateway import Client, HttpResult, TestKey, head_of, post, upload_fields
 from verify.proxy import OPERATION
-from verify.recording import Recorder
 
-from sluice_protocol.frame import encode_frame
-from sluice_protocol.records import LogRecord, logs_from_records
+from sluice_agent.sending.transport import (
+    UploadRequest,
+    UploadResult,
+    parse_response,
+    parse_results,
+)
+from sluice_agent.sending.upload_decisions import ConnectionFailure, NoGatewayResponse
+from sluice_cli.verify.recording import Recorder
+from sluice_cli.verify.uploads import Batch, Uploads
 from sluice_protocol.system_clock import SystemClock
 from sluice_protocol.timestamps import parse_rfc3339
 from sluice_protocol.units import NS_PER_S, UnixNs
+from sluice_protocol.upload_http import ListedFrame, encode_frame_list
 from sluice_query.request import Query
 from sluice_query.search import Searcher
 from sluice_query.settings import QuerySettings
 from sluice_store import open_store
 
 QUERY: Final = settings_with(QuerySettings, threads=1, accepted_list_max=0)
-WINDOW_NS: Final = 30 * NS_PER_S
-BOOT_BATCHES: Final = 200
-REMEMBERED_MAX: Final = 500
-
-
-@dataclass
-class Batch:
-    """A frame that claims an identity."""
-
-    agent: str
-    boot: str
-    first: int
-    records: int
-    payload: str
-    at_ns: int = field(default_factory=time.time_ns)
-    tries: int = 0
-    frame: bytes = b""
-    sha256: str = ""
-
-    def __post_init__(self) -> None:
-        who = make_identity(self.first, count=self.records, agent=self.agent, boot=self.boot)
-        rows = [
-            LogRecord(ts_ns=self.at_ns, body=f"{self.payload} {index}", attributes={})
-            for index in range(self.records)
-        ]
-        self.frame = encode_frame(identity=who, columns=logs_from_records(rows))
-        self.sha256 = hashlib.sha256(self.frame).hexdigest()
-
-    @property
-    def identity(self) -> str:
-        return f"{self.agent}/{self.boot}/{self.first}-{self.first + self.records - 1}"
+WINDOW_NS: Final = 2 * NS_PER_S
+AGE_S_MAX: Final = 60.0
+"""How long before its query a window begins at most; a query of its own records is short."""
 
 
 @dataclass
@@ -70,7 +48,7 @@ class Clients:
     Attributes:
         balancer: The port of the proxy.
         gateways: The ports of the gateways that run now.
-        acknowledged: Batches that a client has sent successfully, the last ones.
+        acknowledged: Some of the batches that a client has sent successfully, of any age.
     """
 
     recorder: Recorder
@@ -82,48 +60,44 @@ class Clients:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: list[Batch] = field(default_factory=list)
     last_success_ns: int = 0
-    _payloads: int = 0
+    _ages: random.Random = field(init=False)
 
-    def new_payload(self) -> str:
-        self._payloads += 1
-        return f"p{self._payloads}"
+    def __post_init__(self) -> None:
+        self._ages = random.Random(f"{self.seed} ages")
 
     async def upload(self, number: int) -> None:
         """Send batches until stopped, with gaps, races, conflicts and late retries."""
-        rng = random.Random(f"{self.seed} {number}")
-        agent, boot, first = f"agent-{number}", 0, 0
         async with self._session() as session:
-            sender = _Uploader(self, session, number, rng)
-            while not self.stop.is_set():
-                if rng.random() < 1 / BOOT_BATCHES:
-                    boot, first = boot + 1, 0
-                records = rng.randint(1, 3)
-                if rng.random() < 0.03:  # these numbers are never sent
-                    first += records
-                    continue
-                batch = Batch(agent, f"boot-{boot}", first, records, self.new_payload())
-                first += records
-                kind = rng.random()
-                if kind < 0.1:
-                    await asyncio.gather(sender.settle(batch), sender.settle(batch))
-                elif kind < 0.2:
-                    rival = Batch(agent, batch.boot, batch.first, records, self.new_payload())
-                    await asyncio.gather(sender.settle(batch), sender.settle(rival))
-                elif kind < 0.3 and self.acknowledged:
-                    await sender.settle(batch)
-                    old = rng.choice(self.acknowledged)
-                    if rng.random() < 0.5:
-                        payload = self.new_payload()
-                        old = Batch(old.agent, old.boot, old.first, old.records, payload)
-                    await sender.settle(old)
-                else:
-                    await sender.settle(batch)
-                await asyncio.sleep(rng.uniform(0.02, 0.25))
+            await self._uploads(session).run(number)
+
+    async def repeat(self, number: int) -> None:
+        """Send accepted batches of any uploader and age again, some with other bytes."""
+        async with self._session() as session:
+            await self._uploads(session).repeat(number)
 
     async def repair(self, batch: Batch) -> None:
         """Send an old batch again until it is accepted, as after damage to its blob."""
         async with self._session() as session:
-            await _Uploader(self, session, 99, random.Random(self.seed)).settle(batch)
+            await self._uploads(session).settle(99, random.Random(self.seed), [batch])
+
+    def _uploads(self, session: aiohttp.ClientSession) -> Uploads:
+        """Return uploads through the balancer or a gateway; its proxy learns each operation."""
+
+        async def send(
+            batches: list[Batch], operations: list[int], rng: random.Random
+        ) -> list[UploadResult]:
+            client = Client(session, self.port(rng), self.key)
+            numbers = {OPERATION: ",".join(map(str, operations))}
+            try:
+                return await send_once(client, [one.request for one in batches], numbers)
+            except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError):
+                lost = NoGatewayResponse(failure=ConnectionFailure.RESET)
+                return [UploadResult(response=lost)] * len(batches)
+
+        def names(number: int, boot: int) -> tuple[str, str]:
+            return f"agent-{number}", f"boot-{boot}"
+
+        return Uploads(self.recorder, self.seed, names, send, self.stop, self.acknowledged)
 
     async def door(self, number: int, door: str) -> None:
         """Send requests until stopped, each with the same bytes until it is accepted."""
@@ -136,7 +110,7 @@ class Clients:
     async def _request(
         self, session: aiohttp.ClientSession, number: int, door: str, rng: random.Random
     ) -> None:
-        at_ns, payload, records = time.time_ns(), self.new_payload(), rng.randint(1, 3)
+        at_ns, payload, records = time.time_ns(), self.recorder.new_payload(), rng.randint(1, 3)
         lines = [f"{payload} {index}" for index in range(records)]
         path, body, headers = door_request(door, lines, at_ns)
         digest = hashlib.sha256(body).hexdigest()
@@ -168,7 +142,7 @@ class Clients:
         """Append lines to the file of an agent until stopped; return their operations."""
         rng, operations = random.Random(f"{self.seed} {number}"), []
         while not self.stop.is_set():
-            payload = self.new_payload()
+            payload = self.recorder.new_payload()
             identity = f"{path.stem}/line/{payload}"
             operations.append(
                 self.recorder.invoke(number, "line", identity=identity, payload=payload, records=1)
@@ -183,12 +157,12 @@ class Clients:
         while not self.stop.is_set():
             await self.compare(number, url)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), 3.0)
+                await asyncio.wait_for(self.stop.wait(), 1.0)
 
     async def compare(self, number: int, url: str) -> int:
         """Record one answer, and return through which time it is complete."""
-        to_ns = time.time_ns() + NS_PER_S
-        from_ns = to_ns - WINDOW_NS
+        from_ns = time.time_ns() - int(self._ages.uniform(0.0, AGE_S_MAX) * NS_PER_S)
+        to_ns = from_ns + WINDOW_NS
         op = self.recorder.invoke(number, "query", **{"from": from_ns, "to": to_ns})
         try:
             async with asyncio.timeout(60), open_store(url) as store:
@@ -213,60 +187,30 @@ class Clients:
     def _session(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             timeout=aiohttp.ClientTimeout(total=15),
-            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(limit=0),
         )
 
 
-@dataclass
-class _Uploader:
-    clients: Clients
-    session: aiohttp.ClientSession
-    number: int
-    rng: random.Random
-
-    async def settle(self, batch: Batch) -> None:
-        """Send a batch through any gateway until it is accepted or a conflict."""
-        outcome = await self._try(batch)
-        while outcome not in {"accepted", "conflict"}:
-            await asyncio.sleep(self.rng.uniform(0.1, 0.4 if outcome == "refused" else 1.0))
-            outcome = await self._try(batch)
-        kept = self.clients.acknowledged
-        if outcome == "accepted" and batch not in kept:
-            kept.append(batch)
-            del kept[: max(0, len(kept) - REMEMBERED_MAX)]
-
-    async def _try(self, batch: Batch) -> str:
-        recorder = self.clients.recorder
-        first_ns = None if batch.tries else batch.at_ns
-        batch.tries += 1
-        op = recorder.invoke(
-            self.number, "upload", at_ns=first_ns, identity=batch.identity, sha256=batch.sha256,
-            payload=batch.payload, records=batch.records,
-        )  # fmt: skip
-        client = Client(self.session, self.clients.port(self.rng), self.clients.key)
-        fields = client.key.sign(_fields(batch), client.authority) | {OPERATION: str(op)}
-        try:
-            answer = await client.send(batch.frame, fields)
-        except (aiohttp.ClientError, TimeoutError, json.JSONDecodeError) as error:
-            recorder.end(op, "unknown", result=type(error).__name__)
-            return "unknown"
-        body = answer.body if isinstance(answer.body, dict) else {}
-        if answer.status == 200 and isinstance(body.get("duplicate"), bool):
-            recorder.end(op, "ok", result="duplicate" if body["duplicate"] else "new")
-            self.clients.last_success_ns = time.time_ns()
-            return "accepted"
-        if answer.status == 409 and body.get("code") == "identity_conflict":
-            recorder.end(op, "fail", result="conflict")
-            return "conflict"
-        if body.get("effect") == "none":
-            recorder.end(op, "fail", result="refused", code=body.get("code"))
-            return "refused"
-        recorder.end(op, "unknown", result=f"{answer.status} {body.get('code')}")
-        return "unknown"
+async def send_once(
+    client: Client, requests: list[UploadRequest], more: dict[str, str]
+) -> list[UploadResult]:
+    """Send one frame as an upload, more as a list, with further header fields."""
+    if len(requests) == 1:
+        (one,) = requests
+        retry = {"Sluice_Retry": "1"} if one.retry else {}
+        fields = client.key.sign(upload_fields(one.frame, **retry), client.authority)
+        return [_result(await client.send(one.frame, fields | more))]
+    listed = [ListedFrame(frame=one.frame, sent_before=one.retry) for one in requests]
+    body = encode_frame_list(listed)
+    found = parse_results(
+        _result(await post(client, body, head_of(client, body) | more)), len(listed)
+    )
+    return [found] * len(listed) if isinstance(found, UploadResult) else list(found)
 
 
-def _fields(batch: Batch) -> dict[str, str]:
-    return upload_fields(batch.frame, **({"Sluice_Retry": "1"} if batch.tries > 1 else {}))
+def _result(answer: HttpResult) -> UploadResult:
+    body = json.dumps(answer.body).encode()
+    return UploadResult(response=parse_response(answer.status, answer.headers, body), body=body)
 
 
 def door_request(door: str, lines: list[str], at_ns: int) -> tuple[str, bytes, dict[str, str]]:

@@ -19,6 +19,7 @@ from typing import Any, Final
 import boto3
 import psutil
 from deltalake import DeltaTable
+from support import store_seaweedfs
 from support.constants import command_with_constants
 from support.door_client import TestSender
 from support.gateway import GatewayProcess, TestKey, start_gateways
@@ -26,16 +27,17 @@ from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
 from verify.proxy import FaultyProxy, serving
-from verify.recording import Recorder
+from verify.registers import RegisterRecorder
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
+from sluice_cli.verify.recording import Recorder
 from sluice_lake.locations import lake_location
 
 DOORS: Final = ("otlp", "loki", "json")
 AGENTS: Final = ("file-1", "file-2")
 UPLOADERS: Final = tuple(f"agent-{number}" for number in range(1, 100))
 BUCKET: Final = "verify"
-DISK_BYTES: Final = 4 << 30
+DISK_BYTES: Final = 8 << 30
 
 
 class Store:
@@ -116,6 +118,7 @@ class S3Store(Store):
         self.log = (folder / "store.log").open("wb")
         self.port = free_port()
         self.proxy = FaultyProxy("store", lambda: [self.port], recorder, rng)
+        self.registers = self.proxy.registers = RegisterRecorder(recorder.folder)
 
     def command(self) -> list[str]:
         """Return the command of versitygw."""
@@ -143,6 +146,7 @@ class S3Store(Store):
                 yield
             finally:
                 self.client.close()
+                self.registers.close()
                 self.process.kill()
                 self.process.wait()
 
@@ -189,7 +193,24 @@ class S3Store(Store):
         self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
 
 
-STORES: Final[dict[str, type[Store]]] = {"directory": Store, "versitygw": S3Store}
+class SeaweedStore(S3Store):
+    """SeaweedFS: master, volume server, filer and S3 API in one process."""
+
+    def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
+        super().__init__(folder, recorder, rng)
+        filer = (free_port(), free_port())
+        self.words = store_seaweedfs.command(self.disk, self.port, filer)
+
+    def command(self) -> list[str]:
+        """Return the command, with the same ports after each start."""
+        return self.words
+
+
+STORES: Final[dict[str, type[Store]]] = {
+    "directory": Store,
+    "versitygw": S3Store,
+    "seaweedfs": SeaweedStore,
+}
 
 
 @dataclass
@@ -205,6 +226,7 @@ class Cluster:
     sender: TestSender = field(default_factory=lambda: TestSender("shop", (), doors=DOORS))
     gateways: list[GatewayProcess] = field(default_factory=list)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    exits: Counter[str] = field(default_factory=Counter)
     balancer: FaultyProxy = field(init=False)
 
     def __post_init__(self) -> None:
@@ -267,6 +289,31 @@ class Cluster:
         for child in children:
             with suppress(psutil.NoSuchProcess):
                 child.kill()
+
+    async def supervise(self) -> None:
+        """Start each process that ended without a fault again, as systemd would, and count it."""
+        while True:
+            await asyncio.sleep(1.0)
+            for name, process in list(self.processes.items()):
+                if process.poll() is not None:
+                    self.exits[f"{name.partition('-')[0]}, code {process.returncode}"] += 1
+                    self.start(name)
+            for one in list(self.gateways):
+                if one.process.poll() is not None:
+                    self.exits[f"gateway, code {one.process.returncode}"] += 1
+                    self.gateways.remove(one)
+                    await self.start_gateway()
+
+    async def start_gateway(self) -> None:
+        """Start a gateway; at a moment without a store it exits, and is started again."""
+        for _ in range(20):
+            try:
+                await asyncio.to_thread(self.start_gateways)
+            except AssertionError:
+                await asyncio.sleep(1.0)
+            else:
+                return
+        raise AssertionError("a gateway does not start")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -78,13 +78,13 @@ class Nemesis:
         victim.kill()
         self._fired("gateway_killed", victim.port)
         await asyncio.sleep(self.rng.uniform(0.0, 2.0))
-        await self._start_gateway()
+        await self.cluster.start_gateway()
 
     async def gateway_restarted(self) -> None:
         victim = self.cluster.gateways.pop(self.rng.randrange(len(self.cluster.gateways)))
         self._fired("gateway_restarted", victim.port)
         await asyncio.to_thread(victim.stop, 90.0)
-        await self._start_gateway()
+        await self.cluster.start_gateway()
 
     async def gateway_stopped(self) -> None:
         victim = self.rng.choice(self.cluster.gateways)
@@ -118,19 +118,8 @@ class Nemesis:
             one.kill()
         self.cluster.gateways.clear()
         for _ in range(3):
-            await self._start_gateway()
+            await self.cluster.start_gateway()
         await self.clients.repair(batch)
-
-    async def _start_gateway(self) -> None:
-        """Start a gateway; at a moment without a store it exits, and is started again."""
-        for _ in range(20):
-            try:
-                await asyncio.to_thread(self.cluster.start_gateways)
-            except AssertionError:
-                await asyncio.sleep(1.0)
-            else:
-                return
-        raise AssertionError("a gateway does not start")
 
     async def _restart(self, name: str, fault: str) -> None:
         await asyncio.to_thread(self.cluster.kill, name)

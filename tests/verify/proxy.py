@@ -10,11 +10,13 @@ from typing import Final
 
 import aiohttp
 from aiohttp import web
-from verify.recording import Recorder
+from verify.registers import RegisterRecorder
 from yarl import URL
 
+from sluice_cli.verify.recording import Recorder
+
 OPERATION: Final = "X-Operation"
-"""Header with the number of the operation, so that a repeated request is recorded."""
+"""Header with the numbers of the operations, so that a repeated request is recorded."""
 WRITES: Final = frozenset({"POST", "PUT", "DELETE"})
 HOP_BY_HOP: Final = frozenset(
     {"transfer-encoding", "connection", "content-length", "date", "server"}
@@ -37,6 +39,7 @@ class FaultyProxy:
     unreachable: bool = False
     port: int = 0
     session: aiohttp.ClientSession | None = None
+    registers: RegisterRecorder | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         body = await request.read()
@@ -47,8 +50,9 @@ class FaultyProxy:
             await asyncio.sleep(self.rng.uniform(0.5, 3.0))
         try:
             if fault == "repeat":
+                for number in request.headers.get(OPERATION, "0").split(","):
+                    self.recorder.repeat(int(number))
                 await self._forward(request, body)
-                self.recorder.repeat(int(request.headers.get(OPERATION, 0)))
             response = await self._forward(request, body)
         except (aiohttp.ClientError, TimeoutError):
             return _reset(request)
@@ -75,10 +79,14 @@ class FaultyProxy:
 
     async def _forward_to(self, port: int, request: web.BaseRequest, body: bytes) -> web.Response:
         assert self.session is not None
+        op = self.registers.begin(request, body) if self.registers else 0
+        headers = request.headers.copy()  # the body was read, and is sent with its length
+        for name in ("Transfer-Encoding", "Expect"):
+            headers.popall(name, None)
         async with self.session.request(
             request.method,
             URL(f"http://127.0.0.1:{port}{request.raw_path}", encoded=True),
-            headers=request.headers,
+            headers=headers,
             data=body,
             skip_auto_headers=GENERATED,
             allow_redirects=False,
@@ -91,6 +99,8 @@ class FaultyProxy:
                 response.headers["Date"] = found.headers["Date"]
             if request.method == "HEAD":
                 response.headers["Content-Length"] = found.headers.get("Content-Length", "0")
+            if self.registers and op:
+                self.registers.end(op, response, body, request.method)
             return response
 
 
@@ -103,7 +113,7 @@ def _reset(request: web.BaseRequest) -> web.Response:
 @asynccontextmanager
 async def serving(proxy: FaultyProxy) -> AsyncIterator[FaultyProxy]:
     """Serve a proxy on a free port until the end of the block."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    connector = aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=20)
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, auto_decompress=False

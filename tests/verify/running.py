@@ -17,10 +17,13 @@ from verify.checking import CHECKERS, build_checkers, check_history
 from verify.clients import Clients
 from verify.cluster import AGENTS, DOORS, STORES, Cluster
 from verify.nemesis import Nemesis
-from verify.recording import Recorder
+
+from sluice_cli.verify.recording import Recorder
+from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parents[2]
 UPLOADS: Final = 6
+REPEATERS: Final = 3
 SETTLED_S: Final = 400.0
 
 
@@ -28,8 +31,11 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
     """Run clients and faults for a time; then let every client come to an end, without faults."""
     stop, recorder = asyncio.Event(), clients.recorder
     async with asyncio.TaskGroup() as tasks:
+        supervisor = tasks.create_task(cluster.supervise())
         for number in range(1, UPLOADS + 1):
             tasks.create_task(clients.upload(number))
+        for number in range(10, 10 + REPEATERS):
+            tasks.create_task(clients.repeat(number))
         for number, door in enumerate(DOORS, 20):
             tasks.create_task(clients.door(number, door))
         lines = [
@@ -43,6 +49,7 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
         stop.set()
         await faults
         clients.stop.set()
+        supervisor.cancel()
     await asyncio.to_thread(cluster.drain_agents)
     for task in lines:
         for op in task.result():
@@ -58,10 +65,10 @@ async def settle(cluster: Cluster, clients: Clients) -> bool:
         await asyncio.sleep(2.0)
     if cluster.spark:
         await asyncio.to_thread(cluster.kill, "ingest")
-        store = ("--store", cluster.store.read_url)
+        store = ("--store", cluster.store.url)
         await asyncio.to_thread(cluster.sluice, "spark", "ingest", "--once", *store, timeout=900)
     else:
-        await asyncio.to_thread(ingest_locally, cluster.store.read_url)
+        await asyncio.to_thread(ingest_locally, cluster.store.url)
     await asyncio.to_thread(cluster.write_state, clients.recorder.folder / "state.jsonl")
     return settled
 
@@ -79,7 +86,7 @@ async def run(
     started_s, began = time.monotonic(), time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     rng, commit = random.Random(seed), revision()
     history = folder / "history"
-    with Recorder(history) as recorder:
+    with Recorder(history, SystemClock()) as recorder:
         place = STORES[store](folder, recorder, rng)
         cluster = Cluster(folder, place, recorder, rng, spark)
         async with cluster.running():
@@ -102,6 +109,7 @@ async def run(
             "gateways": 3,
             "reconcilers": 2,
             "uploaders": UPLOADS,
+            "repeaters": REPEATERS,
             "doors": DOORS,
             "agents": len(AGENTS),
             "ingest": "Spark" if spark else "after the run",
@@ -115,9 +123,11 @@ async def run(
         **meta,
         "seconds": round(time.monotonic() - started_s),
         "outcomes": dict(recorder.ends),
+        "results": dict(recorder.results),
         "firings": {fault: recorder.firings[fault] for fault in nemesis.faults},
         "settled": settled,
         "errors_logged": dict(cluster.errors()),
+        "exits": dict(cluster.exits),
         "verdicts": verdicts,
         "passed": settled and not any(verdict["broken"] for verdict in verdicts),
     }

@@ -1,6 +1,7 @@
 """Each checker accepts a correct history and finds each planted violation."""
 
 import json
+import random
 import subprocess
 from pathlib import Path
 from shutil import copytree
@@ -8,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 from verify.checking import build_checkers, check_history
+
+from sluice_cli.verify.checks import UploadTry, check_register
 
 CLEAN = Path(__file__).parent / "clean"
 """Conflict, retry after an unknown outcome, refusal, door, agent and query, with a gap."""
@@ -65,6 +68,13 @@ PLANTED = {
     ),
     "a duplicate before the first upload": Planted(
         "register", "history.jsonl", LOST, LOST.replace("30", "41"), "register: no"
+    ),
+    "a refused batch with a manifest": Planted(
+        "register",
+        "state.jsonl",
+        MANIFEST,
+        MANIFEST.replace("4-5", "6-6") + MANIFEST,
+        "register: no",
     ),
     "an accepted batch without a manifest": Planted(
         "register", "state.jsonl", MANIFEST, "", "register: no"
@@ -170,6 +180,75 @@ def test_an_answer_may_except_batches_that_it_reports(
     (folder / "history.jsonl").write_text(text)
     verdict = check_history(checkers, "facts", folder)
     assert (verdict["excepted"], verdict["broken"]) == (excepted, 1 - excepted)
+
+
+def test_records_that_could_not_be_read_are_not_compared(checkers: Path, tmp_path: Path) -> None:
+    folder = copytree(CLEAN, tmp_path / "history")
+    facts = (folder / "state.jsonl").read_text().splitlines(keepends=True)
+    kept = [line for line in facts if '"kind": "row"' not in line]
+    (folder / "state.jsonl").write_text("".join(kept))
+    assert check_history(checkers, "facts", folder)["broken"] > 0
+    meta = json.loads((folder / "meta.json").read_text()) | {"unread": ["row"]}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    assert check_history(checkers, "facts", folder)["broken"] == 0
+
+
+def random_tries(rng: random.Random, identity: str) -> list[UploadTry]:
+    tries = []
+    for _ in range(rng.randint(1, 4)):
+        result = rng.choice(("new", "duplicate", "conflict", "refused", "unknown"))
+        start = rng.randrange(10)
+        end = None if result == "unknown" else start + rng.randrange(1, 10)
+        sha256 = rng.choice(("aa", "aa", "bb"))
+        tries.append(
+            UploadTry(
+                identity=identity, sha256=sha256, payload="p", records=1, result=result,
+                start_ns=start, end_ns=end,
+            )
+        )  # fmt: skip
+    return tries
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_check_of_the_command_agrees_with_porcupine(
+    seed: int, checkers: Path, tmp_path: Path
+) -> None:
+    """`sluice verify` and Porcupine decide the same about random tries of 20 identities."""
+    rng = random.Random(seed)
+    folder = copytree(CLEAN, tmp_path / "history")
+    found, lines, state, op = set(), [], [], 0
+    for identity in (f"a/b/{number}-{number}" for number in range(20)):
+        owner, tries = rng.choice(("", "aa", "aa", "bb")), random_tries(rng, identity)
+        if owner:
+            state.append({"kind": "manifest", "identity": identity, "sha256": owner})
+        if check_register(tries, owner):
+            found.add(identity)
+        for one in tries:
+            op += 1
+            event = {"op": op, "event": "invoke", "call": "upload", "time": one.start_ns}
+            lines.append({**event, "identity": identity, "sha256": one.sha256})
+            if one.end_ns is not None:
+                lines.append({"op": op, "event": "ok", "time": one.end_ns, "result": one.result})
+    for name, facts in (("history.jsonl", lines), ("state.jsonl", state)):
+        (folder / name).write_text("".join(json.dumps(fact) + "\n" for fact in facts))
+    violations = check_history(checkers, "register", folder)["violations"]
+    assert {line.partition("identity=")[2] for line in violations} == found
+    assert found
+
+
+def test_many_lost_responses_of_one_batch_do_not_delay_the_register_check(
+    checkers: Path, tmp_path: Path
+) -> None:
+    """Each order of forty uploads with an unknown outcome would be a search without an end."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    tries = []
+    for line in lines[6:8]:  # the try whose response was lost
+        event = json.loads(line)
+        tries += [json.dumps({**event, "op": 100 + number}) + "\n" for number in range(40)]
+    (folder / "history.jsonl").write_text("".join([*lines[:8], *tries, *lines[8:]]))
+    verdict = check_history(checkers, "register", folder)
+    assert (verdict["unknown"], verdict["violations"]) == (41, [])
 
 
 @pytest.mark.parametrize("name", PLANTED)

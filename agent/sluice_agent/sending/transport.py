@@ -319,6 +319,7 @@ class _ResponseBody(msgspec.Struct, frozen=True):
     retryable: bool | None = None
     effect: str = ""
     frame_sha256: str = ""
+    duplicate: bool | None = None
     submitted_frame_sha256: str = ""
     resolution: str | None = None
 

@@ -39,8 +39,8 @@ class SpoolDirectory:
 
     def open(self) -> None:
         """Create the folders and acquire the lock."""
-        for folder in FOLDERS:
-            self._disk.make_dir(self.path(folder))
+        for path in (self._directory, *(self.path(folder) for folder in FOLDERS)):
+            self._disk.make_dir(path, sync=self._sync)
         try:
             self._lock = self._disk.lock(self._directory / "lock")
         except BlockingIOError as error:

@@ -1,7 +1,8 @@
 """The file operations of the spool as a port, so that tests can simulate a power cut.
 
-The spool relies on three guarantees: bytes are durable after `write_new` with `sync`; a name is
-durable after `sync_dir` of its directory; `rename` is atomic.
+The spool relies on these guarantees: bytes are durable after `write_new` with `sync`, the name of
+a file after `sync_dir` of its directory, and those of a directory and its parents after `make_dir`
+with `sync`; `rename` is atomic.
 
 Source: `fsync(2)`, `rename(2)`; ADR 17.
 """
@@ -17,8 +18,8 @@ from typing import Protocol
 class Disk(Protocol):
     """The file system as the spool uses it. Every call may raise `OSError`."""
 
-    def make_dir(self, path: Path) -> None:
-        """Create a directory and its parents; do nothing if it exists."""
+    def make_dir(self, path: Path, *, sync: bool) -> None:
+        """Create a directory and its parents; with `sync` their names are durable on return."""
         ...
 
     def write_new(self, path: Path, parts: Sequence[bytes], *, sync: bool) -> None:
@@ -65,9 +66,17 @@ class Disk(Protocol):
 class RealDisk:
     """The file system of the operating system."""
 
-    def make_dir(self, path: Path) -> None:
-        """Create the directory with access for its owner only, because logs may contain secrets."""
+    def make_dir(self, path: Path, *, sync: bool) -> None:
+        """Create the directory with access for its owner only, because logs may contain secrets.
+
+        An existing one is synced too, because a kill may have followed its creation. A parent that
+        this process cannot read was made by another program.
+        """
+        made = [path, *(one for one in path.parents if not one.exists())]
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for one in made if sync else ():
+            with contextlib.suppress(PermissionError):
+                self.sync_dir(one.parent)
 
     def write_new(self, path: Path, parts: Sequence[bytes], *, sync: bool) -> None:
         """Write the file and, with `sync`, call fsync before closing it."""

@@ -20,6 +20,10 @@ COMMANDS: Final = {
     "agent": ("sluice_cli.agent:app", "Ship files and host metrics, and manage parked batches."),
     "forward": ("sluice_cli.forward:forward", "Ship standard input."),
     "upload": ("sluice_cli.upload:upload", "Send one frame and print the response."),
+    "verify": (
+        "sluice_cli.verify.command:verify",
+        "Upload through gateways, and check what the store has.",
+    ),
     "frame": ("sluice_cli.frame:app", "Make frames from NDJSON, and inspect them."),
     "spark": ("sluice_cli.spark:app", "Run the Spark jobs of the lake."),
     "query": ("sluice_cli.query:app", "Search records by time, text and agent."),

@@ -232,7 +232,10 @@ def test_the_page_that_errors_name_exists() -> None:
             ("--json", "status"),
             "an option precedes the command: write it after it, as in `sluice status --json`,",
         ),
-        (("version",), "unknown command: `sluice --help` lists all, command=`version`"),
+        (
+            ("version",),
+            "unknown command: did you mean `sluice --version`? `sluice --help` lists all,",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_one_line(

@@ -45,10 +45,23 @@ def test_a_batch_is_durable_when_it_is_published(
 ) -> None:
     spool = SpoolDirectory(tmp_path, RealDisk(), sync=sync)
     spool.open()
+    calls.clear()
     spool.publish("b", PARTS)
     spool.close()
     assert calls == wanted
     assert (tmp_path / "ready" / "b").read_bytes() == b"".join(PARTS)
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_the_folders_of_a_new_spool_are_durable_when_it_is_open(
+    tmp_path: Path, calls: list[str], sync: bool
+) -> None:
+    """Also the names of the parents that are created with it."""
+    spool = SpoolDirectory(tmp_path / "a" / "spool", RealDisk(), sync=sync)
+    spool.open()
+    spool.close()
+    wanted = ["sync a", f"sync {tmp_path.name}", *4 * ["sync spool"]]
+    assert calls == (wanted if sync else [])
 
 
 @pytest.mark.parametrize("sync", [True, False])

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -46,7 +47,9 @@ func payloadsOf(history *History) map[string]*payload {
 func checkFacts(history *History, verdict *Verdict) {
 	payloads := payloadsOf(history)
 	owners := checkReceipts(history, verdict)
-	checkRows(history, payloads, owners, verdict)
+	if !slices.Contains(history.Meta.Unread, "row") {
+		checkRows(history, payloads, owners, verdict)
+	}
 	checkConflicts(history, owners, verdict)
 	checkGaps(history, owners, verdict)
 	checkAnswers(history, payloads, verdict)

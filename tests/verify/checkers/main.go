@@ -1,4 +1,4 @@
-// Check a stored history: `checkers register FOLDER` or `checkers facts FOLDER`.
+// Check a stored history: `checkers register|lanes|facts FOLDER`.
 //
 // docs/verification.md describes the files of a history. The result is one line of JSON; the exit
 // code is 1 if the history breaks a promise, and 2 if it cannot be read.
@@ -58,6 +58,7 @@ type Fact struct {
 // Meta is the part of meta.json that is checked.
 type Meta struct {
 	Faults []string `json:"faults"`
+	Unread []string `json:"unread"` // kinds of facts that could not be read after the run
 }
 
 type firing struct {
@@ -173,11 +174,25 @@ func sortedKeys[V any](of map[string]V) []string {
 
 func main() {
 	checks := map[string]func(*History, *Verdict){"register": checkRegister, "facts": checkFacts}
-	if len(os.Args) != 3 || checks[os.Args[1]] == nil {
-		fail(fmt.Errorf("usage: checkers register|facts FOLDER"))
+	if len(os.Args) != 3 || checks[os.Args[1]] == nil && os.Args[1] != "lanes" {
+		fail(fmt.Errorf("usage: checkers register|lanes|facts FOLDER"))
 	}
-	history := read(os.Args[2])
 	verdict := Verdict{Checker: os.Args[1], Violations: []string{}}
+	if os.Args[1] == "lanes" {
+		checkLanes(os.Args[2], &verdict)
+	} else {
+		checkOperations(os.Args[2], checks[os.Args[1]], &verdict)
+	}
+	text, _ := json.Marshal(verdict)
+	fmt.Println(string(text))
+	if verdict.Broken > 0 {
+		os.Exit(1)
+	}
+}
+
+// checkOperations counts the operations of clients, and checks them.
+func checkOperations(folder string, check func(*History, *Verdict), verdict *Verdict) {
+	history := read(folder)
 	identities := map[string]bool{}
 	for _, operation := range history.Operations {
 		verdict.Operations++
@@ -189,10 +204,5 @@ func main() {
 		}
 	}
 	verdict.Identities = len(identities)
-	checks[os.Args[1]](history, &verdict)
-	text, _ := json.Marshal(verdict)
-	fmt.Println(string(text))
-	if verdict.Broken > 0 {
-		os.Exit(1)
-	}
+	check(history, verdict)
 }

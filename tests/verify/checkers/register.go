@@ -32,8 +32,6 @@ var register = porcupine.Model{
 			return owner == in.sha256, owner
 		case "conflict":
 			return owner != "" && owner != in.sha256, owner
-		case "refused":
-			return true, owner
 		default: // unknown
 			if owner == "" {
 				return true, in.sha256
@@ -41,6 +39,28 @@ var register = porcupine.Model{
 			return true, owner
 		}
 	},
+}
+
+// deciding returns the uploads that can change which orders exist. A refused one has no effect. An
+// upload with an unknown outcome may take effect at any time after its beginning, so the earliest
+// one of the same bytes has each effect that a later one could have. Without the later ones, the
+// search does not grow exponentially with the number of lost responses.
+func deciding(operations []*Operation) []*Operation {
+	found := []*Operation{}
+	earliest := map[key]*Operation{}
+	for _, one := range operations {
+		switch bytes := (key{one.Identity, one.Sha256}); {
+		case one.Call != "upload" || one.End.Result == "refused":
+		case one.Outcome != "unknown":
+			found = append(found, one)
+		case earliest[bytes] == nil || one.Time < earliest[bytes].Time:
+			earliest[bytes] = one
+		}
+	}
+	for _, one := range earliest {
+		found = append(found, one)
+	}
+	return found
 }
 
 // checkRegister checks each identity, with a read of its manifest after the run.
@@ -53,9 +73,11 @@ func checkRegister(history *History, verdict *Verdict) {
 	}
 	partitions := map[string][]porcupine.Operation{}
 	for _, one := range history.Operations {
-		if one.Call != "upload" {
-			continue
+		if one.Call == "upload" { // also if each of its tries was refused: then nothing owns it
+			partitions[one.Identity] = nil
 		}
+	}
+	for _, one := range deciding(history.Operations) {
 		returned, result := one.End.Time, one.End.Result
 		if one.Outcome == "unknown" {
 			returned, result = math.MaxInt64, "unknown"

@@ -1,0 +1,76 @@
+"""Record what the S3 server did with the registers of lanes, as the proxy before it sees that."""
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+KEY: Final = re.compile(r"/queue/v1/([^/]+)/manifest(\?|$)")
+APPLIED: Final = 200
+DIFFERS: Final = {404, 412}
+"""A condition does not hold, and with `If-Match` there may be no object."""
+
+
+class RegisterRecorder:
+    """Writes registers.jsonl: each GET and PUT of a register with its condition and outcome.
+
+    A state is named by the sha256 of its bytes, which are written with its first line. A condition
+    names an ETag that the server returned before. A request without a response has no end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / "registers.jsonl").open("w")
+        self._operations = 0
+        self._states: dict[str, str] = {}
+        self._written: set[str] = set()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def begin(self, request: web.BaseRequest, body: bytes) -> int:
+        """Record a request of a register, and return its number; 0 for any other request."""
+        found = KEY.search(request.raw_path)
+        if found is None or request.method not in {"GET", "PUT"}:
+            return 0
+        self._operations += 1
+        more: dict[str, object] = {"call": "read", "register": found[1]}
+        if request.method == "PUT":
+            more |= {"call": "write", "expected": self._expected(request.headers)}
+            more |= self._state(body)
+        self._write("invoke", self._operations, more)
+        return self._operations
+
+    def _expected(self, headers: Mapping[str, str]) -> str:
+        if headers.get("If-None-Match") == "*":
+            return ""
+        tag = headers.get("If-Match")
+        return "unconditional" if tag is None else self._states.get(tag, f"unknown {tag}")
+
+    def end(self, op: int, answer: web.Response, sent: bytes, method: str) -> None:
+        """Record the response to a request; another status leaves its outcome unknown."""
+        body = answer.body if method == "GET" else sent
+        assert isinstance(body, bytes)
+        if answer.status == APPLIED:
+            self._states[answer.headers["ETag"]] = hashlib.sha256(body).hexdigest()
+            result = "read" if method == "GET" else "applied"
+            self._write("ok", op, {"result": result, **self._state(body)})
+        elif answer.status in DIFFERS:
+            self._write("ok", op, {"result": "absent" if method == "GET" else "differs"})
+
+    def _state(self, body: bytes) -> dict[str, str]:
+        sha256 = hashlib.sha256(body).hexdigest()
+        if sha256 in self._written:
+            return {"sha256": sha256}
+        self._written.add(sha256)
+        return {"sha256": sha256, "body": base64.b64encode(body).decode()}
+
+    def _write(self, event: str, op: int, more: Mapping[str, object]) -> None:
+        line = {"op": op, "event": event, "time": time.time_ns(), **more}
+        self._file.write(json.dumps(line) + "\n")
