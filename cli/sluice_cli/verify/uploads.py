@@ -22,6 +22,7 @@ from sluice_protocol.identity import Identity, format_identity
 from sluice_protocol.keys import digest_of
 from sluice_protocol.records import LogRecord, logs_from_records
 from sluice_protocol.units import Digest
+from sluice_store.port import run_together
 
 BOOT_BATCHES: Final = 2000
 REMEMBERED_MAX: Final = 20_000
@@ -122,9 +123,7 @@ class Uploads:
                     rivals.append(self._batch(who))
                 elif kind < CONCURRENT + CONFLICTING + LATE and self.acknowledged:
                     late.append(self._again(rng.choice(self.acknowledged), rng, LATE_RIVAL))
-            await asyncio.gather(
-                self.settle(number, rng, batches), self.settle(number, rng, rivals)
-            )
+            await run_together(self.settle(number, rng, batches), self.settle(number, rng, rivals))
             await self.settle(number, rng, late)
             await self.recorder.clock.sleep(rng.uniform(0.1, 0.9))
 
