@@ -10,7 +10,10 @@ bytes a second stop growing when the cores are busy. What grows or not beyond th
 processor seconds of a GiB: they would stay equal if each process did only its own work.
 
 The Spark jobs run over two loads, and what counts is the difference: the start of a job costs more
-than a small load. With `WRITE=1` the result file is written, and from it a part of docs/sizing.md.
+than a small load. The control of compaction is DuckDB, which reads the same files, sorts their rows
+by the same columns and writes one Parquet file, without deletes, ledger and checks.
+
+With `WRITE=1` the result file is written, and from it a part of docs/sizing.md.
 """
 
 import argparse
@@ -202,10 +205,21 @@ JOBS: Final = {
     "index": ("index",),
 }
 """The Spark jobs in their order, with their arguments."""
+CONTROL: Final = "control of compact"
+REWRITE: Final = """
+import duckdb, sys
+duckdb.connect(config={"threads": 2}).execute(
+    "COPY (SELECT * FROM read_parquet(?, hive_partitioning = false)"
+    " ORDER BY ts, agent_id, boot_id, seq)"
+    f" TO '{sys.argv[2]}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1,"
+    " ROW_GROUP_SIZE 65536)",
+    [sys.argv[1]],
+)
+"""
 
 
 def spark_costs(batches: int, parent: Path | None) -> dict[str, float]:
-    """Return the processor seconds a GiB of each job, as the slope between two loads.
+    """Return the processor seconds a GiB of each job and of the control, between two loads.
 
     Most of what a job spends on a small load is the start of its processes.
     """
@@ -215,9 +229,15 @@ def spark_costs(batches: int, parent: Path | None) -> dict[str, float]:
         with _scratch(parent) as folder:
             sizes.append(measure(Point(), count, folder).raw_bytes)
             store = ("--store", f"file://{folder}/store")
-            spent.append({name: _cpu_of_job(*job, *store) for name, job in JOBS.items()})
+            spent.append({})
+            for name, job in JOBS.items():
+                if name == "compact":
+                    files = f"{folder}/store/lake/v1/logs/*/*.parquet"
+                    control = (sys.executable, "-c", REWRITE, files, f"{folder}/control.parquet")
+                    spent[-1][CONTROL] = _cpu_of(*control)
+                spent[-1][name] = _cpu_of(*COMMAND, "spark", *job, *store)
     few, many = spent
-    return {name: (many[name] - few[name]) / (sizes[1] - sizes[0]) * GIB for name in JOBS}
+    return {name: (many[name] - few[name]) / (sizes[1] - sizes[0]) * GIB for name in few}
 
 
 @contextmanager
@@ -229,19 +249,19 @@ def _scratch(parent: Path | None) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _cpu_of_job(*arguments: str) -> float:
-    """Run a job; return the processor seconds of its processes, as seen until just before its end.
+def _cpu_of(*command: str) -> float:
+    """Run a command; return the processor seconds of its processes, as seen just before its end.
 
     The Java process of Spark is not waited for, so the system does not add it up.
     """
     spent_s = 0.0
-    with child(*COMMAND, "spark", *arguments) as process:
+    with child(*command) as process:
         while process.poll() is None:
             with suppress(psutil.NoSuchProcess):
                 spent_s = max(spent_s, tree_cpu_of(process.pid))
             time.sleep(0.05)
         if process.returncode:
-            raise SystemExit(f"a job failed, arguments=`{arguments}`")
+            raise SystemExit(f"a job failed, command=`{command}`")
     return spent_s
 
 
@@ -324,12 +344,15 @@ def _model(results: dict[str, Any]) -> str:
         "reconcilers": base["reconciler_cpu_s"] / size * GIB,
         **results["job_cpu_s_per_gib"],
     }
+    control_s = cost.pop(CONTROL)
     rows = (
         (name, f"{cpu_s:.1f}", f"{cpu_s * WANTED_BYTES / GIB:.0f}") for name, cpu_s in cost.items()
     )
     total = sum(cost.values()) * WANTED_BYTES / GIB
     puts = 2 * WANTED_BYTES / SEALED_BYTES
     return (
+        f"Compaction costs {cost['compact'] / control_s:.1f} times its control, DuckDB, which needs"
+        f" {control_s:.1f} CPU s a GiB to read, sort and write the same rows.\n\n"
         f"What 10 GB/s of lines would need, if each cost stays as it is in batches of"
         f" {batch_bytes / 1e6:.2f} MB:\n\n"
         + markdown_table(("role", "CPU s a GiB", "cores for 10 GB/s"), rows)
