@@ -21,6 +21,7 @@ Source: `docs/queue.md`, Unknown outcomes; ADR 23.
 """
 
 import struct
+import zlib
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -157,7 +158,7 @@ def decode_entries(
 
 
 MAGIC: Final = b"LMQ1"
-VERSION: Final = 2
+VERSION: Final = 3
 SEALED: Final = 0xFFFF
 """The layout in a register between two layouts, and of a lane that the present one omits."""
 ENTRIES_MAX: Final = 4096
@@ -165,6 +166,7 @@ WRITERS_MAX: Final = 64
 SEGMENTS_MAX: Final = 4096
 ID_BYTES: Final = 16
 NO_OWNER: Final = bytes(ID_BYTES)
+NEVER_REBUILT: Final = UnixNs(0)
 
 
 class HeaderField(NamedTuple):
@@ -203,9 +205,16 @@ HEADER: Final = (
     ),
     HeaderField("count", "I", f"entries in this body, at most {ENTRIES_MAX}: the newest ones"),
     HeaderField("writers", "H", f"at most {WRITERS_MAX}"),
-    HeaderField("reserved_2", "H", "0"),
+    HeaderField("reserved", "H", "0"),
     HeaderField("segments", "I", f"at most {SEGMENTS_MAX}"),
     HeaderField("entry_bytes", "I", "length of the entries below"),
+    HeaderField(
+        "rebuilt",
+        "Q",
+        "Unix ns by the store's clock, 0 for never: `sluice rebuild` has written this lane again,"
+        " and until a full pass that began later, batches may be missing in it",
+    ),
+    HeaderField("checksum", "I", "CRC-32 of the whole object, with zeros in this field"),
 )
 _NAMES: Final = tuple(one.name for one in HEADER)
 _VERSION: Final = struct.Struct("<4sH")
@@ -251,6 +260,7 @@ class Register:
     writers: tuple[Writer, ...] = ()
     segments: tuple[SegmentRef, ...] = ()
     entries: bytes = b""
+    rebuilt_ns: UnixNs = NEVER_REBUILT
 
     @property
     def first_held(self) -> int:
@@ -282,15 +292,17 @@ def encode_register(state: Register) -> bytes:
         "acked_through": state.acked_through,
         "count": state.count,
         "writers": len(state.writers),
-        "reserved_2": 0,
+        "reserved": 0,
         "segments": len(state.segments),
         "entry_bytes": len(state.entries),
+        "rebuilt": state.rebuilt_ns,
+        "checksum": 0,
     }
-    parts = [_HEADER.pack(*[values[name] for name in _NAMES])]
-    parts += [_WRITER.pack(w.producer_id, w.counter, w.first_sequence) for w in state.writers]
+    header = _HEADER.pack(*[values[name] for name in _NAMES])
+    parts = [_WRITER.pack(w.producer_id, w.counter, w.first_sequence) for w in state.writers]
     parts += [_SEGMENT.pack(s.first, s.last, s.size_bytes) for s in state.segments]
     parts.append(state.entries)
-    return b"".join(parts)
+    return seal_checksum(header, b"".join(parts))
 
 
 def _check(state: Register) -> None:
@@ -344,13 +356,28 @@ def check_object_head(
         raise LaneDamaged(key, f"{what} is shorter than its header")
 
 
+def seal_checksum(header: bytes, rest: bytes) -> bytes:
+    """Return an object whose header ends with its checksum, which is 0 in the given one."""
+    checksum = zlib.crc32(rest, zlib.crc32(header))
+    return b"".join((header[: -LENGTH.size], LENGTH.pack(checksum), rest))
+
+
+def check_checksum(key: str, body: bytes, *, what: str, size: int) -> None:
+    """Compare an object with the checksum that ends its header of this size."""
+    place = size - LENGTH.size
+    (stored,) = LENGTH.unpack_from(body, place)
+    head = zlib.crc32(bytes(LENGTH.size), zlib.crc32(memoryview(body)[:place]))
+    if zlib.crc32(memoryview(body)[size:], head) != stored:
+        raise LaneDamaged(key, f"the checksum of the {what} differs")
+
+
 def decode_register(key: str, body: bytes) -> Register:
     """Decode the header of a register; the entries stay bytes."""
-    check_object_head(
-        key, body, what="queue register", magic=MAGIC, version=VERSION, size=_HEADER.size
-    )
+    what, size = "queue register", _HEADER.size
+    check_object_head(key, body, what=what, magic=MAGIC, version=VERSION, size=size)
+    check_checksum(key, body, what=what, size=size)
     found = dict(zip(_NAMES, _HEADER.unpack_from(body), strict=True))
-    if found["reserved_2"]:
+    if found["reserved"]:
         raise LaneDamaged(key, "reserved bytes of the queue register are not 0")
     segments_at = _HEADER.size + found["writers"] * _WRITER.size
     entries_at = segments_at + found["segments"] * _SEGMENT.size
@@ -368,6 +395,7 @@ def decode_register(key: str, body: bytes) -> Register:
         writers=_writers(body[_HEADER.size : segments_at]),
         segments=_segments(body[segments_at:entries_at]),
         entries=body[entries_at:],
+        rebuilt_ns=UnixNs(found["rebuilt"]),
     )
     if reason := _inconsistency(state):
         raise LaneDamaged(key, f"queue register: {reason}")
@@ -430,6 +458,11 @@ def open_epoch(state: Register, owner: bytes, nonce: bytes) -> Register:
     return replace(
         state, revision=state.revision + 1, nonce=nonce, epoch=state.epoch + 1, owner=owner
     )
+
+
+def rebuilt_later(state: Register, rebuilt_ns: UnixNs, nonce: bytes) -> Register:
+    """Return the state in which the rebuild of the lane ended at a later time."""
+    return replace(state, revision=state.revision + 1, nonce=nonce, rebuilt_ns=rebuilt_ns)
 
 
 def seal(state: Register, nonce: bytes) -> Register:

@@ -26,11 +26,13 @@ from sluice_queue.register import (
     Register,
     RegisterRead,
     SegmentRef,
+    check_checksum,
     check_object_head,
     decode_entries,
     decode_register,
     encode_register,
     is_other_register,
+    seal_checksum,
     skip_entries,
 )
 from sluice_store.port import ObjectStore
@@ -79,8 +81,8 @@ class QueueMetrics:
 SWAP_RETRY: Final = RetrySettings()
 """Bounds of one swap of a register, for which several writers may compete."""
 SEGMENT_MAGIC: Final = b"LMQS"
-SEGMENT_VERSION: Final = 1
-_HEADER: Final = struct.Struct("<4sHHQQ")
+SEGMENT_VERSION: Final = 2
+_HEADER: Final = struct.Struct("<4sHHQQI")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ def spill(key: str, state: Register) -> Spill:
         raise InvariantViolated("register has too few entries to move to a segment")
     cut = skip_entries(key, state.entries, 0, half)
     first, last = state.first_held, state.first_held + half - 1
-    body = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, first, last) + state.entries[:cut]
+    header = _HEADER.pack(SEGMENT_MAGIC, SEGMENT_VERSION, 0, first, last, 0)
+    body = seal_checksum(header, state.entries[:cut])
     ref = SegmentRef(first=first, last=last, size_bytes=len(body))
     after = replace(
         state,
@@ -118,7 +121,8 @@ def decode_segment(key: str, body: bytes) -> tuple[Descriptor, ...]:
     """Decode a segment and all of its entries."""
     what, size = "queue segment", _HEADER.size
     check_object_head(key, body, what=what, magic=SEGMENT_MAGIC, version=SEGMENT_VERSION, size=size)
-    _, _, reserved, first, last = _HEADER.unpack_from(body)
+    check_checksum(key, body, what=what, size=size)
+    _, _, reserved, first, last, _ = _HEADER.unpack_from(body)
     if reserved:
         raise LaneDamaged(key, "reserved bytes of the queue segment are not 0")
     found = decode_entries(key, memoryview(body)[_HEADER.size :], first)

@@ -70,7 +70,7 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import format_rfc3339
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
-from sluice_query.pending import HeldBatch, find_manifest, may_match, read_held
+from sluice_query.pending import HeldBatch, PendingSnapshot, find_manifest, may_match, read_held
 from sluice_query.request import Query
 from sluice_query.settings import QuerySettings
 from sluice_store.authority import read_authority
@@ -285,6 +285,9 @@ FRESH_S: Final = 3.0
 """Age of a discovery record up to which a query reads no journals."""
 
 
+_NO_PASS: Final = UnixNs(0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewBatch:
     """An accepted batch that the discovery record does not cover.
@@ -311,6 +314,7 @@ class Coverage:
         new: Batches created since `discovered_ns`; None if they were not listed: journals name
             them, or they are too many.
         lanes: Lanes of the ingest queue that the reconciler gave batches to, three digits each.
+        pass_began_ns: When the last complete full pass began; 0 if none is known.
     """
 
     now_ns: UnixNs | None = None
@@ -323,13 +327,23 @@ class Coverage:
     new: tuple[NewBatch, ...] | None = None
     problems: tuple[str, ...] = ()
     lanes: frozenset[str] = frozenset()
+    pass_began_ns: UnixNs = _NO_PASS
     authority: Authority | None = None
 
-    def lost_lanes(self, lanes: Collection[int]) -> tuple[str, ...]:
-        """Return a sentence for each lane that was given batches and is not among `lanes`."""
-        lost = sorted(self.lanes - {f"{lane:03d}" for lane in lanes})
-        return tuple(
-            f"the register of lane {lane} is missing: run `sluice rebuild`" for lane in lost
+    def incomplete_lanes(self, pending: PendingSnapshot) -> tuple[str, ...]:
+        """Return a sentence for each lane whose register is missing, or was rebuilt recently.
+
+        A lane that was rebuilt is given its batches again by the full passes that began later.
+        """
+        lost = sorted(self.lanes - {f"{lane:03d}" for lane in pending.lanes})
+        again = sorted(lane for lane, at in pending.rebuilt.items() if at >= self.pass_began_ns)
+        return (
+            *(f"the register of lane {lane} is missing: run `sluice rebuild`" for lane in lost),
+            *(
+                f"lane {lane:03d} was rebuilt, and is given its batches again: wait for a full pass"
+                " of the reconcilers"
+                for lane in again
+            ),
         )
 
 
@@ -401,6 +415,7 @@ async def read_coverage(
         new=new,
         problems=problems,
         lanes=lanes,
+        pass_began_ns=discovery.pass_began_ns,
         authority=authority,
     )
 
@@ -502,6 +517,11 @@ class _Discovery:
     through_ns: UnixNs | None = None
     listed: int = 0
     record: DiscoveryRecord | None = None
+
+    @property
+    def pass_began_ns(self) -> UnixNs:
+        """When the last complete full pass began; 0 if none is known."""
+        return UnixNs((self.record and self.record.pass_began_unix_ns) or _NO_PASS)
 
     @property
     def existed_ns(self) -> UnixNs | None:

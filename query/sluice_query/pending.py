@@ -142,11 +142,13 @@ class PendingSnapshot:
     Attributes:
         batches: Every batch of every entry that is not acknowledged, lane by lane, in order.
         acknowledged: Lane to the last entry that the queue has handed over to the lake.
+        rebuilt: Lane to the time at which its register was rebuilt, if it ever was.
     """
 
     lanes: tuple[int, ...] = ()
     batches: tuple["PendingBatch", ...] = ()
     acknowledged: Mapping[int, int] = field(default_factory=dict)
+    rebuilt: Mapping[int, UnixNs] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
@@ -191,6 +193,7 @@ async def read_pending(
         lanes=tuple(lanes),
         batches=tuple(chain.from_iterable(lane.batches for lane in found)),
         acknowledged={lane: at for one in found for lane, at in one.acknowledged.items()},
+        rebuilt={lane: at for one in found for lane, at in one.rebuilt.items()},
         problems=tuple(chain.from_iterable(lane.problems for lane in found)),
     )
 
@@ -239,6 +242,7 @@ class _ListReader:
         return PendingSnapshot(
             batches=tuple(batches),
             acknowledged={lane: acknowledged},
+            rebuilt={lane: view.state.rebuilt_ns} if view.state.rebuilt_ns else {},
             problems=tuple(problems),
         )
 

@@ -237,7 +237,7 @@ class SourceReader:
         problems += opened.older if rollups is None else (*rollups.problems, *opened.older)
         if dead:
             problems += await report_dead_letters(store, dead, self.query, settings)
-        problems += coverage.lost_lanes(pending.lanes)
+        problems += coverage.incomplete_lanes(pending)
         known: set[Identity] = set()
         if coverage.new:  # listed batches are looked up in what is shown
             manifests = (*pending.manifests, *in_spool.batches, *unqueued.batches)

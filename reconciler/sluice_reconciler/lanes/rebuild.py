@@ -49,11 +49,18 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.manifests import AcceptedManifest, WorkList, encode_record
 from sluice_protocol.outcomes import Applied, CreateOutcome, Found, NotFound, ReplaceOutcome
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
 from sluice_queue.errors import LaneDamaged, WorkListMissing
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, list_lanes
-from sluice_queue.register import Descriptor, Register, RegisterRead, encode_register, open_epoch
+from sluice_queue.register import (
+    Descriptor,
+    Register,
+    RegisterRead,
+    encode_register,
+    open_epoch,
+    rebuilt_later,
+)
 from sluice_queue.register_client import RegisterClient, Runtime
 from sluice_queue.worklists import read_work_list
 from sluice_reconciler.concurrency import RequestLimit
@@ -81,8 +88,19 @@ from sluice_reconciler.lanes.state import (
     term_of_part,
 )
 from sluice_store.port import ObjectStore
-from sluice_store.retry import WRITE_RETRY, Backoff, delete_versions, overwrite_known
+from sluice_store.retry import (
+    WRITE_RETRY,
+    Backoff,
+    RetryBudget,
+    delete_versions,
+    overwrite_known,
+)
 
+REBUILD_NS: Final = 30 * NS_PER_S
+"""Time from the writing of a register until the lane's state is empty; a longer one is confirmed.
+
+A full pass that began before, with the former state of the lane, has left out batches.
+"""
 BATCHES_TOGETHER: Final = 200_000
 """Batches of the lists that are written from one reading of the index; about 300 bytes each."""
 
@@ -383,15 +401,35 @@ class LaneRebuild:
             layout=lane.layout,
             next_sequence=first,
             acked_through=first - 1,
+            rebuilt_ns=UnixNs(await self._now_ns(lane) + REBUILD_NS),
         )
         await self._write_register(lane, defect, fenced, state)
         await self._empty_state(lane)
+        await self._confirm(lane, state.rebuilt_ns)
         where = "" if kept is None else f"; kept as {kept}"
         return DerivedDifference(
             key=lane.key,
             wrong=_DIFFERENCES[defect.kind],
             detail=f"{defect.detail}{where}; replaced; sequences continue at {first}",
         )
+
+    async def _now_ns(self, lane: Lane) -> UnixNs:
+        """Return the store's clock."""
+        read = await self._store.get(lane.key)
+        return read.info.date_ns if isinstance(read, Found) else read.date_ns
+
+    async def _confirm(self, lane: Lane, rebuilt_ns: UnixNs) -> None:
+        """Name a later time in the register if the state of the lane was emptied after it."""
+        client = RegisterClient(self._store, lane, self._runtime)
+        budget = RetryBudget("swap", lane.key, self._runtime.backoff(WRITE_RETRY))
+        while (now_ns := await self._now_ns(lane)) >= rebuilt_ns:
+            seen = await client.read()
+            if seen is None:
+                raise _written_meanwhile(lane)
+            later = rebuilt_later(seen.state, now_ns, self._runtime.id_bytes())
+            if isinstance(await client.swap(seen, later), Applied):
+                return
+            await budget.wait_or_raise()
 
     async def _fence_consumer(self, lane: Lane) -> RegisterRead | None:
         """Claim the next epoch of a register that can be decoded; return the state with the claim.

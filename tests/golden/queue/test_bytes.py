@@ -40,13 +40,13 @@ def state() -> Register:
     return dequeue(KEY, open_epoch(filled, bytes(range(32, 48)), nonce), 2, nonce)
 
 
-def test_register_bytes_are_those_of_version_2() -> None:
+def test_register_bytes_are_those_of_version_3() -> None:
     pinned = bytes.fromhex((HERE / "register.hex").read_text())
     assert encode_register(state()) == pinned
     assert decode_register(KEY, pinned) == state()
 
 
-def test_segment_bytes_are_those_of_version_1() -> None:
+def test_segment_bytes_are_those_of_version_2() -> None:
     pinned = bytes.fromhex((HERE / "segment.hex").read_text())
     moved = spill(KEY, state())
     assert moved.body == pinned

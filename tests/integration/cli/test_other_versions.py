@@ -110,7 +110,7 @@ AUTHORITY = Structure(
 LANE = Structure(
     "lane state", "reconciler/v1/lanes/*", b"_lane.v%d", 6, "reconciler --once", compressed=True
 )
-REGISTER = Structure("queue register", "queue/v1/*/manifest", b"LMQ1%c\0", 2, "queue status")
+REGISTER = Structure("queue register", "queue/v1/*/manifest", b"LMQ1%c\0", 3, "queue status")
 WORK_LIST = Structure(
     "lightmetrics.work_list", "manifests/**/*.json", b"work_list.v%d", 1, "query -q line", 0
 )

@@ -13,11 +13,14 @@ from sluice_protocol.journals import DISCOVERY, DiscoveryRecord
 from sluice_protocol.manifests import decode_record
 from sluice_protocol.outcomes import Found
 from sluice_protocol.timestamps import parse_rfc3339
-from sluice_protocol.units import UnixNs
+from sluice_protocol.units import NS_PER_S, UnixNs
 from sluice_query.settings import QuerySettings
+from sluice_queue.lane import Lane
 from sluice_reconciler.app import run_once
+from sluice_reconciler.indexes import DifferenceKind
+from sluice_reconciler.service import Reconciler
 from sluice_reconciler.settings import ReconcilerSettings
-from sluice_store import open_store
+from sluice_store import open_store, read_authority
 
 LARGE = settings_with(QuerySettings, threads=2, accepted_list_max=0)
 """As in a store whose manifests are too many to list."""
@@ -147,3 +150,37 @@ def test_a_pass_that_leaves_a_batch_behind_is_no_completed_discovery(place: Depl
     reconcile(place)
     assert discovery(place)[0] == before
     assert run_query(place, make_query()).summary.partial
+
+
+@pytest.mark.parametrize("within_s", [0, 30])
+def test_a_rebuilt_lane_makes_answers_partial_until_a_later_full_pass(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch, within_s: int
+) -> None:
+    """The record of discovery still states that the batches of the lost register are enqueued.
+
+    A pass that began before the lane's state was empty has left out its batches.
+    """
+    monkeypatch.setattr("sluice_reconciler.lanes.rebuild.REBUILD_NS", within_s * NS_PER_S)
+    monkeypatch.setattr("sluice_reconciler.passes.loop.PASS_STEP_S", 0.0)
+    place.accept([log_batch(["a"])])
+    reconcile(place)
+    for register in (place.root / "queue").rglob("manifest*"):
+        register.unlink()
+
+    async def rebuild() -> None:
+        async with open_store(place.url) as store:
+            authority = await read_authority(store)
+            lanes = {Lane(queue="spark", lane=lane): 0 for lane in range(authority.lanes)}
+            found = Reconciler(store, authority).rebuild(lanes).repair()
+            assert [one.wrong async for one in found] == [DifferenceKind.MISSING]
+
+    asyncio.run(rebuild())
+    result = run_query(place, make_query())
+    assert bodies(result) == []
+    assert result.summary.partial
+    assert "was rebuilt, and is given its batches again" in result.summary.reasons[0]
+
+    reconcile(place)
+    after = run_query(place, make_query())
+    assert bodies(after) == ["a"]
+    assert after.summary.partial == (within_s > 0), after.summary.reasons

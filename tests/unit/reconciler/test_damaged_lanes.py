@@ -102,7 +102,7 @@ async def test_damaged_register_halts_only_its_lane() -> None:
 async def test_register_of_a_newer_version_is_never_replaced() -> None:
     """It is not damaged: the error names the upgrade as the next step, and nothing is written."""
     store = await filled()
-    newer = damage(store, LANE.key, lambda body: body[:4] + b"\x03\x00" + body[6:])
+    newer = damage(store, LANE.key, lambda body: body[:4] + b"\x09\x00" + body[6:])
     with pytest.raises(UnsupportedVersion, match="update"):
         _ = [one async for one in rebuild(store).repair(first_sequence=1)]
     assert store.held[LANE.key].body == newer

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"math"
 	"os"
 	"path/filepath"
@@ -119,12 +120,16 @@ func decodeLane(body []byte) (state laneState, err error) {
 	if string(body[:4]) != "LMQ1" {
 		return state, fmt.Errorf("it has another magic")
 	}
+	sum := crc32.Update(crc32.ChecksumIEEE(body[:96]), crc32.IEEETable, make([]byte, 4))
+	if crc32.Update(sum, crc32.IEEETable, body[100:]) != little.Uint32(body[96:]) {
+		return state, fmt.Errorf("it has another checksum")
+	}
 	state = laneState{
 		revision: little.Uint64(body[8:]), nonce: body[16:32], epoch: little.Uint64(body[32:]),
 		next: little.Uint64(body[56:]), acked: little.Uint64(body[64:]), entries: map[uint64][]byte{},
 	}
 	count, writers := little.Uint32(body[72:]), int(little.Uint16(body[76:]))
-	segments, rest := little.Uint32(body[80:]), body[88+32*writers:]
+	segments, rest := little.Uint32(body[80:]), body[100+32*writers:]
 	expected := state.acked + 1
 	for range segments {
 		first, last := little.Uint64(rest), little.Uint64(rest[8:])
