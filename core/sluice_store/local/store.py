@@ -106,6 +106,7 @@ class StoreThreads:
         self._calls.put((work, future))
 
     def _serve(self) -> None:
+        """Run calls until the end, which is left for the other threads."""
         while (call := self._calls.get()) is not None:
             work, future = call
             result: object = None
@@ -120,6 +121,7 @@ class StoreThreads:
                 self._waking = True
                 self._loop.call_soon_threadsafe(self._deliver)
             del call, work, future, result, failure  # not kept alive by an idle thread
+        self._calls.put(None)
 
     def _deliver(self) -> None:
         """Complete the futures of finished calls.
@@ -138,9 +140,11 @@ class StoreThreads:
                 future.set_exception(failure)
 
     def close(self) -> None:
-        """Complete the calls that were made, and end the threads. Blocks until then."""
-        for _ in self._threads:
-            self._calls.put(None)
+        """Complete the calls that were made, and end the threads. Blocks until then.
+
+        A task that its caller has left may still make calls, for which a thread may start.
+        """
+        self._calls.put(None)
         for thread in self._threads:
             thread.join()
 

@@ -139,3 +139,24 @@ async def test_a_result_that_is_ready_while_the_loop_stops_looking_is_delivered(
         done.when_empty = finish_second
         await threads.run(lambda: None)
         assert await asyncio.wait_for(second, 10)
+
+
+async def test_a_call_made_while_the_store_closes_starts_no_thread_that_stays() -> None:
+    """Such calls are made by tasks that a failed query has left."""
+    threads, begun, released = StoreThreads(), threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        released.wait(10)
+
+    first = asyncio.create_task(threads.run(wait))
+    await asyncio.to_thread(begun.wait, 10)
+    closing = threading.Thread(target=threads.close, daemon=True)
+    closing.start()
+    late = asyncio.create_task(threads.run(list))
+    await asyncio.sleep(0.05)
+    released.set()
+    await first
+    await asyncio.to_thread(closing.join, 5)
+    assert not closing.is_alive()
+    late.cancel()
