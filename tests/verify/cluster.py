@@ -102,6 +102,9 @@ class Store:
         with (self.disk / "store" / key).open("r+b") as file:
             file.write(body)
 
+    def remove(self, key: str) -> None:
+        (self.disk / "store" / key).unlink(missing_ok=True)
+
 
 class S3Store(Store):
     """A real S3 server behind a proxy; subclasses start it."""
@@ -190,7 +193,12 @@ class S3Store(Store):
         return body
 
     def damage(self, key: str, body: bytes) -> None:
+        self.registers.harmed(key, body)
         self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
+
+    def remove(self, key: str) -> None:
+        self.registers.harmed(key, b"")
+        self.client.delete_object(Bucket=BUCKET, Key=f"deep/{key}")
 
 
 class SeaweedStore(S3Store):
@@ -226,6 +234,8 @@ class Cluster:
     sender: TestSender = field(default_factory=lambda: TestSender("shop", (), doors=DOORS))
     gateways: list[GatewayProcess] = field(default_factory=list)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    agent_entries: list[str] = field(default_factory=list)
+    gateway_flags: tuple[str, ...] = ()
     exits: Counter[str] = field(default_factory=Counter)
     balancer: FaultyProxy = field(init=False)
 
@@ -245,12 +255,19 @@ class Cluster:
         output: bytes = done.stdout
         return output
 
-    def start_gateways(self, count: int = 1) -> None:
+    def write_principals(self, *keys: TestKey) -> None:
+        """Write the principals of all clients, with these keys of the uploaders."""
+        entries = [*(one.entry for one in keys), self.sender.entry, *self.agent_entries]
+        (self.folder / "principals.toml").write_text("\n".join(entries))
+
+    def start_gateways(self, count: int = 1, prefix: tuple[str, ...] = ()) -> None:
         flags = [word for door in DOORS for word in ("--doors", door)]
         store, principals = self.store.url, self.folder / "principals.toml"
-        self.gateways += start_gateways(count, self.folder, store, principals, *flags)
+        self.gateways += start_gateways(
+            count, self.folder, store, principals, *flags, *self.gateway_flags, prefix=prefix
+        )
 
-    def start(self, name: str) -> None:
+    def start(self, name: str, prefix: tuple[str, ...] = ()) -> None:
         """Start a reconciler, the ingestion or an agent, by its name."""
         kind, _, number = name.partition("-")
         if kind == "reconciler":
@@ -262,9 +279,13 @@ class Cluster:
             words = self.agent_words(f"file-{number}")
         if kind != "agent":
             words += ["--store", self.store.url]
+        self.start_command(name, *words, prefix=prefix)
+
+    def start_command(self, name: str, *words: str, prefix: tuple[str, ...] = ()) -> None:
+        """Start a command of `sluice` as a process with this name."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = SluiceProcess(
-                [*command_with_constants(), *words] if kind != "ingest"
+                [*prefix, *command_with_constants(), *words] if words[0] != "spark"
                 else [sys.executable, "-m", "sluice_cli", *words],
                 cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=clean_environment(PYSPARK_PYTHON=sys.executable),
@@ -295,7 +316,7 @@ class Cluster:
         while True:
             await asyncio.sleep(1.0)
             for name, process in list(self.processes.items()):
-                if process.poll() is not None:
+                if process.poll() is not None and name in self.names():
                     self.exits[f"{name.partition('-')[0]}, code {process.returncode}"] += 1
                     self.start(name)
             for one in list(self.gateways):
@@ -304,11 +325,11 @@ class Cluster:
                     self.gateways.remove(one)
                     await self.start_gateway()
 
-    async def start_gateway(self) -> None:
+    async def start_gateway(self, prefix: tuple[str, ...] = ()) -> None:
         """Start a gateway; at a moment without a store it exits, and is started again."""
         for _ in range(20):
             try:
-                await asyncio.to_thread(self.start_gateways)
+                await asyncio.to_thread(self.start_gateways, 1, prefix)
             except AssertionError:
                 await asyncio.sleep(1.0)
             else:
@@ -325,12 +346,11 @@ class Cluster:
             await asyncio.to_thread(self.sluice, "init", "--store", self.store.url)
             if self.store.url.startswith("s3:"):
                 await asyncio.to_thread(self.sluice, "doctor", "--store", self.store.url)
-            entries = [self.key.entry, self.sender.entry]
             for agent in AGENTS:
                 (self.folder / f"{agent}.log").touch()
                 made = make_key(self.folder / f"{agent}.pem")
-                entries.append(principal_entry(agent, agent, made))
-            (self.folder / "principals.toml").write_text("\n".join(entries))
+                self.agent_entries.append(principal_entry(agent, agent, made))
+            self.write_principals(self.key)
             await asyncio.to_thread(self.start_gateways, 3)
             for name in self.names():
                 self.start(name)

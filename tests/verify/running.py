@@ -67,6 +67,8 @@ async def settle(cluster: Cluster, clients: Clients) -> bool:
         await asyncio.to_thread(cluster.kill, "ingest")
         store = ("--store", cluster.store.url)
         await asyncio.to_thread(cluster.sluice, "spark", "ingest", "--once", *store, timeout=900)
+        compact = ("spark", "compact", "--open-partitions")
+        await asyncio.to_thread(cluster.sluice, *compact, *store, timeout=900)
     else:
         await asyncio.to_thread(ingest_locally, cluster.store.url)
     await asyncio.to_thread(cluster.write_state, clients.recorder.folder / "state.jsonl")
@@ -115,6 +117,7 @@ async def run(
             "ingest": "Spark" if spark else "after the run",
         },
         "faults": list(nemesis.faults),
+        "compacted": spark,
     }
     (history / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
     program = build_checkers(folder)

@@ -20,7 +20,7 @@ type Event struct {
 	Client   int      `json:"client"`
 	Op       int      `json:"op"`
 	Event    string   `json:"event"` // invoke, ok, fail, unknown
-	Call     string   `json:"call"`  // upload, door, line, query
+	Call     string   `json:"call"`  // upload, door, line, query, delete
 	Identity string   `json:"identity"`
 	Sha256   string   `json:"sha256"`
 	Payload  string   `json:"payload"`
@@ -57,8 +57,9 @@ type Fact struct {
 
 // Meta is the part of meta.json that is checked.
 type Meta struct {
-	Faults []string `json:"faults"`
-	Unread []string `json:"unread"` // kinds of facts that could not be read after the run
+	Faults    []string `json:"faults"`
+	Unread    []string `json:"unread"`    // kinds of facts that could not be read after the run
+	Compacted bool     `json:"compacted"` // the table was compacted after the last delete
 }
 
 type firing struct {
