@@ -60,6 +60,7 @@ class Recorder:
     def fired(self, fault: str, target: str) -> None:
         self.firings[fault] += 1
         _write(self._faults, {"time": time.time_ns(), "fault": fault, "target": target})
+        self._faults.flush()  # so that a run can be watched
 
 
 def _write(file: Any, value: object) -> None:
