@@ -47,7 +47,7 @@ class Recorder:
         _write(self._history, {**line, **fields})
 
     def repeat(self, op: int) -> None:
-        """Record, before it happens, that the network delivers an open operation once more.
+        """Record, before it happens, that the network delivers an open operation again.
 
         No client sees the outcome of the copy.
         """
