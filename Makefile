@@ -80,7 +80,7 @@ test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, 
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 
-verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw selects a store, WRITE=1 records the results in docs/verification.md
+verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw or seaweedfs selects a store, WRITE=1 records the results in docs/verification.md
 	@$(BIN)/python -m deploy.java
 	@deploy/versitygw.sh
 	@deploy/seaweedfs.sh

@@ -16,7 +16,7 @@ from verify.proxy import FaultyProxy
 NETWORK: Final = ("reset_before_forwarding", "reset_after_forwarding", "repeat", "delay")
 PROCESSES: Final = (
     *("gateway_killed", "gateway_stopped", "gateway_restarted", "reconciler_killed"),
-    *("reconciler_stopped", "agent_killed"),
+    *("reconciler_stopped", "agent_killed", "gateway_cut_off"),
 )
 PAUSE_S: Final = (0.5, 4.0)
 PROXY_S: Final = 30.0
@@ -95,6 +95,13 @@ class Nemesis:
     async def gateway_stopped(self) -> None:
         victim = self.rng.choice(self.cluster.gateways)
         await self._suspend(victim.process, "gateway_stopped", str(victim.port))
+
+    async def gateway_cut_off(self) -> None:
+        """Cut the balancer off a gateway to which clients still send."""
+        self.cluster.balancer.cut_off = self.rng.choice(self.cluster.gateways).port
+        self._fired("gateway_cut_off", self.cluster.balancer.cut_off)
+        await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+        self.cluster.balancer.cut_off = 0
 
     async def reconciler_killed(self) -> None:
         await self._restart(f"reconciler-{self.rng.randint(1, 2)}", "reconciler_killed")

@@ -2,15 +2,20 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final
 
+from support.builders import make_identity
 from support.gateway import TestKey
 from verify.clients import Clients
 from verify.cluster import UPLOADERS, Cluster
 
+from sluice_cli.verify.uploads import Batch
+from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemIds
+from sluice_store import open_store
 
 TRIES: Final = 90
 LANES_MAX: Final = 6
@@ -35,14 +40,14 @@ class Operator:
 
     def __init__(self, cluster: Cluster, clients: Clients, rng: random.Random) -> None:
         self.cluster, self.clients, self.rng = cluster, clients, rng
-        self.keys = 0
+        self.keys = self.orphans = 0
         self.running: dict[str, asyncio.Task[None]] = {}
 
     def all_faults(self) -> tuple[str, ...]:
         """Return the names of those that this machine and this cluster permit."""
         return (
             *("keys_rolled", "gateways_rolled", "records_deleted", "register_damaged"),
-            *("register_lost", "index_lost", "journal_damaged"),
+            *("register_lost", "index_lost", "journal_damaged", "garbage_collected"),
             *(("gateway_clock_skewed", "reconciler_clock_skewed") if FAKETIME.exists() else ()),
             *(("lanes_changed", "compacted") if self.cluster.spark else ()),
         )
@@ -57,12 +62,13 @@ class Operator:
             self.running[name] = asyncio.create_task(work())
 
     async def _command(self, *words: str) -> None:
+        await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
+
+    async def _repeat(self, command: Callable[[], object]) -> None:
         """Run a command, and repeat it while it fails, as an operator would during faults."""
         for left in reversed(range(TRIES)):
             try:
-                await asyncio.to_thread(
-                    self.cluster.sluice, *words, "--store", self.cluster.store.url
-                )
+                await asyncio.to_thread(command)
             except AssertionError:
                 if not left:
                     raise
@@ -155,6 +161,20 @@ class Operator:
             self._fired("compacted", "lake")
 
         await self._begin("compacted", work)
+
+    async def garbage_collected(self) -> None:
+        """Leave a blob without a manifest, as a killed gateway does, and collect garbage."""
+        self.orphans += 1
+        who = make_identity(self.orphans, count=1, agent="agent-1", boot="orphans")
+        orphan = Batch(who, "orphan", time.time_ns())
+        async with open_store(self.cluster.store.read_url) as store:
+            await store.create(blob_key(orphan.sha256), orphan.frame)
+
+        async def work() -> None:
+            await self._repeat(self.cluster.collect_garbage)
+            self._fired("garbage_collected", orphan.sha256)
+
+        await self._begin("garbage_collected", work)
 
     async def register_damaged(self) -> None:
         """Change a byte of the register of a lane, and rebuild it."""

@@ -301,6 +301,23 @@ def test_only_deleted_records_are_missing(
 
 
 @pytest.mark.parametrize(
+    ("sha256", "time", "broken"), [("cc", 50, 0), ("bb", 50, 0), ("99", 200, 0), ("99", 50, 1)]
+)
+def test_an_old_blob_without_a_record_is_found(
+    sha256: str, time: int, broken: int, checkers: Path, tmp_path: Path
+) -> None:
+    """Blobs of batches and of conflicts stay, and so does one that is younger than the plan."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "collected_before": 100}))
+    with (folder / "state.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "blob", "sha256": sha256, "time": time}) + "\n")
+    verdict = check_history(checkers, "facts", folder)
+    assert verdict["broken"] == broken
+    assert all(line.startswith("space: an old blob") for line in verdict["violations"])
+
+
+@pytest.mark.parametrize(
     "line", ["{", json.dumps({"op": 99, "event": "ok"}), json.dumps({"op": 1, "event": "invoke"})]
 )
 def test_a_history_that_cannot_be_read_is_an_error(

@@ -62,6 +62,7 @@ func checkFacts(history *History, verdict *Verdict) {
 	}
 	checkConflicts(history, owners, verdict)
 	checkGaps(history, owners, verdict)
+	checkSpace(history, verdict)
 	checkAnswers(history, payloads, verdict)
 	for _, fault := range history.Meta.Faults {
 		if history.Firings[fault] == 0 {
@@ -163,6 +164,22 @@ func checkConflicts(history *History, owners map[string]string, verdict *Verdict
 	for bytes := range quarantined {
 		if !sent[bytes] || owners[bytes.identity] == bytes.sha256 {
 			verdict.add("conflict: quarantine has bytes without a conflict, identity=%s", bytes.identity)
+		}
+	}
+}
+
+// checkSpace requires that no blob is left that no record names and that garbage collection may
+// delete because of its age.
+func checkSpace(history *History, verdict *Verdict) {
+	named := map[string]bool{}
+	for _, fact := range history.State {
+		if fact.Kind == "manifest" || fact.Kind == "quarantine" {
+			named[fact.Sha256] = true
+		}
+	}
+	for _, fact := range history.State {
+		if fact.Kind == "blob" && !named[fact.Sha256] && fact.Time < history.Meta.CollectedBefore {
+			verdict.add("space: an old blob has no manifest, sha256=%s", fact.Sha256)
 		}
 	}
 }

@@ -43,7 +43,7 @@ type Operation struct {
 
 // Fact is a line of state.jsonl: what the store and the table contain after the run.
 type Fact struct {
-	Kind     string `json:"kind"` // manifest, quarantine, row, gap
+	Kind     string `json:"kind"` // manifest, quarantine, blob, row, gap
 	Identity string `json:"identity"`
 	Sha256   string `json:"sha256"`
 	Blob     string `json:"blob"` // the sha256 of the bytes that were read; empty if there are none
@@ -53,6 +53,7 @@ type Fact struct {
 	Body     string `json:"body"`
 	From     int64  `json:"from"`
 	To       int64  `json:"to"`
+	Time     int64  `json:"time"` // of the last write of a blob
 }
 
 // Meta is the part of meta.json that is checked.
@@ -60,6 +61,9 @@ type Meta struct {
 	Faults    []string `json:"faults"`
 	Unread    []string `json:"unread"`    // kinds of facts that could not be read after the run
 	Compacted bool     `json:"compacted"` // the table was compacted after the last delete
+
+	// The plan that was executed last names each blob without a record that is older.
+	CollectedBefore int64 `json:"collected_before"`
 }
 
 type firing struct {
