@@ -81,7 +81,7 @@ test-deploy: setup  ## check the files of deploy/ with systemd, Docker Compose, 
 	@deploy/tools.sh
 	$(BIN)/python -m pytest tests/deploy
 
-verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw selects a store, WRITE=1 records the results in docs/verification.md
+verify: setup  ## disturb a cluster on each store for MINUTES=10 and check its histories; SEED=7 repeats the faults of a run, STORE=versitygw or seaweedfs selects a store, WRITE=1 records the results in docs/verification.md
 	@$(BIN)/python -m deploy.java
 	@deploy/versitygw.sh
 	@deploy/seaweedfs.sh
@@ -91,9 +91,9 @@ scale: setup  ## measure bytes a second and processor seconds a GiB by the numbe
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m benchmarks.scale $(if $(BATCHES),--batches $(BATCHES)) $(if $(WRITE),--write)
 
-compare-faults: setup  ## ship the same lines through sluice, the Collector and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
+compare-faults: setup  ## ship the same lines through sluice, the Collector, Kafka and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
 	@deploy/versitygw.sh
-	@deploy/clients/build.sh debian collector_shipper
+	@deploy/clients/build.sh debian kafka collector_shipper
 	PYTHONPATH=tests:. $(BIN)/python -m verify.compare_faults $(if $(OUTAGE_S),--outage-s $(OUTAGE_S)) $(if $(SEED),--seed $(SEED)) $(if $(WRITE),--write)
 
 check: setup  ## check format, lint, types and import contracts

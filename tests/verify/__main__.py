@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--folder", type=Path, help="for logs and histories; default: a new one")
     parser.add_argument("--no-spark", action="store_true", help="ingest after the run")
+    parser.add_argument("--fault", action="append", default=[], help="only these; default: all")
     parser.add_argument("--write", action="store_true", help="record it in docs/verification.md")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="verify-"))
@@ -32,7 +33,8 @@ def main() -> None:
         place.mkdir(parents=True)
         print(f"verify store={store} seed={options.seed} folder={place}", flush=True)
         seconds = options.minutes * 60
-        result = asyncio.run(run(place, store, seconds, options.seed, spark=not options.no_spark))
+        spark, faults = not options.no_spark, tuple(options.fault)
+        result = asyncio.run(run(place, store, seconds, options.seed, spark=spark, faults=faults))
         print(json.dumps(result, indent=2), flush=True)
         if options.write:
             store_result(result)

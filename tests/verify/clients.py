@@ -38,7 +38,7 @@ from sluice_store import open_store
 QUERY: Final = settings_with(QuerySettings, threads=1, accepted_list_max=0)
 WINDOW_NS: Final = 2 * NS_PER_S
 AGE_S_MAX: Final = 60.0
-"""How long before its query a window begins at most; one over few records is short."""
+"""How long before its query a window begins at most."""
 
 
 @dataclass

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -19,6 +20,7 @@ from typing import Any, Final
 import boto3
 import psutil
 from deltalake import DeltaTable
+from msgspec.structs import replace
 from support import store_seaweedfs
 from support.constants import command_with_constants
 from support.door_client import TestSender
@@ -26,17 +28,32 @@ from support.gateway import GatewayProcess, TestKey, start_gateways
 from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
+from verify.link import FaultyLink, linked
 from verify.proxy import FaultyProxy, serving
 from verify.registers import RegisterRecorder
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_cli.verify.recording import Recorder
 from sluice_lake.locations import lake_location
+from sluice_protocol.authority import Authority
+from sluice_protocol.keys import RAW_BLOBS
+from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.units import NS_PER_S
+from sluice_store import StoreMode, create_authority, open_store
 
 DOORS: Final = ("otlp", "loki", "json")
 AGENTS: Final = ("file-1", "file-2")
 UPLOADERS: Final = tuple(f"agent-{number}" for number in range(1, 100))
+GATEWAYS: Final = ("gateway-1", "gateway-2", "gateway-3")
+RECONCILERS: Final = ("reconciler-1", "reconciler-2")
+LINKED: Final = (*GATEWAYS, *RECONCILERS, "ingest")
+"""Processes that have a link to the store each."""
 BUCKET: Final = "verify"
+HORIZON_S: Final = 216
+BRIEF: Final = Authority(authority_id="", retry_horizon_s=HORIZON_S, margin_s=72)
+"""The smallest that a store accepts, so that garbage is collected during a run."""
+CLOCK_S: Final = 15
+"""Whole seconds of a store's times, and the margin of its clock."""
 DISK_BYTES: Final = 8 << 30
 
 
@@ -68,6 +85,10 @@ class Store:
             if self.mounted:
                 await asyncio.to_thread(self._unmount)
 
+    def url_of(self, name: str) -> str:
+        """Return the URL through which a process reaches the store."""
+        return self.url
+
     def all_faults(self) -> tuple[str, ...]:
         return (*self.faults, *(("disk_full",) if self.mounted else ()))
 
@@ -92,6 +113,12 @@ class Store:
             if path.is_file() and not path.name.startswith("."):
                 yield str(path.relative_to(root))
 
+    def times(self, prefix: str) -> Iterator[tuple[str, int]]:
+        """Return keys with the time of the last write, in nanoseconds."""
+        for key in self.list(prefix):
+            with suppress(FileNotFoundError):
+                yield key, (self.disk / "store" / key).stat().st_mtime_ns
+
     def read(self, key: str) -> bytes:
         try:
             return (self.disk / "store" / key).read_bytes()
@@ -102,12 +129,22 @@ class Store:
         with (self.disk / "store" / key).open("r+b") as file:
             file.write(body)
 
+    def remove(self, key: str) -> None:
+        (self.disk / "store" / key).unlink(missing_ok=True)
+
 
 class S3Store(Store):
     """A real S3 server behind a proxy; subclasses start it."""
 
     faults = (
-        *("store_killed", "store_stopped", "store_unreachable", "store_reset_before_forwarding"),
+        *(
+            "link_cut",
+            "link_delayed",
+            "store_killed",
+            "store_stopped",
+            "store_unreachable",
+            "store_reset_before_forwarding",
+        ),
         *("store_reset_after_forwarding", "store_delay"),
     )
     process: "subprocess.Popen[bytes]"
@@ -119,6 +156,7 @@ class S3Store(Store):
         self.port = free_port()
         self.proxy = FaultyProxy("store", lambda: [self.port], recorder, rng)
         self.registers = self.proxy.registers = RegisterRecorder(recorder.folder)
+        self.links = {name: FaultyLink(lambda: [self.proxy.port], rng) for name in LINKED}
 
     def command(self) -> list[str]:
         """Return the command of versitygw."""
@@ -130,7 +168,9 @@ class S3Store(Store):
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        async with super().serving(), serving(self.proxy):
+        async with AsyncExitStack() as links, super().serving(), serving(self.proxy):
+            for link in self.links.values():
+                await links.enter_async_context(linked(link))
             query = f"{BUCKET}/deep?endpoint=http://127.0.0.1:%d&region=us-east-1"
             self.url = f"s3://{query}" % self.proxy.port
             self.read_url = f"s3://{query}" % self.port
@@ -157,6 +197,26 @@ class S3Store(Store):
         )
         wait_for_port(self.port, self.process)
 
+    def url_of(self, name: str) -> str:
+        """Return the URL of the link of this process."""
+        return self.url.replace(f":{self.proxy.port}&", f":{self.links[name].port}&")
+
+    async def link_cut(self) -> None:
+        """Cut one process off the store, while all others reach it."""
+        name = self.rng.choice(LINKED)
+        self.links[name].disconnect()
+        self.recorder.fired("link_cut", name)
+        await asyncio.sleep(self.rng.uniform(1.0, 12.0))
+        await self.links[name].connect()
+
+    async def link_delayed(self) -> None:
+        """Delay what one process and the store send to each other."""
+        name = self.rng.choice(LINKED)
+        self.links[name].delay_s_max = self.rng.uniform(0.05, 0.5)
+        self.recorder.fired("link_delayed", name)
+        await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+        self.links[name].delay_s_max = 0.0
+
     async def store_killed(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -177,10 +237,15 @@ class S3Store(Store):
         self.proxy.unreachable = False
 
     def list(self, prefix: str) -> Iterator[str]:
+        for key, _ in self.times(prefix):
+            yield key
+
+    def times(self, prefix: str) -> Iterator[tuple[str, int]]:
         pages = self.client.get_paginator("list_objects_v2")
         for page in pages.paginate(Bucket=BUCKET, Prefix=f"deep/{prefix}"):
             for entry in page.get("Contents", ()):
-                yield entry["Key"].removeprefix("deep/")
+                written_ns = int(entry["LastModified"].timestamp()) * NS_PER_S
+                yield entry["Key"].removeprefix("deep/"), written_ns
 
     def read(self, key: str) -> bytes:
         try:
@@ -190,7 +255,12 @@ class S3Store(Store):
         return body
 
     def damage(self, key: str, body: bytes) -> None:
+        self.registers.harmed(key, body)
         self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
+
+    def remove(self, key: str) -> None:
+        self.registers.harmed(key, b"")
+        self.client.delete_object(Bucket=BUCKET, Key=f"deep/{key}")
 
 
 class SeaweedStore(S3Store):
@@ -226,6 +296,9 @@ class Cluster:
     sender: TestSender = field(default_factory=lambda: TestSender("shop", (), doors=DOORS))
     gateways: list[GatewayProcess] = field(default_factory=list)
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    agent_entries: list[str] = field(default_factory=list)
+    gateway_flags: tuple[str, ...] = ()
+    _started: int = 0
     exits: Counter[str] = field(default_factory=Counter)
     balancer: FaultyProxy = field(init=False)
 
@@ -245,12 +318,23 @@ class Cluster:
         output: bytes = done.stdout
         return output
 
-    def start_gateways(self, count: int = 1) -> None:
-        flags = [word for door in DOORS for word in ("--doors", door)]
-        store, principals = self.store.url, self.folder / "principals.toml"
-        self.gateways += start_gateways(count, self.folder, store, principals, *flags)
+    def write_principals(self, *keys: TestKey) -> None:
+        """Write the principals of all clients, with these keys of the uploaders."""
+        entries = [*(one.entry for one in keys), self.sender.entry, *self.agent_entries]
+        (self.folder / "principals.toml").write_text("\n".join(entries))
 
-    def start(self, name: str) -> None:
+    def start_gateways(self, count: int = 1, prefix: tuple[str, ...] = ()) -> None:
+        flags = [word for door in DOORS for word in ("--doors", door)]
+        flags += self.gateway_flags
+        principals = self.folder / "principals.toml"
+        for _ in range(count):
+            self._started += 1
+            store = self.store.url_of(GATEWAYS[self._started % len(GATEWAYS)])
+            self.gateways += start_gateways(
+                1, self.folder, store, principals, *flags, prefix=prefix
+            )
+
+    def start(self, name: str, prefix: tuple[str, ...] = ()) -> None:
         """Start a reconciler, the ingestion or an agent, by its name."""
         kind, _, number = name.partition("-")
         if kind == "reconciler":
@@ -261,10 +345,14 @@ class Cluster:
         else:
             words = self.agent_words(f"file-{number}")
         if kind != "agent":
-            words += ["--store", self.store.url]
+            words += ["--store", self.store.url_of(name)]
+        self.start_command(name, *words, prefix=prefix)
+
+    def start_command(self, name: str, *words: str, prefix: tuple[str, ...] = ()) -> None:
+        """Start a command of `sluice` as a process with this name."""
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = SluiceProcess(
-                [*command_with_constants(), *words] if kind != "ingest"
+                [*prefix, *command_with_constants(), *words] if words[0] != "spark"
                 else [sys.executable, "-m", "sluice_cli", *words],
                 cwd=self.folder, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=clean_environment(PYSPARK_PYTHON=sys.executable),
@@ -295,7 +383,7 @@ class Cluster:
         while True:
             await asyncio.sleep(1.0)
             for name, process in list(self.processes.items()):
-                if process.poll() is not None:
+                if process.poll() is not None and name in self.names():
                     self.exits[f"{name.partition('-')[0]}, code {process.returncode}"] += 1
                     self.start(name)
             for one in list(self.gateways):
@@ -304,11 +392,11 @@ class Cluster:
                     self.gateways.remove(one)
                     await self.start_gateway()
 
-    async def start_gateway(self) -> None:
+    async def start_gateway(self, prefix: tuple[str, ...] = ()) -> None:
         """Start a gateway; at a moment without a store it exits, and is started again."""
         for _ in range(20):
             try:
-                await asyncio.to_thread(self.start_gateways)
+                await asyncio.to_thread(self.start_gateways, 1, prefix)
             except AssertionError:
                 await asyncio.sleep(1.0)
             else:
@@ -322,22 +410,22 @@ class Cluster:
             await stack.enter_async_context(self.store.serving())
             await stack.enter_async_context(serving(self.balancer))
             stack.enter_context(self._processes())
-            await asyncio.to_thread(self.sluice, "init", "--store", self.store.url)
-            if self.store.url.startswith("s3:"):
-                await asyncio.to_thread(self.sluice, "doctor", "--store", self.store.url)
-            entries = [self.key.entry, self.sender.entry]
+            async with open_store(self.store.url, StoreMode.CREATE) as store:
+                await create_authority(store, replace(BRIEF, authority_id=SystemIds().ulid()))
+            await asyncio.to_thread(self.sluice, "doctor", "--store", self.store.url)
+            await asyncio.to_thread(self.sluice, "audit", "key", "--key-file", "auditor.pem")
             for agent in AGENTS:
                 (self.folder / f"{agent}.log").touch()
                 made = make_key(self.folder / f"{agent}.pem")
-                entries.append(principal_entry(agent, agent, made))
-            (self.folder / "principals.toml").write_text("\n".join(entries))
+                self.agent_entries.append(principal_entry(agent, agent, made))
+            self.write_principals(self.key)
             await asyncio.to_thread(self.start_gateways, 3)
             for name in self.names():
                 self.start(name)
             yield
 
     def names(self) -> list[str]:
-        names = ["reconciler-1", "reconciler-2", "agent-1", "agent-2"]
+        names = [*RECONCILERS, "agent-1", "agent-2"]
         return [*names, "ingest"] if self.spark else names
 
     @contextmanager
@@ -349,6 +437,13 @@ class Cluster:
                 self.kill(name)
             for one in self.gateways:
                 one.kill()
+
+    def collect_garbage(self) -> int:
+        """Audit, execute the last plan and plan; return what is surely old enough for the plan."""
+        before_ns = time.time_ns() - (HORIZON_S + CLOCK_S) * NS_PER_S
+        options = ("--grace-s", "0", "--max-delete-ratio", "1", "--key-file", "auditor.pem")
+        self.sluice("gc", "cycle", *options, "--store", self.store.url, timeout=900)
+        return before_ns
 
     def drain_agents(self) -> None:
         """Stop the agents, and let each send what is left."""
@@ -393,6 +488,8 @@ class Cluster:
                     "sha256": record[hash_of],
                     "blob": hashlib.sha256(blob).hexdigest() if blob else "",
                 }
+        for key, written_ns in self.store.times(RAW_BLOBS):
+            yield {"kind": "blob", "sha256": Path(key).stem, "time": written_ns}
         location = lake_location(self.store.read_url, "logs")
         table = DeltaTable(location.uri, storage_options=dict(location.storage_options))
         columns = ["agent_id", "boot_id", "seq", "body"]

@@ -10,12 +10,13 @@ from typing import Final
 
 from verify.clients import Clients
 from verify.cluster import Cluster, S3Store
+from verify.operators import Operator
 from verify.proxy import FaultyProxy
 
 NETWORK: Final = ("reset_before_forwarding", "reset_after_forwarding", "repeat", "delay")
 PROCESSES: Final = (
     *("gateway_killed", "gateway_stopped", "gateway_restarted", "reconciler_killed"),
-    *("reconciler_stopped", "agent_killed"),
+    *("reconciler_stopped", "agent_killed", "gateway_cut_off"),
 )
 PAUSE_S: Final = (0.5, 4.0)
 PROXY_S: Final = 30.0
@@ -33,12 +34,14 @@ class Nemesis:
         faults: tuple[str, ...] = (),
     ) -> None:
         self.cluster, self.clients, self.rng = cluster, clients, rng
+        self.operator = Operator(cluster, clients, rng)
         self.faults = faults or (
             *(f"balancer_{name}" for name in NETWORK),
             *PROCESSES,
             *(("ingest_killed",) if cluster.spark else ()),
             *cluster.store.all_faults(),
             "blob_damaged",
+            *self.operator.all_faults(),
         )
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -51,6 +54,7 @@ class Nemesis:
                 await self._make(fault)
                 due = [one for one in due if one != fault]
                 await asyncio.sleep(self.rng.uniform(*PAUSE_S))
+        await self.operator.end()
         end_s = time.monotonic() + PROXY_S
         for proxy in self._proxies().values():
             while proxy.pending.total() and time.monotonic() < end_s:  # noqa: ASYNC110
@@ -69,8 +73,10 @@ class Nemesis:
         if owner in proxies and name in NETWORK:
             proxies[owner].pending[name] += self.rng.randint(1, 4)
             return
-        place = self if hasattr(self, fault) else self.cluster.store
-        action: Callable[[], Awaitable[None]] = getattr(place, fault)
+        places = (self, self.operator, self.cluster.store)
+        action: Callable[[], Awaitable[None]] = next(
+            getattr(place, fault) for place in places if hasattr(place, fault)
+        )
         await action()
 
     async def gateway_killed(self) -> None:
@@ -89,6 +95,13 @@ class Nemesis:
     async def gateway_stopped(self) -> None:
         victim = self.rng.choice(self.cluster.gateways)
         await self._suspend(victim.process, "gateway_stopped", str(victim.port))
+
+    async def gateway_cut_off(self) -> None:
+        """Cut the balancer off a gateway to which clients still send."""
+        self.cluster.balancer.cut_off = self.rng.choice(self.cluster.gateways).port
+        self._fired("gateway_cut_off", self.cluster.balancer.cut_off)
+        await asyncio.sleep(self.rng.uniform(1.0, 8.0))
+        self.cluster.balancer.cut_off = 0
 
     async def reconciler_killed(self) -> None:
         await self._restart(f"reconciler-{self.rng.randint(1, 2)}", "reconciler_killed")

@@ -29,6 +29,7 @@ class FaultyProxy:
     """Forwards each request to one of the servers that accept connections.
 
     `pending` are faults of the next writes. Each counts when it happens, not when it is planned.
+    No request is forwarded to the port `cut_off`.
     """
 
     name: str
@@ -37,6 +38,7 @@ class FaultyProxy:
     rng: random.Random
     pending: Counter[str] = field(default_factory=Counter)
     unreachable: bool = False
+    cut_off: int = 0
     port: int = 0
     session: aiohttp.ClientSession | None = None
     registers: RegisterRecorder | None = None
@@ -69,7 +71,7 @@ class FaultyProxy:
 
     async def _forward(self, request: web.BaseRequest, body: bytes) -> web.Response:
         assert self.session is not None
-        ports = list(self.targets())
+        ports = [port for port in self.targets() if port != self.cut_off]
         for port in self.rng.sample(ports, len(ports)):
             try:
                 return await self._forward_to(port, request, body)

@@ -37,6 +37,8 @@ class RegisterRecorder:
     def begin(self, request: web.BaseRequest, body: bytes) -> int:
         """Record a request of a register, and return its number; 0 for any other request."""
         found = KEY.search(request.raw_path)
+        if request.method == "DELETE":  # by `sluice rebuild`
+            self.harmed(request.path, b"")
         if found is None or request.method not in {"GET", "PUT"}:
             return 0
         self._operations += 1
@@ -63,6 +65,17 @@ class RegisterRecorder:
             self._write("ok", op, {"result": result, **self._state(body)})
         elif answer.status in DIFFERS:
             self._write("ok", op, {"result": "absent" if method == "GET" else "differs"})
+
+    def harmed(self, key: str, body: bytes) -> None:
+        """Record, before it happens, that a fault or a repair replaces a register, or removes it.
+
+        It is removed if there are no bytes. The moment of its effect is unknown.
+        """
+        if (found := KEY.search(f"/{key}")) is not None:
+            self._operations += 1
+            state = self._state(body) if body else {"sha256": ""}
+            more = {"call": "harm", "register": found[1], "expected": "unconditional", **state}
+            self._write("invoke", self._operations, more)
 
     def _state(self, body: bytes) -> dict[str, str]:
         sha256 = hashlib.sha256(body).hexdigest()

@@ -56,8 +56,11 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
             recorder.end(op, "ok", result="stored")
 
 
-async def settle(cluster: Cluster, clients: Clients) -> bool:
-    """Wait until an answer is complete through the last success, and ingest everything."""
+async def settle(cluster: Cluster, clients: Clients) -> tuple[bool, int]:
+    """Wait until an answer is complete through the last success, and ingest everything.
+
+    Also return the time before which garbage is collected.
+    """
     last_ns, end_s = time.time_ns(), time.monotonic() + SETTLED_S
     while (settled := await clients.compare(40, cluster.store.read_url) > last_ns) is False:
         if time.monotonic() > end_s:
@@ -67,10 +70,14 @@ async def settle(cluster: Cluster, clients: Clients) -> bool:
         await asyncio.to_thread(cluster.kill, "ingest")
         store = ("--store", cluster.store.url)
         await asyncio.to_thread(cluster.sluice, "spark", "ingest", "--once", *store, timeout=900)
+        compact = ("spark", "compact", "--open-partitions")
+        await asyncio.to_thread(cluster.sluice, *compact, *store, timeout=900)
     else:
         await asyncio.to_thread(ingest_locally, cluster.store.url)
+    collected_ns = await asyncio.to_thread(cluster.collect_garbage)
+    await asyncio.to_thread(cluster.collect_garbage)  # it executes the plan of the first one
     await asyncio.to_thread(cluster.write_state, clients.recorder.folder / "state.jsonl")
-    return settled
+    return settled, collected_ns
 
 
 async def run(
@@ -95,7 +102,7 @@ async def run(
             )
             nemesis = Nemesis(cluster, clients, random.Random(f"{seed} faults"), faults)
             await disturb(cluster, clients, nemesis, seconds)
-            settled = await settle(cluster, clients)
+            settled, collected_ns = await settle(cluster, clients)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     meta = {
         "seed": seed,
@@ -115,6 +122,8 @@ async def run(
             "ingest": "Spark" if spark else "after the run",
         },
         "faults": list(nemesis.faults),
+        "compacted": spark,
+        "collected_before": collected_ns,
     }
     (history / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
     program = build_checkers(folder)

@@ -31,6 +31,7 @@ CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / 
 DEBIAN: Final = CACHE / "debian"
 COLLECTOR: Final = CACHE / "bin" / "otelcol-shipper"
 RECIPE: Final = Path(__file__).parents[2] / "deploy/clients/otelcol-shipper.yaml"
+CONSUMER: Final = Path(__file__).parents[2] / "deploy/clients/kafka/FileConsumer.java"
 LINE: Final = re.compile(rb"line (\d{8})\b")
 DISK_BYTES: Final = 64 << 20
 
@@ -318,6 +319,89 @@ class CollectorChain(Collector):
         self.start(name)
 
 
+TO_KAFKA: Final = """
+  kafka:
+    brokers: ["127.0.0.1:{port}"]
+    logs: {{topic: lines, encoding: raw}}
+    producer: {{required_acks: -1}}
+    retry_on_failure: {{enabled: true, max_elapsed_time: 0s}}
+    {queue}
+"""
+BROKER: Final = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=127.0.0.1:{controller}
+listeners=LINK://127.0.0.1:{port},DIRECT://127.0.0.1:{direct},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=LINK://127.0.0.1:{link},DIRECT://127.0.0.1:{direct}
+listener.security.protocol.map=LINK:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=DIRECT
+controller.listener.names=CONTROLLER
+log.dirs={folder}/log
+log.flush.interval.messages=1
+offsets.topic.replication.factor=1
+"""
+
+
+class Kafka(Shipper):
+    """A Collector with a queue on disk sends to a broker, from which a consumer writes a file.
+
+    The consumer has a connection that no fault concerns.
+    """
+
+    @property
+    def version(self) -> str:
+        jar = next((CACHE / "kafka" / "libs").glob("kafka_2.13-*.jar"))
+        return f"{super().version}, Kafka {jar.stem.rpartition('-')[2]}"
+
+    async def prepare(self) -> None:
+        self.port, self.direct = free_port(), free_port()
+        self.store_link.targets = lambda: [self.port]
+        (self.folder / "broker.properties").write_text(
+            BROKER.format(
+                port=self.port,
+                direct=self.direct,
+                controller=free_port(),
+                link=self.store_link.port,
+                folder=self.folder,
+            )
+        )
+        words = ("format", "--standalone", "--cluster-id", "AAAAAAAAAAAAAAAAAAAAAA")
+        command = [*self._java("kafka.tools.StorageTool"), *words, "--config", "broker.properties"]
+        done = await asyncio.to_thread(run_process, command, timeout=120, cwd=self.folder)
+        assert done.returncode == 0, done.stderr.decode()[-2000:]
+
+    def _java(self, program: str) -> list[str]:
+        return ["java", "-Xmx256m", "-cp", str(CACHE / "kafka" / "libs" / "*"), program]
+
+    async def start_all(self) -> None:
+        self.start("broker")
+        await asyncio.to_thread(wait_for_port, self.direct, self.processes["broker"])
+        self.start("consumer")
+        self.start("reader")
+
+    def command(self, name: str) -> list[str]:
+        if name == "broker":
+            return [*self._java("kafka.Kafka"), "broker.properties"]
+        if name == "consumer":
+            server = f"127.0.0.1:{self.direct}"
+            return [*self._java(str(CONSUMER)), server, "lines", str(self.folder / "consumed")]
+        config = self.folder / "reader.yaml"
+        config.write_text(
+            SERVICE.format(
+                state=self.disk,
+                receiver="file_log",
+                exporter="kafka",
+                receivers=READ_FILE.format(log=self.log, storage="storage: file_storage"),
+                exporters=TO_KAFKA.format(port=self.store_link.port, queue=PERSISTENT),
+            )
+        )
+        return [str(COLLECTOR), "--config", str(config)]
+
+    def bodies(self) -> Iterator[bytes]:
+        path = self.folder / "consumed"
+        yield path.read_bytes() if path.exists() else b""
+
+
 SYSLOG_READER: Final = """@version: 3.38
 source s {{ file("{folder}/app.log" flags(no-parse) read-old-records(yes)); }};
 destination d {{ network("127.0.0.1" port({port}) transport("tcp") time-reopen(1)
@@ -383,6 +467,10 @@ SHIPPERS: Final[dict[str, tuple[type[Shipper], str]]] = {
     "Collectors": (
         CollectorChain,
         "as with storage, then otlp_http, balancer, two Collectors without queue, awss3",
+    ),
+    "Collector, Kafka": (
+        Kafka,
+        "as with storage, kafka with all acks; a broker that flushes each batch, a consumer, file",
     ),
     "syslog-ng": (SyslogNg, "flow control, reliable disk buffer, TCP, syslog-ng, file"),
 }

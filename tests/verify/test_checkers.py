@@ -262,6 +262,61 @@ def test_a_planted_violation_is_found(name: str, checkers: Path, tmp_path: Path)
     assert any(line.startswith(planted.found) for line in verdict["violations"]), verdict
 
 
+DELETED = """\
+{"client": 50, "op": 20, "event": "invoke", "call": "delete", "time": 60, "payload": "p5"}
+{"client": 50, "op": 20, "event": "ok", "time": 65, "result": "deleted"}
+{"client": 5, "op": 21, "event": "invoke", "call": "query", "time": 70, "from": 0, "to": 100}
+{"client": 5, "op": 21, "event": "ok", "time": 75, "until": 70, "seen": ["p1 0", \
+"p1 1", "p3 0", "p3 1"]}
+"""
+DELETED_ROW = '{"kind": "row", "agent": "door:shop:01", "boot": "x", "seq": 0, "body": "p5 0"}\n'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row", "found"),
+    [
+        ("", "", False, None),
+        ('"op": 20, "event": "ok"', '"op": 20, "event": "unknown"', True, None),
+        ('"p3 1"]', '"p3 1", "p5 0"]', False, "delete: a deleted record is in an answer"),
+        ("", "", True, "delete: a deleted record is in the table"),
+        ('"payload": "p5"', '"payload": "p4"', False, "once: an accepted record is not"),
+        ('"p3 0", "p3 1"]', '"p3 0"]', False, "answer: it is complete"),
+    ],
+    ids=["correct", "unknown", "in an answer", "in the table", "another", "too much"],
+)
+def test_only_deleted_records_are_missing(
+    old: str, new: str, row: bool, found: str | None, checkers: Path, tmp_path: Path
+) -> None:
+    """After a delete its records are gone, and no others."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    with (folder / "history.jsonl").open("a") as file:
+        file.write(DELETED.replace(old, new) if old else DELETED)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "compacted": True}))
+    state = (folder / "state.jsonl").read_text()
+    assert DELETED_ROW in state
+    (folder / "state.jsonl").write_text(state if row else state.replace(DELETED_ROW, ""))
+    violations = check_history(checkers, "facts", folder)["violations"]
+    assert [line[: len(found)] for line in violations][:1] == [found] if found else not violations
+
+
+@pytest.mark.parametrize(
+    ("sha256", "time", "broken"), [("cc", 50, 0), ("bb", 50, 0), ("99", 200, 0), ("99", 50, 1)]
+)
+def test_an_old_blob_without_a_record_is_found(
+    sha256: str, time: int, broken: int, checkers: Path, tmp_path: Path
+) -> None:
+    """Blobs of batches and of conflicts stay, and so does one that is younger than the plan."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, "collected_before": 100}))
+    with (folder / "state.jsonl").open("a") as file:
+        file.write(json.dumps({"kind": "blob", "sha256": sha256, "time": time}) + "\n")
+    verdict = check_history(checkers, "facts", folder)
+    assert verdict["broken"] == broken
+    assert all(line.startswith("space: an old blob") for line in verdict["violations"])
+
+
 @pytest.mark.parametrize(
     "line", ["{", json.dumps({"op": 99, "event": "ok"}), json.dumps({"op": 1, "event": "invoke"})]
 )

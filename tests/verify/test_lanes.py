@@ -73,6 +73,10 @@ CLEAN = [
 ]
 
 
+def harm(start: int, new: Register | None) -> Operation:
+    return {"call": "harm", "start": start, "new": new, "result": "unknown"}
+
+
 def sha256(one: Register) -> str:
     return hashlib.sha256(encode_register(one)).hexdigest()
 
@@ -92,6 +96,8 @@ def write_history(folder: Path, operations: list[Operation]) -> None:
         if one["call"] == "read":
             found = one["found"]
             end |= {"result": "read", **named(found)} if found else {"result": "absent"}
+        elif one["call"] == "harm":
+            begin |= {"sha256": "", **(named(one["new"]) if one["new"] else {})}
         else:
             before = one["expected"]
             begin["expected"] = before if isinstance(before, str) else sha256(before)
@@ -182,6 +188,18 @@ def test_an_unknown_write_may_take_effect_at_any_later_time(
     after = [read(22, 23, ACKED), read(24, 25, SPILLED if applied else ACKED)]
     write_history(tmp_path, [*CLEAN[:10], late, *after])
     assert check_history(checkers, "lanes", tmp_path)["violations"] == []
+
+
+@pytest.mark.parametrize("harmed", [None, replace(TWO, epoch=9)])
+def test_a_register_may_be_lost_or_damaged_by_a_fault(
+    harmed: Register | None, checkers: Path, tmp_path: Path
+) -> None:
+    """What follows from it is not compared with it, but without the fault there is no order."""
+    repaired = [read(21, 22, harmed), write(23, 24, harmed or "", EMPTY), read(25, 26, EMPTY)]
+    write_history(tmp_path, [*CLEAN[:9], harm(20, harmed), *repaired])
+    assert check_history(checkers, "lanes", tmp_path)["violations"] == []
+    write_history(tmp_path, [*CLEAN[:9], *repaired])
+    assert check_history(checkers, "lanes", tmp_path)["violations"] != []
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -73,6 +73,7 @@ class Recorder:
         """Record that a fault happened."""
         self.firings[fault] += 1
         _write(self._faults, {"time": self.clock.now_ns(), "fault": fault, "target": target})
+        self._faults.flush()  # so that a run can be watched
 
 
 def _write(file: TextIO, value: object) -> None:

@@ -20,6 +20,8 @@ type payload struct {
 	invoked      int64 // its first try
 	acknowledged int64 // its first success; 0 if there is none
 	possible     bool  // a try succeeded or has an unknown outcome
+	hidden       int64 // the beginning of a delete of its records; 0 if there is none
+	deleted      int64 // the end of a delete that succeeded; 0 if there is none
 }
 
 func (p *payload) body(index int) string { return p.name + " " + strconv.Itoa(index) }
@@ -27,17 +29,25 @@ func (p *payload) body(index int) string { return p.name + " " + strconv.Itoa(in
 func payloadsOf(history *History) map[string]*payload {
 	found := map[string]*payload{}
 	for _, one := range history.Operations {
-		if one.Call == "query" {
+		if one.Call == "query" || one.Call == "delete" {
 			continue
 		}
 		of := found[one.Payload]
 		if of == nil {
-			of = &payload{one.Payload, one.Call, one.Identity, one.Sha256, one.Records, one.Time, 0, false}
+			of = &payload{one.Payload, one.Call, one.Identity, one.Sha256, one.Records, one.Time, 0, false, 0, 0}
 			found[one.Payload] = of
 		}
 		of.possible = of.possible || one.Outcome != "fail"
 		if one.Outcome == "ok" && (of.acknowledged == 0 || one.End.Time < of.acknowledged) {
 			of.acknowledged = one.End.Time
+		}
+	}
+	for _, one := range history.Operations {
+		if of := found[one.Payload]; one.Call == "delete" && of != nil && one.Outcome != "fail" {
+			of.hidden = one.Time
+			if one.Outcome == "ok" {
+				of.deleted = one.End.Time
+			}
 		}
 	}
 	return found
@@ -52,6 +62,7 @@ func checkFacts(history *History, verdict *Verdict) {
 	}
 	checkConflicts(history, owners, verdict)
 	checkGaps(history, owners, verdict)
+	checkSpace(history, verdict)
 	checkAnswers(history, payloads, verdict)
 	for _, fault := range history.Meta.Faults {
 		if history.Firings[fault] == 0 {
@@ -117,6 +128,10 @@ func checkRows(
 			switch count := rows[one.body(index)]; {
 			case count > 1:
 				verdict.add("once: a record is in the table %d times, body=%q", count, one.body(index))
+			case one.hidden != 0:
+				if count > 0 && one.deleted != 0 && history.Meta.Compacted {
+					verdict.add("delete: a deleted record is in the table, body=%q", one.body(index))
+				}
 			case count == 0 && due:
 				verdict.add("once: an accepted record is not in the table, body=%q", one.body(index))
 			case count == 1 && !allowed:
@@ -149,6 +164,22 @@ func checkConflicts(history *History, owners map[string]string, verdict *Verdict
 	for bytes := range quarantined {
 		if !sent[bytes] || owners[bytes.identity] == bytes.sha256 {
 			verdict.add("conflict: quarantine has bytes without a conflict, identity=%s", bytes.identity)
+		}
+	}
+}
+
+// checkSpace requires that no blob is left that no record names and that garbage collection may
+// delete because of its age.
+func checkSpace(history *History, verdict *Verdict) {
+	named := map[string]bool{}
+	for _, fact := range history.State {
+		if fact.Kind == "manifest" || fact.Kind == "quarantine" {
+			named[fact.Sha256] = true
+		}
+	}
+	for _, fact := range history.State {
+		if fact.Kind == "blob" && !named[fact.Sha256] && fact.Time < history.Meta.CollectedBefore {
+			verdict.add("space: an old blob has no manifest, sha256=%s", fact.Sha256)
 		}
 	}
 }
@@ -242,8 +273,11 @@ func checkAnswers(history *History, payloads map[string]*payload, verdict *Verdi
 			}
 			seen[body] = true
 			name, _, _ := strings.Cut(body, " ")
-			if from := payloads[name]; from == nil || from.invoked > one.End.Time {
+			switch from := payloads[name]; {
+			case from == nil || from.invoked > one.End.Time:
 				verdict.add("answer: a record was not sent yet, op=%d body=%q", one.Op, body)
+			case from.deleted != 0 && from.deleted < one.Time:
+				verdict.add("delete: a deleted record is in an answer, op=%d body=%q", one.Op, body)
 			}
 		}
 		first := sort.Search(len(ordered), func(at int) bool { return ordered[at].invoked >= one.From })
@@ -251,7 +285,7 @@ func checkAnswers(history *History, payloads map[string]*payload, verdict *Verdi
 			if sent.invoked >= one.To {
 				break
 			}
-			if sent.acknowledged >= one.End.Until {
+			if sent.acknowledged >= one.End.Until || (sent.hidden != 0 && sent.hidden < one.End.Time) {
 				continue
 			}
 			for index := range sent.records {

@@ -19,7 +19,7 @@ type Access struct {
 	Op       int    `json:"op"`
 	Event    string `json:"event"` // invoke, ok
 	Time     int64  `json:"time"`
-	Call     string `json:"call"` // read, write
+	Call     string `json:"call"` // read, write, harm
 	Register string `json:"register"`
 	Expected string `json:"expected"` // the state that a write replaces; empty for none
 	Sha256   string `json:"sha256"`   // the state that is written or was read; empty for none
@@ -37,6 +37,8 @@ var lane = porcupine.Model{
 		switch {
 		case in.Call == "read":
 			return out == nil || state == out.Sha256, state
+		case in.Call == "harm":
+			return true, in.Sha256
 		case out == nil:
 			if state == in.Expected {
 				return true, in.Sha256
@@ -73,18 +75,24 @@ func checkLanes(folder string, verdict *Verdict) {
 		}
 		return nil
 	})
-	partitions := map[string][]porcupine.Operation{}
+	partitions, harmed := map[string][]porcupine.Operation{}, map[string]bool{}
 	for _, op := range order {
 		in, out := begun[op], ended[op]
 		verdict.Operations++
 		operation := porcupine.Operation{Input: in, Output: out, Call: in.Time, Return: math.MaxInt64}
-		if out != nil {
+		switch {
+		case in.Call == "harm":
+			harmed[in.Sha256] = true
+		case out != nil:
 			operation.Return = out.Time
-		} else if verdict.Unknown++; in.Call == "read" { // it has no effect
-			continue
+		default:
+			verdict.Unknown++
+			if in.Call == "read" { // it has no effect
+				continue
+			}
 		}
 		partitions[in.Register] = append(partitions[in.Register], operation)
-		if in.Call == "write" {
+		if in.Call == "write" && !harmed[in.Expected] {
 			for _, problem := range stepProblems(bodies, in) {
 				verdict.add("lane: %s, op=%d register=%s", problem, op, in.Register)
 			}

@@ -20,7 +20,7 @@ type Event struct {
 	Client   int      `json:"client"`
 	Op       int      `json:"op"`
 	Event    string   `json:"event"` // invoke, ok, fail, unknown
-	Call     string   `json:"call"`  // upload, door, line, query
+	Call     string   `json:"call"`  // upload, door, line, query, delete
 	Identity string   `json:"identity"`
 	Sha256   string   `json:"sha256"`
 	Payload  string   `json:"payload"`
@@ -43,7 +43,7 @@ type Operation struct {
 
 // Fact is a line of state.jsonl: what the store and the table contain after the run.
 type Fact struct {
-	Kind     string `json:"kind"` // manifest, quarantine, row, gap
+	Kind     string `json:"kind"` // manifest, quarantine, blob, row, gap
 	Identity string `json:"identity"`
 	Sha256   string `json:"sha256"`
 	Blob     string `json:"blob"` // the sha256 of the bytes that were read; empty if there are none
@@ -53,12 +53,17 @@ type Fact struct {
 	Body     string `json:"body"`
 	From     int64  `json:"from"`
 	To       int64  `json:"to"`
+	Time     int64  `json:"time"` // of the last write of a blob
 }
 
 // Meta is the part of meta.json that is checked.
 type Meta struct {
-	Faults []string `json:"faults"`
-	Unread []string `json:"unread"` // kinds of facts that could not be read after the run
+	Faults    []string `json:"faults"`
+	Unread    []string `json:"unread"`    // kinds of facts that could not be read after the run
+	Compacted bool     `json:"compacted"` // the table was compacted after the last delete
+
+	// The plan that was executed last names each blob without a record that is older.
+	CollectedBefore int64 `json:"collected_before"`
 }
 
 type firing struct {

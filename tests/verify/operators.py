@@ -1,0 +1,234 @@
+"""What an operator does to a running cluster: changes of settings, deletions, and repairs."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Final
+
+from support.builders import make_identity
+from support.gateway import TestKey
+from verify.clients import Clients
+from verify.cluster import UPLOADERS, Cluster
+
+from sluice_cli.verify.uploads import Batch
+from sluice_protocol.keys import blob_key
+from sluice_protocol.system_clock import SystemIds
+from sluice_store import open_store
+
+TRIES: Final = 90
+LANES_MAX: Final = 6
+RELOADED_S: Final = 4.0
+"""A gateway loads a changed principals file after two equal checks, one a second."""
+FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+OFFSETS_S: Final = (-3600, -20, 20, 3600)
+"""Signatures are valid for 30 s, so a gateway with the larger ones refuses all of them."""
+FLAGS: Final = (
+    ("--journal-interval-s", "1"),
+    ("--journal-interval-s", "5"),
+    ("--drain-time-s-max", "2"),
+    ("--inflight-bytes-max", str(32 << 20)),
+)
+DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-time/v1/")
+OPERATOR: Final = 50
+"""The client of operations that an operator begins."""
+
+
+class Operator:
+    """Each method is a fault or a change, which the nemesis selects by its name."""
+
+    def __init__(self, cluster: Cluster, clients: Clients, rng: random.Random) -> None:
+        self.cluster, self.clients, self.rng = cluster, clients, rng
+        self.keys = self.orphans = 0
+        self.running: dict[str, asyncio.Task[None]] = {}
+
+    def all_faults(self) -> tuple[str, ...]:
+        """Return the names of those that this machine and this cluster permit."""
+        return (
+            *("keys_rolled", "gateways_rolled", "records_deleted", "register_damaged"),
+            *("register_lost", "index_lost", "journal_damaged", "garbage_collected"),
+            *(("gateway_clock_skewed", "reconciler_clock_skewed") if FAKETIME.exists() else ()),
+            *(("lanes_changed", "compacted") if self.cluster.spark else ()),
+        )
+
+    async def end(self) -> None:
+        """Wait for what runs in the background."""
+        await asyncio.gather(*self.running.values())
+
+    async def _begin(self, name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run work while other faults happen, unless the same still runs."""
+        if name not in self.running or self.running[name].done():
+            self.running[name] = asyncio.create_task(work())
+
+    async def _command(self, *words: str) -> None:
+        await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
+
+    async def _repeat(self, command: Callable[[], object]) -> None:
+        """Run a command, and repeat it while it fails, as an operator would during faults."""
+        for left in reversed(range(TRIES)):
+            try:
+                await asyncio.to_thread(command)
+            except AssertionError:
+                if not left:
+                    raise
+                await asyncio.sleep(1.0)
+            else:
+                return
+
+    def _fired(self, fault: str, target: object) -> None:
+        self.clients.recorder.fired(fault, str(target))
+
+    async def keys_rolled(self) -> None:
+        """Add a key, move the uploaders to it, and remove the old one."""
+        self.keys += 1
+        old, new = self.clients.key, TestKey(f"uploaders-{self.keys}", UPLOADERS)
+        self.cluster.write_principals(old, new)
+        await asyncio.sleep(RELOADED_S)
+        self.clients.key = self.cluster.key = new
+        self.cluster.write_principals(new)
+        self._fired("keys_rolled", new.key_id)
+
+    async def gateways_rolled(self) -> None:
+        """Restart each gateway in turn with another option."""
+        self.cluster.gateway_flags = self.rng.choice(FLAGS)
+        for _ in range(len(self.cluster.gateways)):
+            victim = self.cluster.gateways.pop(0)
+            await asyncio.to_thread(victim.stop, 90.0)
+            await self.cluster.start_gateway()
+        self._fired("gateways_rolled", " ".join(self.cluster.gateway_flags))
+
+    async def gateway_clock_skewed(self) -> None:
+        """Run one gateway with another clock for some seconds."""
+        offset = self.rng.choice(OFFSETS_S)
+        victim = self.cluster.gateways.pop(0)
+        victim.kill()
+        await self.cluster.start_gateway(prefix=_with_clock(offset))
+        skewed = self.cluster.gateways[-1]
+        self._fired("gateway_clock_skewed", offset)
+        await asyncio.sleep(self.rng.uniform(3.0, 10.0))
+        if skewed in self.cluster.gateways:
+            self.cluster.gateways.remove(skewed)
+            skewed.kill()
+            await self.cluster.start_gateway()
+
+    async def reconciler_clock_skewed(self) -> None:
+        """Run one reconciler with another clock for some seconds."""
+        name, offset = f"reconciler-{self.rng.randint(1, 2)}", self.rng.choice(OFFSETS_S)
+        await asyncio.to_thread(self.cluster.kill, name)
+        self.cluster.start(name, prefix=_with_clock(offset))
+        self._fired("reconciler_clock_skewed", f"{name} {offset}")
+        await asyncio.sleep(self.rng.uniform(3.0, 10.0))
+        await asyncio.to_thread(self.cluster.kill, name)
+        self.cluster.start(name)
+
+    async def records_deleted(self) -> None:
+        """Delete the records of one accepted batch; no client sends the batch again."""
+        if not (kept := self.clients.acknowledged):
+            return
+        batch = kept.pop(self.rng.randrange(len(kept)))
+        delete_id = SystemIds().ulid()
+        op = self.clients.recorder.invoke(OPERATOR, "delete", payload=batch.payload)
+
+        await self._command(
+            *("delete", "--where", f"body contains '{batch.payload} '"),
+            *("--delete-id", delete_id, "--reason", "verify"),
+        )
+        self.clients.recorder.end(op, "ok", result="deleted")
+        self._fired("records_deleted", batch.payload)
+
+    async def lanes_changed(self) -> None:
+        """Change the number of lanes, sometimes after a change that was killed."""
+        lanes = str(self.rng.randint(1, LANES_MAX))
+        kill_after_s = self.rng.uniform(0.3, 4.0) if self.rng.random() < 0.5 else 0.0
+
+        async def work() -> None:
+            words = ("queue", "lanes", lanes, "--store", self.cluster.store.url)
+            if kill_after_s:
+                self.cluster.start_command("lanes", *words)
+                await asyncio.sleep(kill_after_s)
+                await asyncio.to_thread(self.cluster.kill, "lanes")
+            await self._command("queue", "lanes", lanes)
+            self._fired("lanes_changed", lanes)
+
+        await self._begin("lanes_changed", work)
+
+    async def compacted(self) -> None:
+        """Compact the tables while everything else runs."""
+
+        async def work() -> None:
+            await self._command("spark", "compact", "--open-partitions")
+            self._fired("compacted", "lake")
+
+        await self._begin("compacted", work)
+
+    async def garbage_collected(self) -> None:
+        """Leave a blob without a manifest, as a killed gateway does, and collect garbage."""
+        self.orphans += 1
+        who = make_identity(self.orphans, count=1, agent="agent-1", boot="orphans")
+        orphan = Batch(who, "orphan", time.time_ns())
+        async with open_store(self.cluster.store.read_url) as store:
+            await store.create(blob_key(orphan.sha256), orphan.frame)
+
+        async def work() -> None:
+            await self._repeat(self.cluster.collect_garbage)
+            self._fired("garbage_collected", orphan.sha256)
+
+        await self._begin("garbage_collected", work)
+
+    async def register_damaged(self) -> None:
+        """Change a byte of the register of a lane, and rebuild it."""
+        await self._repair("register_damaged", self._registers, self._damage)
+
+    async def register_lost(self) -> None:
+        """Remove the register of a lane, and rebuild it."""
+        await self._repair("register_lost", self._registers, self.cluster.store.remove)
+
+    async def index_lost(self) -> None:
+        """Remove some objects of a derived index, and rebuild them."""
+
+        def select() -> list[str]:
+            keys = list(self.cluster.store.list(self.rng.choice(DERIVED)))
+            return self.rng.sample(keys, min(5, len(keys)))
+
+        await self._repair("index_lost", select, self.cluster.store.remove)
+
+    async def journal_damaged(self) -> None:
+        """Change a byte of an object of a gateway's journal; a full pass replaces it."""
+        keys = await asyncio.to_thread(
+            lambda: list(self.cluster.store.list("gateways/v1/journals/"))
+        )
+        if keys:
+            key = self.rng.choice(keys[-20:])
+            await asyncio.to_thread(self._damage, key)
+            self._fired("journal_damaged", key)
+
+    def _registers(self) -> list[str]:
+        keys = [one for one in self.cluster.store.list("queue/v1/") if one.endswith("/manifest")]
+        return [self.rng.choice(keys)] if keys else []
+
+    def _damage(self, key: str) -> None:
+        if body := self.cluster.store.read(key):
+            at = self.rng.randrange(len(body))
+            self.cluster.store.damage(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
+
+    async def _repair(
+        self, fault: str, select: Callable[[], list[str]], harm: Callable[[str], None]
+    ) -> None:
+        await asyncio.gather(
+            *(one for name, one in self.running.items() if name == "lanes_changed")
+        )
+        keys = await asyncio.to_thread(select)
+        for key in keys:
+            await asyncio.to_thread(harm, key)
+            self._fired(fault, key)
+        await asyncio.sleep(self.rng.uniform(0.5, 5.0))
+        await self._command("rebuild")
+
+
+def _with_clock(offset_s: int) -> tuple[str, ...]:
+    """Return the start of a command whose process has another clock, except the monotonic one."""
+    return (
+        *("env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME={offset_s:+d}s"),
+        *("FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_DONT_RESET=1"),
+    )
