@@ -190,8 +190,10 @@ class Operator:
         """Remove some objects of a derived index, and rebuild them."""
 
         def select() -> list[str]:
-            keys = list(self.cluster.store.list(self.rng.choice(DERIVED)))
-            return self.rng.sample(keys, min(5, len(keys)))
+            for prefix in self.rng.sample(DERIVED, len(DERIVED)):
+                if keys := list(self.cluster.store.list(prefix)):
+                    return self.rng.sample(keys, min(5, len(keys)))
+            return []
 
         await self._repair("index_lost", select, self.cluster.store.remove)
 
