@@ -10,7 +10,7 @@ from typing import Any, Final
 from support.builders import make_identity
 from support.gateway import TestKey
 from verify.clients import Clients
-from verify.cluster import UPLOADERS, Cluster
+from verify.cluster import UPLOADERS, Cluster, S3Store
 
 from sluice_cli.verify.uploads import Batch
 from sluice_protocol.keys import blob_key
@@ -24,6 +24,8 @@ RELOADED_S: Final = 4.0
 FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 OFFSETS_S: Final = (-3600, -20, 20, 3600)
 """Signatures are valid for 30 s, so a gateway with the larger ones refuses all of them."""
+NEAR_S: Final = (-20, 20)
+"""With more than 15 minutes an S3 server refuses every request of a process, which then exits."""
 FLAGS: Final = (
     ("--journal-interval-s", "1"),
     ("--journal-interval-s", "5"),
@@ -41,6 +43,7 @@ class Operator:
     def __init__(self, cluster: Cluster, clients: Clients, rng: random.Random) -> None:
         self.cluster, self.clients, self.rng = cluster, clients, rng
         self.keys = self.orphans = 0
+        self.offsets_s = NEAR_S if isinstance(cluster.store, S3Store) else OFFSETS_S
         self.running: dict[str, asyncio.Task[None]] = {}
 
     def all_faults(self) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ class Operator:
 
     async def gateway_clock_skewed(self) -> None:
         """Run one gateway with another clock for some seconds."""
-        offset = self.rng.choice(OFFSETS_S)
+        offset = self.rng.choice(self.offsets_s)
         victim = self.cluster.gateways.pop(0)
         victim.kill()
         await self.cluster.start_gateway(prefix=_with_clock(offset))
@@ -114,7 +117,7 @@ class Operator:
 
     async def reconciler_clock_skewed(self) -> None:
         """Run one reconciler with another clock for some seconds."""
-        name, offset = f"reconciler-{self.rng.randint(1, 2)}", self.rng.choice(OFFSETS_S)
+        name, offset = f"reconciler-{self.rng.randint(1, 2)}", self.rng.choice(self.offsets_s)
         await asyncio.to_thread(self.cluster.kill, name)
         self.cluster.start(name, prefix=_with_clock(offset))
         self._fired("reconciler_clock_skewed", f"{name} {offset}")
@@ -188,8 +191,10 @@ class Operator:
         """Remove some objects of a derived index, and rebuild them."""
 
         def select() -> list[str]:
-            keys = list(self.cluster.store.list(self.rng.choice(DERIVED)))
-            return self.rng.sample(keys, min(5, len(keys)))
+            for prefix in self.rng.sample(DERIVED, len(DERIVED)):
+                if keys := list(self.cluster.store.list(prefix)):
+                    return self.rng.sample(keys, min(5, len(keys)))
+            return []
 
         await self._repair("index_lost", select, self.cluster.store.remove)
 
