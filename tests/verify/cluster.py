@@ -187,6 +187,7 @@ class S3Store(Store):
             finally:
                 self.client.close()
                 self.registers.close()
+                self.log.close()
                 self.process.kill()
                 self.process.wait()
 
