@@ -30,7 +30,7 @@ FLAGS: Final = (
     ("--journal-interval-s", "1"),
     ("--journal-interval-s", "5"),
     ("--drain-time-s-max", "2"),
-    ("--inflight-bytes-max", str(32 << 20)),
+    ("--inflight-bytes-max", str(64 << 20)),
 )
 DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-time/v1/")
 OPERATOR: Final = 50
