@@ -54,6 +54,7 @@ from sluice_queue.errors import LaneDamaged, WorkListMissing
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, list_lanes
 from sluice_queue.register import (
+    SEALED,
     Descriptor,
     Register,
     RegisterRead,
@@ -275,6 +276,10 @@ _DIFFERENCES: Final = {
 }
 
 
+def _omitted(lane: Lane, detail: str) -> DerivedDifference:
+    return DerivedDifference(key=lane.key, wrong=DifferenceKind.UNREADABLE, detail=detail)
+
+
 class LaneRebuild:
     """The registers, lane states and work lists of one store."""
 
@@ -302,7 +307,9 @@ class LaneRebuild:
             DerivedDifference(key=one.key, wrong=_DIFFERENCES[one.kind], detail=defect_text(one))
             for one in defects
         ]
-        halted = {one.lane for one in defects}
+        omitted = await self._damaged_omitted()
+        found += [_omitted(lane, damage.reason) for lane, damage in omitted.items()]
+        halted = {*(one.lane for one in defects), *omitted}
         for lane in await list_lanes(self._store):
             if lane in halted:
                 continue
@@ -353,6 +360,36 @@ class LaneRebuild:
                 yield await self._replace_state(lane, defect)
             else:
                 yield await self._replace_register(lane, defect, first_sequence)
+        for lane, damage in (await self._damaged_omitted()).items():
+            yield await self._seal_omitted(lane, damage)
+
+    async def _damaged_omitted(self) -> dict[Lane, LaneDamaged]:
+        """Return the lanes of these queues with a damaged register that the layout omits."""
+        queues = {lane.queue for lane in self._lanes}
+        found: dict[Lane, LaneDamaged] = {}
+        for lane in await list_lanes(self._store):
+            if lane.queue in queues and lane.lane >= self._lanes_per_queue:
+                try:
+                    await read_lane(self._store, lane.queue, lane.lane)
+                except LaneDamaged as error:
+                    found[lane] = error
+        return found
+
+    async def _seal_omitted(self, lane: Lane, damage: LaneDamaged) -> DerivedDifference:
+        """Write the register of a lane again that no layout uses: it was emptied and sealed."""
+        kept = await self._keep_copy(lane, lane.key)
+        await self._move_segments(lane)
+        after = max(one.after for one in self._lanes)
+        state = Register(
+            revision=1,
+            nonce=self._runtime.id_bytes(),
+            layout=SEALED,
+            next_sequence=after + 1,
+            acked_through=after,
+        )
+        if not isinstance(await self._store.overwrite(lane.key, encode_register(state)), Applied):
+            raise _written_meanwhile(lane)
+        return _omitted(lane, f"{damage.reason}; kept as {kept}; replaced by an empty one")
 
     async def _is_unused(self, lane: Lane) -> bool:
         """Return True if a lane has no register, and its consumer has persisted nothing of it."""

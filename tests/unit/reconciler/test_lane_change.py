@@ -15,7 +15,9 @@ from sluice_protocol.keys import AUTHORITY_SETTINGS, lane_of
 from sluice_protocol.manifests import encode_record
 from sluice_queue.consumer import Consumer
 from sluice_queue.lane import Lane
+from sluice_queue.register import SEALED, decode_register
 from sluice_reconciler.http_queue import HttpQueue
+from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.change import _Change, change_lanes, read_begun
 from sluice_reconciler.lanes.defects import read_queue_status
 from sluice_reconciler.lanes.membership import LiveMembers
@@ -161,3 +163,24 @@ async def test_two_queues_change_together_and_each_hands_over_every_batch_once()
         pass
     assert set(served.values()) == {1}
     assert len(served) == 2 * len(AGENTS)
+
+
+async def test_a_damaged_register_of_a_lane_that_was_left_out_is_replaced() -> None:
+    """It stops every reader of all lanes, and no present lane is concerned."""
+    store = await filled()
+    await drain(store, TWO_LANES)
+    await change(store, 1)
+    one, left_out = (Lane(queue="spark", lane=lane) for lane in range(2))
+    body = store.held[left_out.key].body
+    store._put(left_out.key, body[:60] + bytes([body[60] ^ 1]) + body[61:])
+    authority = await read_authority(store)
+    rebuild = make(store, 9, authority=authority).rebuild({one: authority.after_sequence})
+    found = [(one.key, one.wrong) async for one in rebuild.differences()]
+    assert found == [(left_out.key, DifferenceKind.UNREADABLE)]
+    assert [(one.key, one.wrong) async for one in rebuild.repair()] == found
+    assert [one async for one in rebuild.differences()] == []
+    state = decode_register(left_out.key, store.held[left_out.key].body)
+    assert (state.layout, state.waiting) == (SEALED, 0)
+    await change(store, 3, 8)
+    again = await make(store, 8, authority=await read_authority(store)).once()
+    assert again.outcome.left == 0
