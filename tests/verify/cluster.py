@@ -261,7 +261,10 @@ class S3Store(Store):
 
     def remove(self, key: str) -> None:
         self.registers.harmed(key, b"")
-        self.client.delete_object(Bucket=BUCKET, Key=f"deep/{key}")
+        found = self.client.list_object_versions(Bucket=BUCKET, Prefix=f"deep/{key}")
+        for one in (*found.get("Versions", ()), *found.get("DeleteMarkers", ())):
+            if one["Key"] == f"deep/{key}":
+                self.client.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
 
 
 class SeaweedStore(S3Store):
