@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.store_conformance import increment
+from support.store_conformance import increment, read_counter
 
 from sluice_protocol.outcomes import Applied, Exists, Unknown
 from sluice_protocol.units import ObjectKey
@@ -30,6 +30,24 @@ def race_processes(work: str, url: str, key: ObjectKey, times: int, processes: i
     outputs = [process.communicate(timeout=60)[0] for process in started]
     assert [process.returncode for process in started] == [0] * processes
     return [int(output.splitlines()[-1]) for output in outputs]  # warnings come first
+
+
+def assert_exact_races(url: str) -> None:
+    """Race 64 creates and 60 increments from 4 processes: one winner, and no increment is lost."""
+    key, counter = ObjectKey("key"), ObjectKey("counter")
+
+    async def start() -> None:
+        async with open_store(url) as store:
+            await store.create(counter, b"0")
+
+    async def end() -> int:
+        async with open_store(url) as store:
+            return await read_counter(store, counter)
+
+    asyncio.run(start())
+    assert sum(race_processes("create", url, key, 16, 4)) == 1
+    race_processes("add", url, counter, 15, 4)
+    assert asyncio.run(end()) == 60
 
 
 async def _create(url: str, key: ObjectKey, times: int, name: str) -> int:

@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from support.store_conformance import CHECKS, assert_conforms, assert_doctor, read_counter
+from support.store_conformance import CHECKS, assert_conforms, assert_doctor
 from support.store_seaweedfs import binary, seaweedfs
 from support.store_versitygw import CREDENTIALS, Server, make_bucket
-from support.store_worker import race_processes
+from support.store_worker import assert_exact_races
 
 from sluice_protocol.system_clock import SystemIds
-from sluice_protocol.units import ObjectKey
 from sluice_store import open_store
 from sluice_store.conformance import Check
 from sluice_store.doctor import DoctorResult, examine
@@ -59,18 +58,6 @@ def test_seaweedfs_doctor_accepts_two_endpoints(servers: Servers) -> None:
 
 def test_seaweedfs_races_between_processes_are_exact(servers: Servers) -> None:
     """64 creates from 4 processes have one winner, and their increments add up."""
-    url, key, counter = servers[0].url("processes"), ObjectKey("key"), ObjectKey("counter")
-
-    async def start() -> None:
-        await make_bucket(url)
-        async with open_store(url) as store:
-            await store.create(counter, b"0")
-
-    async def end() -> int:
-        async with open_store(url) as store:
-            return await read_counter(store, counter)
-
-    asyncio.run(start())
-    assert sum(race_processes("create", url, key, 16, 4)) == 1
-    race_processes("add", url, counter, 15, 4)
-    assert asyncio.run(end()) == 60
+    url = servers[0].url("processes")
+    asyncio.run(make_bucket(url))
+    assert_exact_races(url)

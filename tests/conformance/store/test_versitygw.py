@@ -11,10 +11,9 @@ from support.store_conformance import (
     assert_dated_when_complete,
     assert_doctor,
     put_slowly,
-    read_counter,
 )
 from support.store_versitygw import CREDENTIALS, Server, make_bucket, versitygw
-from support.store_worker import race_processes
+from support.store_worker import assert_exact_races
 
 from sluice_protocol.outcomes import ObjectInfo
 from sluice_protocol.system_clock import SystemIds
@@ -126,21 +125,9 @@ def test_versitygw_doctor_finds_that_a_lock_is_kept(server: Server) -> None:
 
 def test_versitygw_races_between_processes_are_exact(server: Server) -> None:
     """64 creates from 4 processes have one winner, and their increments add up."""
-    url, key, counter = server.url("processes"), ObjectKey("key"), ObjectKey("counter")
-
-    async def start() -> None:
-        await make_bucket(url)
-        async with open_store(url) as store:
-            await store.create(counter, b"0")
-
-    async def end() -> int:
-        async with open_store(url) as store:
-            return await read_counter(store, counter)
-
-    asyncio.run(start())
-    assert sum(race_processes("create", url, key, 16, 4)) == 1
-    race_processes("add", url, counter, 15, 4)
-    assert asyncio.run(end()) == 60
+    url = server.url("processes")
+    asyncio.run(make_bucket(url))
+    assert_exact_races(url)
 
 
 async def test_versitygw_dates_an_object_by_its_application(server: Server) -> None:
