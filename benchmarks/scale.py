@@ -10,8 +10,9 @@ bytes a second stop growing when the cores are busy. What grows or not beyond th
 processor seconds of a GiB: they would stay equal if each process did only its own work.
 
 The Spark jobs run over two loads, and what counts is the difference: the start of a job costs more
-than a small load. The control of compaction is DuckDB, which reads the same files, sorts their rows
-by the same columns and writes one Parquet file, without deletes, ledger and checks.
+than a small load, and varies by seconds, so the small load is measured three times. The control of
+compaction is DuckDB, which reads the same files, sorts their rows by the same columns and writes
+one Parquet file, without deletes, ledger and checks.
 
 With `WRITE=1` the result file is written, and from it a part of docs/sizing.md.
 """
@@ -31,6 +32,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
@@ -219,25 +221,36 @@ duckdb.connect(config={"threads": 2}).execute(
 
 
 def spark_costs(batches: int, parent: Path | None) -> dict[str, float]:
-    """Return the processor seconds a GiB of each job and of the control, between two loads.
+    """Return the processor seconds a GiB of each job and of the control, between two loads."""
+    few = [_job_costs(batches, parent) for _ in range(STARTS)]
+    many = _job_costs(batches * MORE_TIMES, parent)
+    return {
+        name: (many.cpu_s[name] - median(one.cpu_s[name] for one in few))
+        / (many.raw_bytes - few[0].raw_bytes)
+        * GIB
+        for name in many.cpu_s
+    }
 
-    Most of what a job spends on a small load is the start of its processes.
-    """
-    spent: list[dict[str, float]] = []
-    sizes: list[int] = []
-    for count in (batches, batches * MORE_TIMES):
-        with _scratch(parent) as folder:
-            sizes.append(measure(Point(), count, folder).raw_bytes)
-            store = ("--store", f"file://{folder}/store")
-            spent.append({})
-            for name, job in JOBS.items():
-                if name == "compact":
-                    files = f"{folder}/store/lake/v1/logs/*/*.parquet"
-                    control = (sys.executable, "-c", REWRITE, files, f"{folder}/control.parquet")
-                    spent[-1][CONTROL] = _cpu_of(*control)
-                spent[-1][name] = _cpu_of(*COMMAND, "spark", *job, *store)
-    few, many = spent
-    return {name: (many[name] - few[name]) / (sizes[1] - sizes[0]) * GIB for name in few}
+
+@dataclass(frozen=True, slots=True)
+class _JobCosts:
+    raw_bytes: int
+    cpu_s: dict[str, float]
+
+
+def _job_costs(batches: int, parent: Path | None) -> _JobCosts:
+    """Return the processor seconds of each job and of the control over one load."""
+    cpu_s: dict[str, float] = {}
+    with _scratch(parent) as folder:
+        raw_bytes = measure(Point(), batches, folder).raw_bytes
+        for name, job in JOBS.items():
+            if name == "compact":
+                files = f"{folder}/store/lake/v1/logs/*/*.parquet"
+                control = (sys.executable, "-c", REWRITE, files, f"{folder}/control.parquet")
+                cpu_s[CONTROL] = _cpu_of(*control)
+            cpu_s[name] = _cpu_of(*COMMAND, "spark", *job, "--store", f"file://{folder}/store")
+    print(json.dumps({"batches": batches, **cpu_s}), flush=True)
+    return _JobCosts(raw_bytes, cpu_s)
 
 
 @contextmanager
@@ -271,8 +284,10 @@ CURVES: Final = {
     "agents": [Point(agents=n, lines=FEW_LINES) for n in (10, 100, 1_000, 10_000)],
 }
 """The points of each curve, by the field that changes."""
-MORE_TIMES: Final = 5
-"""How many more batches the second load of the Spark jobs has."""
+MORE_TIMES: Final = 10
+"""How many times the batches of the small load the other load of the Spark jobs has."""
+STARTS: Final = 3
+"""How often the small load of the Spark jobs is measured."""
 FEW_TIMES: Final = 25
 """How many more batches of few lines are sent."""
 HEADS: Final = {

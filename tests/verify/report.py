@@ -30,8 +30,11 @@ def section(results: list[dict[str, Any]]) -> str:
     firings = (
         (f"`{fault}`", *(one["firings"].get(fault, "no") for one in results)) for fault in faults
     )
+    counts = [one["verdicts"][-1]["operations"] for one in results]
+    passed = sum(count for count, one in zip(counts, results, strict=True) if one["passed"])
     return "\n".join(
         (
+            f"These runs have {sum(counts):,} operations, {passed:,} of them in passed runs.\n",
             markdown_table(
                 ("run", "day", "revision", "seed", "operations", "unknown", "identities", "answers",
                  "faults", "violations", "result"),
