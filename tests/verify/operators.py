@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -70,11 +71,11 @@ class Operator:
         await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
 
     async def _repeat(self, command: Callable[[], object]) -> None:
-        """Run a command, and repeat it while it fails, as an operator would during faults."""
+        """Run a command, and repeat it while it fails or takes too long, as an operator would."""
         for left in reversed(range(TRIES)):
             try:
                 await asyncio.to_thread(command)
-            except AssertionError:
+            except (AssertionError, subprocess.TimeoutExpired):
                 if not left:
                     raise
                 await asyncio.sleep(1.0)
