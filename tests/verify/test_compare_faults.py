@@ -4,7 +4,16 @@ import asyncio
 import json
 
 import pytest
-from verify.compare_faults import FAULTS, FIRST_PAGE, PAGE, RESULTS, compare, section, table
+from verify.compare_faults import (
+    FAULTS,
+    FIRST_PAGE,
+    PAGE,
+    RESULTS,
+    compare,
+    merged,
+    section,
+    table,
+)
 from verify.shippers import SHIPPERS
 
 
@@ -14,6 +23,24 @@ def test_the_pages_contain_the_stored_results() -> None:
     assert list(results["shippers"]) == list(SHIPPERS)
     assert section(results) in PAGE.read_text()
     assert table(results) in FIRST_PAGE.read_text()
+
+
+def test_a_run_of_one_shipper_replaces_only_its_column() -> None:
+    stored = json.loads(RESULTS.read_text())
+    name = "syslog-ng"
+    new = {
+        **stored,
+        "shippers": {name: stored["shippers"]["sluice"] | {"revision": "new"}},
+        "faults": {fault: {name: {"sent": 7, "lost": 1, "doubled": 2}} for fault in FAULTS},
+    }
+    found = merged(stored, new)
+    assert list(found["shippers"]) == list(SHIPPERS)
+    assert found["shippers"][name]["revision"] == "new"
+    assert found["faults"]["none"][name] == {"sent": 7, "lost": 1, "doubled": 2}
+    for other in stored["shippers"].keys() - {name}:
+        assert found["shippers"][other] == stored["shippers"][other]
+        for fault in FAULTS:
+            assert found["faults"][fault].get(other) == stored["faults"][fault].get(other)
 
 
 @pytest.mark.long
