@@ -56,9 +56,15 @@ class Faults:
         await self.shipper.store_link.connect()
 
     async def response_lost(self) -> None:
-        self.shipper.store_link.drop_share = 0.3
+        """For 20 s, and up to 120 s for a shipper that sends too few requests to lose ten."""
+        link = self.shipper.store_link
+        link.drop_share = 0.3
         await asyncio.sleep(20.0)
-        self.shipper.store_link.drop_share = 0.0
+        for _ in range(100):
+            if link.fired >= 10:
+                break
+            await asyncio.sleep(1.0)
+        link.drop_share = 0.0
 
     async def store_slow(self) -> None:
         self.shipper.store_link.delay_s_max = 12.0

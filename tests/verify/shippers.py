@@ -30,6 +30,8 @@ from sluice_protocol.distribution import read_version
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice"
 DEBIAN: Final = CACHE / "debian"
 COLLECTOR: Final = CACHE / "bin" / "otelcol-shipper"
+FLUENT_BIT_VERSION: Final = "5.1.1"
+FLUENT_BIT: Final = CACHE / "bin" / f"fluent-bit-{FLUENT_BIT_VERSION}"
 RECIPE: Final = Path(__file__).parents[2] / "deploy/clients/otelcol-shipper.yaml"
 CONSUMER: Final = Path(__file__).parents[2] / "deploy/clients/kafka/FileConsumer.java"
 LINE: Final = re.compile(rb"line (\d{8})\b")
@@ -319,6 +321,57 @@ class CollectorChain(Collector):
         self.start(name)
 
 
+# `retry_limit no_limits` would be reduced to 5, after which the output gives a file up.
+FLUENT_BIT_CONFIG: Final = """
+[SERVICE]
+    flush 1
+    log_level info
+    storage.path {disk}/chunks
+    storage.sync full
+    scheduler.cap 10
+[INPUT]
+    name tail
+    tag app
+    path {log}
+    read_from_head on
+    refresh_interval 5
+    db {disk}/tail.db
+    db.sync full
+    storage.type filesystem
+[OUTPUT]
+    name s3
+    match *
+    bucket {bucket}
+    region us-east-1
+    endpoint {endpoint}
+    store_dir {disk}/s3
+    use_put_object on
+    total_file_size 1M
+    upload_timeout 1s
+    retry_limit 1000000
+"""
+
+
+class FluentBit(InBucket):
+    """Fluent Bit with offsets, chunks and the files of its S3 output on disk."""
+
+    @property
+    def version(self) -> str:
+        return f"Fluent Bit {FLUENT_BIT_VERSION}"
+
+    def command(self, name: str) -> list[str]:
+        config = self.folder / f"{name}.conf"
+        config.write_text(
+            FLUENT_BIT_CONFIG.format(
+                disk=self.disk,
+                log=self.log,
+                bucket=self.bucket,
+                endpoint=f"http://127.0.0.1:{self.store_link.port}",
+            )
+        )
+        return [str(FLUENT_BIT), "--config", str(config)]
+
+
 TO_KAFKA: Final = """
   kafka:
     brokers: ["127.0.0.1:{port}"]
@@ -467,6 +520,13 @@ SHIPPERS: Final[dict[str, tuple[type[Shipper], str]]] = {
     "Collectors": (
         CollectorChain,
         "as with storage, then otlp_http, balancer, two Collectors without queue, awss3",
+    ),
+    "Fluent Bit": (
+        FluentBit,
+        (
+            "tail with db and db.sync full, storage.type filesystem, storage.sync full; s3 with"
+            " store_dir, use_put_object, total_file_size 1M, upload_timeout 1s, retry_limit 10^6"
+        ),
     ),
     "Collector, Kafka": (
         Kafka,

@@ -20,7 +20,7 @@ from verify.shippers import SHIPPERS
 def test_the_pages_contain_the_stored_results() -> None:
     results = json.loads(RESULTS.read_text())
     assert list(results["faults"]) == list(FAULTS)
-    assert list(results["shippers"]) == list(SHIPPERS)
+    assert list(results["shippers"]) == [one for one in SHIPPERS if one in results["shippers"]]
     assert section(results) in PAGE.read_text()
     assert table(results) in FIRST_PAGE.read_text()
 
@@ -34,7 +34,7 @@ def test_a_run_of_one_shipper_replaces_only_its_column() -> None:
         "faults": {fault: {name: {"sent": 7, "lost": 1, "doubled": 2}} for fault in FAULTS},
     }
     found = merged(stored, new)
-    assert list(found["shippers"]) == list(SHIPPERS)
+    assert list(found["shippers"]) == list(stored["shippers"])
     assert found["shippers"][name]["revision"] == "new"
     assert found["faults"]["none"][name] == {"sent": 7, "lost": 1, "doubled": 2}
     for other in stored["shippers"].keys() - {name}:
