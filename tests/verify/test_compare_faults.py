@@ -2,6 +2,10 @@
 
 import asyncio
 import json
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from verify.compare_faults import (
@@ -9,12 +13,16 @@ from verify.compare_faults import (
     FIRST_PAGE,
     PAGE,
     RESULTS,
+    Faults,
     compare,
     merged,
     section,
     table,
 )
-from verify.shippers import SHIPPERS
+from verify.link import FaultyLink
+from verify.shippers import FLUENT_BIT_VERSION, SHIPPERS
+
+BUILD = Path(__file__).parents[2] / "deploy/clients/build.sh"
 
 
 def test_the_pages_contain_the_stored_results() -> None:
@@ -41,6 +49,30 @@ def test_a_run_of_one_shipper_replaces_only_its_column() -> None:
         assert found["shippers"][other] == stored["shippers"][other]
         for fault in FAULTS:
             assert found["faults"][fault].get(other) == stored["faults"][fault].get(other)
+
+
+@pytest.mark.parametrize(("responses_each_s", "lasts_s"), [(1, 20), (0.25, 40), (0, 120)])
+def test_responses_are_lost_until_a_shipper_of_few_requests_lost_ten(
+    monkeypatch: pytest.MonkeyPatch, responses_each_s: float, lasts_s: float
+) -> None:
+    link = FaultyLink(list, random.Random(1))
+    slept_s = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal slept_s
+        assert link.drop_share == 0.3
+        slept_s += seconds
+        link.fired = int(slept_s * responses_each_s)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    shipper = cast(Any, SimpleNamespace(store_link=link))
+    asyncio.run(Faults(shipper, link.rng, 1.0).response_lost())
+    assert slept_s == lasts_s
+    assert link.drop_share == 0.0
+
+
+def test_the_compared_fluent_bit_is_the_one_that_is_built() -> None:
+    assert f"fluent_bit_s3() {{\n  local version={FLUENT_BIT_VERSION} " in BUILD.read_text()
 
 
 @pytest.mark.long
