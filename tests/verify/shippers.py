@@ -19,9 +19,11 @@ from typing import ClassVar, Final
 import boto3
 from support.constants import command_with_constants
 from support.gateway import GatewayProcess, start_gateways
+from support.gateway_tls import SERVER, TestAuthority
 from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, SECRET, free_port, wait_for_port
+from support.store_versitygw import command as versitygw_command
 from verify.link import FaultyLink, linked
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
@@ -349,24 +351,46 @@ FLUENT_BIT_CONFIG: Final = """
     total_file_size 1M
     upload_timeout 1s
     retry_limit 1000000
+    tls.ca_file {authority}
 """
 
 
 class FluentBit(InBucket):
-    """Fluent Bit with offsets, chunks and the files of its S3 output on disk."""
+    """Fluent Bit with offsets, chunks and the files of its S3 output on disk.
+
+    It sends over TLS, to a second server over the same folder: without TLS its output spins without
+    end when a connection is closed before the response
+    (https://github.com/fluent/fluent-bit/issues/11526).
+    """
 
     @property
     def version(self) -> str:
         return f"Fluent Bit {FLUENT_BIT_VERSION}"
 
+    def environment(self) -> dict[str, str]:
+        return {"ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}
+
+    async def start_all(self) -> None:
+        self.port = free_port()
+        self.authority = TestAuthority(self.folder / "tls")
+        self.start("store")
+        await asyncio.to_thread(wait_for_port, self.port, self.processes["store"])
+        self.store_link.targets = lambda: [self.port]
+        self.start("reader")
+
     def command(self, name: str) -> list[str]:
+        if name == "store":
+            pem = self.authority.issue("store", usage=SERVER)
+            options = ("--cert", str(pem.certificate), "--key", str(pem.key))
+            return versitygw_command(self.folder.parent, self.port, *options)
         config = self.folder / f"{name}.conf"
         config.write_text(
             FLUENT_BIT_CONFIG.format(
                 disk=self.disk,
                 log=self.log,
                 bucket=self.bucket,
-                endpoint=f"http://127.0.0.1:{self.store_link.port}",
+                endpoint=f"https://127.0.0.1:{self.store_link.port}",
+                authority=self.authority.path,
             )
         )
         return [str(FLUENT_BIT), "--config", str(config)]
@@ -524,8 +548,9 @@ SHIPPERS: Final[dict[str, tuple[type[Shipper], str]]] = {
     "Fluent Bit": (
         FluentBit,
         (
-            "tail with db and db.sync full, storage.type filesystem, storage.sync full; s3 with"
-            " store_dir, use_put_object, total_file_size 1M, upload_timeout 1s, retry_limit 10^6"
+            "tail with db and db.sync full, storage.type filesystem, storage.sync full; s3 over TLS"
+            " with store_dir, use_put_object, total_file_size 1M, upload_timeout 1s,"
+            " retry_limit 10^6"
         ),
     ),
     "Collector, Kafka": (
