@@ -358,9 +358,9 @@ FLUENT_BIT_CONFIG: Final = """
 class FluentBit(InBucket):
     """Fluent Bit with offsets, chunks and the files of its S3 output on disk.
 
-    It sends over TLS, to a second server over the same folder: without TLS its output spins without
-    end when a connection is closed before the response
-    (https://github.com/fluent/fluent-bit/issues/11526).
+    It sends over TLS, to a second server over the same folder. Without TLS its output stops at the
+    first connection that is closed before the response: `flb_http_get_response_data` of 5.1.1
+    takes the end of the stream as a reason to read again, without end.
     """
 
     @property

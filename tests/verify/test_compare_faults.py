@@ -19,7 +19,7 @@ from verify.compare_faults import (
     section,
     table,
 )
-from verify.link import FaultyLink
+from verify.link import TLS_HANDSHAKE, FaultyLink, linked
 from verify.shippers import FLUENT_BIT_VERSION, SHIPPERS
 
 BUILD = Path(__file__).parents[2] / "deploy/clients/build.sh"
@@ -69,6 +69,31 @@ def test_responses_are_lost_until_a_shipper_of_few_requests_lost_ten(
     asyncio.run(Faults(shipper, link.rng, 1.0).response_lost())
     assert slept_s == lasts_s
     assert link.drop_share == 0.0
+
+
+def test_a_link_drops_responses_but_no_handshake_of_tls() -> None:
+    hello = TLS_HANDSHAKE + b"hello"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(hello)
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 200 OK")
+        writer.close()
+
+    async def run() -> tuple[bytes, bytes, int]:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        link = FaultyLink(lambda: [port], random.Random(1), drop_share=1.0)
+        async with server, linked(link):
+            reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
+            handshake = await reader.readexactly(len(hello))
+            writer.write(b"x")
+            response = await reader.read()
+            writer.close()
+            await asyncio.sleep(0.1)  # the transports of the link close
+        return handshake, response, link.fired
+
+    assert asyncio.run(run()) == (hello, b"", 2)  # the response, and the end of the link
 
 
 def test_the_compared_fluent_bit_is_the_one_that_is_built() -> None:
