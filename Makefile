@@ -91,9 +91,9 @@ scale: setup  ## measure bytes a second and processor seconds a GiB by the numbe
 	@$(BIN)/python -m deploy.java
 	$(BIN)/python -m benchmarks.scale $(if $(BATCHES),--batches $(BATCHES)) $(if $(WRITE),--write)
 
-compare-faults: setup  ## ship the same lines through sluice, the Collector, Kafka and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
+compare-faults: setup  ## ship the same lines through sluice, the Collector, Fluent Bit, Kafka and syslog-ng while the same faults happen; OUTAGE_S=600 is how long the store is unreachable, WRITE=1 records the results in docs/comparison.md
 	@deploy/versitygw.sh
-	@deploy/clients/build.sh debian kafka collector_shipper
+	@deploy/clients/build.sh debian kafka collector_shipper fluent_bit_s3
 	PYTHONPATH=tests:. $(BIN)/python -m verify.compare_faults $(if $(OUTAGE_S),--outage-s $(OUTAGE_S)) $(if $(SEED),--seed $(SEED)) $(if $(WRITE),--write)
 
 check: setup  ## check format, lint, types and import contracts

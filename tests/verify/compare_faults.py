@@ -56,9 +56,15 @@ class Faults:
         await self.shipper.store_link.connect()
 
     async def response_lost(self) -> None:
-        self.shipper.store_link.drop_share = 0.3
+        """For 20 s, and up to 120 s for a shipper that sends too few requests to lose ten."""
+        link = self.shipper.store_link
+        link.drop_share = 0.3
         await asyncio.sleep(20.0)
-        self.shipper.store_link.drop_share = 0.0
+        for _ in range(100):
+            if link.fired >= 10:
+                break
+            await asyncio.sleep(1.0)
+        link.drop_share = 0.0
 
     async def store_slow(self) -> None:
         self.shipper.store_link.delay_s_max = 12.0
@@ -195,7 +201,14 @@ async def settled(shipper: Shipper, sent: int) -> Any:
 async def compare(names: list[str], faults: list[str], seed: int, outage_s: float) -> Any:
     """Run each fault for all shippers at the same time."""
     found: dict[str, dict[str, Any]] = {fault: {} for fault in faults}
-    versions: dict[str, Any] = {}
+    runs: dict[str, Any] = {}
+    run = {
+        "revision": revision(),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
+        "seed": seed,
+        "outage_s": outage_s,
+    }
     os.environ.update(CREDENTIALS)
     with tempfile.TemporaryDirectory() as base, versitygw(Path(base)) as server:
         port = int(server.endpoint.rpartition(":")[2])
@@ -208,7 +221,7 @@ async def compare(names: list[str], faults: list[str], seed: int, outage_s: floa
                 for number, name in enumerate(names)
             ]  # fmt: skip
             for one in shippers:
-                versions[one.name] = {"version": one.version, "settings": one.settings}
+                runs[one.name] = {"version": one.version, "settings": one.settings} | run
             async with asyncio.TaskGroup() as tasks:
                 measured = [
                     tasks.create_task(measure(one, fault, seed, outage_s)) for one in shippers
@@ -218,15 +231,25 @@ async def compare(names: list[str], faults: list[str], seed: int, outage_s: floa
                     found[fault][one.name] = result
                     print(f"{fault:24} {one.name:24} {json.dumps(result)}", flush=True)
     return {
-        "seed": seed,
-        "revision": revision(),
-        "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "machine": f"{os.cpu_count()} cores, {platform.system()} {platform.release()}",
-        "outage_s": outage_s,
         "lines_per_s": LINES_PER_S,
         "store": "versitygw",
-        "shippers": versions,
+        "shippers": runs,
         "faults": found,
+    }
+
+
+def merged(stored: Any, new: Any) -> Any:
+    """Return `new` with the shippers that only `stored` contains, in the order of `SHIPPERS`."""
+
+    def both(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+        found = before | after
+        return {name: found[name] for name in SHIPPERS if name in found}
+
+    return new | {
+        "shippers": both(stored["shippers"], new["shippers"]),
+        "faults": {
+            fault: both(stored["faults"].get(fault, {}), new["faults"][fault]) for fault in FAULTS
+        },
     }
 
 
@@ -251,16 +274,24 @@ def section(results: Any) -> str:
     """Return the table with the facts of the run."""
     sent = [one["sent"] for by_name in results["faults"].values() for one in by_name.values()]
     settings = markdown_table(
-        ("", "version", "settings"),
-        ((name, one["version"], one["settings"]) for name, one in results["shippers"].items()),
+        ("", "version", "settings", "run"),
+        (
+            (name, one["version"], one["settings"], _run(one))
+            for name, one in results["shippers"].items()
+        ),
     )
     facts = (
-        f"{results['date']}, revision `{results['revision']}`, seed {results['seed']},"
-        f" {results['machine']}. {min(sent)} to {max(sent)} lines for each cell,"
-        f" {results['lines_per_s']} a second; `{results['store']}`; the store is unreachable for"
-        f" {results['outage_s']:.0f} s.\n"
+        f"{min(sent)} to {max(sent)} lines for each cell, {results['lines_per_s']} a second;"
+        f" `{results['store']}`.\n"
     )
     return f"{facts}\n{table(results)}\n{settings}"
+
+
+def _run(one: Any) -> str:
+    return (
+        f"{one['date']}, revision `{one['revision']}`, seed {one['seed']}, {one['machine']};"
+        f" the store is unreachable for {one['outage_s']:.0f} s"
+    )
 
 
 def main() -> None:
@@ -269,12 +300,15 @@ def main() -> None:
     parser.add_argument("--faults", nargs="+", choices=[*FAULTS], default=[*FAULTS])
     parser.add_argument("--outage-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--write", action="store_true", help="write the results and the page")
+    parser.add_argument("--write", action="store_true", help="write the results of these shippers")
     options = parser.parse_args()
+    if options.write and {*options.faults} != {*FAULTS}:
+        parser.error("--write requires all faults: omit --faults")
     print(f"compare-faults seed={options.seed}", flush=True)
     results = asyncio.run(compare(options.only, options.faults, options.seed, options.outage_s))
     print(section(results))
     if options.write:
+        results = merged(json.loads(RESULTS.read_text()), results)
         RESULTS.write_text(json.dumps(results, indent=2) + "\n")
         for page, text in ((PAGE, section(results)), (FIRST_PAGE, table(results))):
             before, _, after = split_section(page.read_text(), BEGIN, END)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 CHUNK_BYTES: Final = 1 << 16
+TLS_HANDSHAKE: Final = b"\x16\x03"
 
 
 @dataclass
@@ -16,7 +17,7 @@ class FaultyLink:
 
     `drop_share` is the share of responses that are cut off after the server has sent them, so the
     sender cannot know that its request took effect. For a protocol without responses, the same
-    share of what the sender writes is followed by a reset.
+    share of what the sender writes is followed by a reset. The handshake of TLS is not a response.
     """
 
     targets: Callable[[], Sequence[int]]
@@ -75,7 +76,8 @@ class FaultyLink:
             if self.delay_s_max:
                 self.fired += 1
                 await asyncio.sleep(self.rng.uniform(0.0, self.delay_s_max))
-            drops = may_drop and self.rng.random() < self.drop_share
+            droppable = may_drop and not data.startswith(TLS_HANDSHAKE)
+            drops = droppable and self.rng.random() < self.drop_share
             if drops and self.has_responses:
                 self.fired += 1
                 raise ConnectionResetError

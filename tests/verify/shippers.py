@@ -19,9 +19,11 @@ from typing import ClassVar, Final
 import boto3
 from support.constants import command_with_constants
 from support.gateway import GatewayProcess, start_gateways
+from support.gateway_tls import SERVER, TestAuthority
 from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
 from support.store_versitygw import ACCESS, SECRET, free_port, wait_for_port
+from support.store_versitygw import command as versitygw_command
 from verify.link import FaultyLink, linked
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
@@ -30,6 +32,8 @@ from sluice_protocol.distribution import read_version
 CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sluice"
 DEBIAN: Final = CACHE / "debian"
 COLLECTOR: Final = CACHE / "bin" / "otelcol-shipper"
+FLUENT_BIT_VERSION: Final = "5.1.1"
+FLUENT_BIT: Final = CACHE / "bin" / f"fluent-bit-{FLUENT_BIT_VERSION}"
 RECIPE: Final = Path(__file__).parents[2] / "deploy/clients/otelcol-shipper.yaml"
 CONSUMER: Final = Path(__file__).parents[2] / "deploy/clients/kafka/FileConsumer.java"
 LINE: Final = re.compile(rb"line (\d{8})\b")
@@ -319,6 +323,79 @@ class CollectorChain(Collector):
         self.start(name)
 
 
+# `retry_limit no_limits` would be reduced to 5, after which the output gives a file up.
+FLUENT_BIT_CONFIG: Final = """
+[SERVICE]
+    flush 1
+    log_level info
+    storage.path {disk}/chunks
+    storage.sync full
+    scheduler.cap 10
+[INPUT]
+    name tail
+    tag app
+    path {log}
+    read_from_head on
+    refresh_interval 5
+    db {disk}/tail.db
+    db.sync full
+    storage.type filesystem
+[OUTPUT]
+    name s3
+    match *
+    bucket {bucket}
+    region us-east-1
+    endpoint {endpoint}
+    store_dir {disk}/s3
+    use_put_object on
+    total_file_size 1M
+    upload_timeout 1s
+    retry_limit 1000000
+    tls.ca_file {authority}
+"""
+
+
+class FluentBit(InBucket):
+    """Fluent Bit with offsets, chunks and the files of its S3 output on disk.
+
+    It sends over TLS, to a second server over the same folder. Without TLS its output stops at the
+    first connection that is closed before the response: `flb_http_get_response_data` of 5.1.1
+    takes the end of the stream as a reason to read again, without end.
+    """
+
+    @property
+    def version(self) -> str:
+        return f"Fluent Bit {FLUENT_BIT_VERSION}"
+
+    def environment(self) -> dict[str, str]:
+        return {"ROOT_ACCESS_KEY": ACCESS, "ROOT_SECRET_KEY": SECRET}
+
+    async def start_all(self) -> None:
+        self.port = free_port()
+        self.authority = TestAuthority(self.folder / "tls")
+        self.start("store")
+        await asyncio.to_thread(wait_for_port, self.port, self.processes["store"])
+        self.store_link.targets = lambda: [self.port]
+        self.start("reader")
+
+    def command(self, name: str) -> list[str]:
+        if name == "store":
+            pem = self.authority.issue("store", usage=SERVER)
+            options = ("--cert", str(pem.certificate), "--key", str(pem.key))
+            return versitygw_command(self.folder.parent, self.port, *options)
+        config = self.folder / f"{name}.conf"
+        config.write_text(
+            FLUENT_BIT_CONFIG.format(
+                disk=self.disk,
+                log=self.log,
+                bucket=self.bucket,
+                endpoint=f"https://127.0.0.1:{self.store_link.port}",
+                authority=self.authority.path,
+            )
+        )
+        return [str(FLUENT_BIT), "--config", str(config)]
+
+
 TO_KAFKA: Final = """
   kafka:
     brokers: ["127.0.0.1:{port}"]
@@ -467,6 +544,14 @@ SHIPPERS: Final[dict[str, tuple[type[Shipper], str]]] = {
     "Collectors": (
         CollectorChain,
         "as with storage, then otlp_http, balancer, two Collectors without queue, awss3",
+    ),
+    "Fluent Bit": (
+        FluentBit,
+        (
+            "tail with db and db.sync full, storage.type filesystem, storage.sync full; s3 over TLS"
+            " with store_dir, use_put_object, total_file_size 1M, upload_timeout 1s,"
+            " retry_limit 10^6"
+        ),
     ),
     "Collector, Kafka": (
         Kafka,
