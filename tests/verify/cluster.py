@@ -36,7 +36,9 @@ from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_cli.verify.recording import Recorder
 from sluice_lake.locations import lake_location
 from sluice_protocol.authority import Authority
-from sluice_protocol.keys import RAW_BLOBS
+from sluice_protocol.expiry import decode_tombstone
+from sluice_protocol.identity import format_identity
+from sluice_protocol.keys import EXPIRED, RAW_BLOBS
 from sluice_protocol.system_clock import SystemIds
 from sluice_protocol.units import NS_PER_S
 from sluice_store import StoreMode, create_authority, open_store
@@ -48,6 +50,8 @@ GATEWAYS: Final = ("gateway-1", "gateway-2", "gateway-3")
 RECONCILERS: Final = ("reconciler-1", "reconciler-2")
 LINKED: Final = (*GATEWAYS, *RECONCILERS, "ingest")
 """Processes that have a link to the store each."""
+SPOOL_WRITER: Final = "verify"
+"""The collector id of the gateway over a spool."""
 BUCKET: Final = "verify"
 HORIZON_S: Final = 216
 BRIEF: Final = Authority(authority_id="", retry_horizon_s=HORIZON_S, margin_s=72)
@@ -61,6 +65,7 @@ class Store:
     """A directory, with a disk that can be filled if the system permits to mount one."""
 
     faults: tuple[str, ...] = ("store_moved_away",)
+    outages: tuple[str, ...] = ("store_moved_away",)
 
     def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
         self.disk = folder / "disk"
@@ -119,6 +124,10 @@ class Store:
             with suppress(FileNotFoundError):
                 yield key, (self.disk / "store" / key).stat().st_mtime_ns
 
+    def noncurrent(self, prefix: str) -> Iterator[str]:
+        """Return the keys of versions that are not current."""
+        yield from ()
+
     def read(self, key: str) -> bytes:
         try:
             return (self.disk / "store" / key).read_bytes()
@@ -147,6 +156,7 @@ class S3Store(Store):
         ),
         *("store_reset_after_forwarding", "store_delay"),
     )
+    outages = ("store_killed", "store_stopped", "store_unreachable")
     process: "subprocess.Popen[bytes]"
 
     def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
@@ -248,6 +258,13 @@ class S3Store(Store):
                 written_ns = int(entry["LastModified"].timestamp()) * NS_PER_S
                 yield entry["Key"].removeprefix("deep/"), written_ns
 
+    def noncurrent(self, prefix: str) -> Iterator[str]:
+        pages = self.client.get_paginator("list_object_versions")
+        for page in pages.paginate(Bucket=BUCKET, Prefix=f"deep/{prefix}"):
+            for entry in page.get("Versions", ()):
+                if not entry["IsLatest"]:
+                    yield entry["Key"].removeprefix("deep/")
+
     def read(self, key: str) -> bytes:
         try:
             body: bytes = self.client.get_object(Bucket=BUCKET, Key=f"deep/{key}")["Body"].read()
@@ -302,6 +319,11 @@ class Cluster:
     processes: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
     agent_entries: list[str] = field(default_factory=list)
     gateway_flags: tuple[str, ...] = ()
+    leaving: list[GatewayProcess] = field(default_factory=list)
+    """Gateways of the mode before a switch, which end without a signal."""
+    spooling: bool = False
+    switching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while gateways of one mode are replaced by those of the other."""
     _started: int = 0
     exits: Counter[str] = field(default_factory=Counter)
     balancer: FaultyProxy = field(init=False)
@@ -310,15 +332,20 @@ class Cluster:
         self.balancer = FaultyProxy("balancer", self.ports, self.recorder, self.rng)
 
     def ports(self) -> list[int]:
-        return [one.port for one in self.gateways]
+        return [one.port for one in (*self.gateways, *self.leaving)]
+
+    @property
+    def spool(self) -> str:
+        """The URL of the spool of the one gateway that accepts in `local_spool`."""
+        return f"file://{self.store.disk}/spool"
 
     def sluice(self, *words: str, timeout: float = 300) -> bytes:
         """Run a command to its end."""
         command = [sys.executable, "-m", "sluice_cli", *words]
         environment = clean_environment(PYSPARK_PYTHON=sys.executable)
         done = run_process(command, timeout=timeout, env=environment, cwd=self.folder)
-        has_gaps = words[0] == "gaps" and done.returncode == 1
-        assert has_gaps or done.returncode == 0, (words, done.stderr.decode()[-2000:])
+        found = words[0] in {"gaps", "erase"} and done.returncode == 1  # gaps; it has not ended
+        assert found or done.returncode == 0, (words, done.stderr.decode()[-2000:])
         output: bytes = done.stdout
         return output
 
@@ -330,6 +357,8 @@ class Cluster:
     def start_gateways(self, count: int = 1, prefix: tuple[str, ...] = ()) -> None:
         flags = [word for door in DOORS for word in ("--doors", door)]
         flags += self.gateway_flags
+        if self.spooling:
+            flags += ("--spool", self.spool, "--collector-id", SPOOL_WRITER)
         principals = self.folder / "principals.toml"
         for _ in range(count):
             self._started += 1
@@ -390,11 +419,17 @@ class Cluster:
                 if process.poll() is not None and name in self.names():
                     self.exits[f"{name.partition('-')[0]}, code {process.returncode}"] += 1
                     self.start(name)
-            for one in list(self.gateways):
-                if one.process.poll() is not None:
-                    self.exits[f"gateway, code {one.process.returncode}"] += 1
-                    self.gateways.remove(one)
-                    await self.start_gateway()
+            if not self.switching.locked():
+                async with self.switching:
+                    await self.replace_ended_gateways()
+
+    async def replace_ended_gateways(self) -> None:
+        """Start each gateway that ended without a fault again, and count it."""
+        for one in list(self.gateways):
+            if one.process.poll() is not None:
+                self.exits[f"gateway, code {one.process.returncode}"] += 1
+                self.gateways.remove(one)
+                await self.start_gateway()
 
     async def start_gateway(self, prefix: tuple[str, ...] = ()) -> None:
         """Start a gateway; at a moment without a store it exits, and is started again."""
@@ -439,7 +474,7 @@ class Cluster:
         finally:
             for name in list(self.processes):
                 self.kill(name)
-            for one in self.gateways:
+            for one in (*self.gateways, *self.leaving):
                 one.kill()
 
     def collect_garbage(self) -> int:
@@ -492,8 +527,16 @@ class Cluster:
                     "sha256": record[hash_of],
                     "blob": hashlib.sha256(blob).hexdigest() if blob else "",
                 }
+        for key in self.store.list(EXPIRED):
+            tombstone = decode_tombstone(key, self.store.read(key)).tombstone
+            for boot in tombstone.boots if tombstone.refused is not True else ():
+                for who, digest in boot.named():
+                    identity = format_identity(who)
+                    yield {"kind": "tombstone", "identity": identity, "sha256": digest}
         for key, written_ns in self.store.times(RAW_BLOBS):
             yield {"kind": "blob", "sha256": Path(key).stem, "time": written_ns}
+        for key in self.store.noncurrent(RAW_BLOBS):
+            yield {"kind": "version", "sha256": Path(key).stem}
         location = lake_location(self.store.read_url, "logs")
         table = DeltaTable(location.uri, storage_options=dict(location.storage_options))
         columns = ["agent_id", "boot_id", "seq", "body"]

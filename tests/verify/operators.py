@@ -1,23 +1,27 @@
 """What an operator does to a running cluster: changes of settings, deletions, and repairs."""
 
 import asyncio
+import json
 import random
 import subprocess
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from support.builders import make_identity
 from support.gateway import TestKey
 from verify.clients import Clients
-from verify.cluster import UPLOADERS, Cluster, S3Store
+from verify.cluster import SPOOL_WRITER, UPLOADERS, Cluster, S3Store
 
 from sluice_cli.verify.uploads import Batch
 from sluice_protocol.keys import blob_key
 from sluice_protocol.system_clock import SystemIds
+from sluice_protocol.units import NS_PER_S
 from sluice_store import open_store
 
+Result = TypeVar("Result")
 TRIES: Final = 90
 LANES_MAX: Final = 6
 RELOADED_S: Final = 4.0
@@ -38,6 +42,22 @@ FLAGS: Final = (
 DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-time/v1/")
 OPERATOR: Final = 50
 """The client of operations that an operator begins."""
+ERASE_RUNS: Final = 12
+"""Runs of one erasure after the faults: it needs two or three."""
+SETTLE_S: Final = "10"
+"""How long a spool waits after a switch before which the gateways were stopped. A gateway that
+still runs needs the 60 s of the product."""
+LEFT_S: Final = 90.0
+"""The longest time until a gateway of the mode before a switch has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure of the records of one batch, and the operation that ends with it."""
+
+    op: int
+    batch: Batch
+    erasure_id: str
 
 
 class Operator:
@@ -47,6 +67,7 @@ class Operator:
         self.cluster, self.clients, self.rng = cluster, clients, rng
         self.keys = self.orphans = 0
         self.running: dict[str, asyncio.Task[None]] = {}
+        self.erasures: list[Erasure] = []
 
     def all_faults(self) -> tuple[str, ...]:
         """Return the names of those that this machine and this cluster permit."""
@@ -55,7 +76,8 @@ class Operator:
             *("keys_rolled", "gateways_rolled", "records_deleted", "register_damaged"),
             *("register_lost", "index_lost", "journal_damaged", "garbage_collected"),
             *(("gateway_clock_skewed", "reconciler_clock_skewed") if skewed else ()),
-            *(("lanes_changed", "compacted") if self.cluster.spark else ()),
+            "mode_switched",
+            *(("lanes_changed", "compacted", "records_erased") if self.cluster.spark else ()),
         )
 
     async def end(self) -> None:
@@ -70,17 +92,14 @@ class Operator:
     async def _command(self, *words: str) -> None:
         await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
 
-    async def _repeat(self, command: Callable[[], object]) -> None:
+    async def _repeat(self, command: Callable[[], Result]) -> Result:
         """Run a command, and repeat it while it fails or takes too long, as an operator would."""
-        for left in reversed(range(TRIES)):
+        for _ in range(TRIES - 1):
             try:
-                await asyncio.to_thread(command)
+                return await asyncio.to_thread(command)
             except (AssertionError, subprocess.TimeoutExpired):
-                if not left:
-                    raise
                 await asyncio.sleep(1.0)
-            else:
-                return
+        return await asyncio.to_thread(command)
 
     def _fired(self, fault: str, target: object) -> None:
         self.clients.recorder.fired(fault, str(target))
@@ -142,6 +161,153 @@ class Operator:
         )
         self.clients.recorder.end(op, "ok", result="deleted")
         self._fired("records_deleted", batch.payload)
+
+    async def records_erased(self) -> None:
+        """Decide the erasure of the records of one accepted batch, sometimes with a killed run.
+
+        No client sends the batch again before the erasure has ended.
+        """
+        kill_after_s = self.rng.uniform(3.0, 25.0) if self.rng.random() < 0.5 else 0.0
+
+        async def work() -> None:
+            if not (kept := self.clients.acknowledged):
+                return
+            batch = kept.pop(self.rng.randrange(len(kept)))
+            recorder = self.clients.recorder
+            hidden = recorder.invoke(OPERATOR, "delete", payload=batch.payload)
+            op = recorder.invoke(
+                OPERATOR, "erase", payload=batch.payload, identity=batch.identity,
+                sha256=batch.sha256,
+            )  # fmt: skip
+            where = f"body contains '{batch.payload} '"
+            new = ("--where", where, "--reason", "verify")
+            options = ("--key-file", "auditor.pem", "--store", self.cluster.store.url)
+            if kill_after_s:
+                self.cluster.start_command("erase", "erase", "run", *new, *options)
+                await asyncio.sleep(kill_after_s)
+                await asyncio.to_thread(self.cluster.kill, "erase")
+
+            def decide() -> str:
+                known = self._erasure(where)
+                which = (known["erasure_id"],) if known else new
+                self.cluster.sluice("erase", "run", *which, *options, timeout=900)
+                return str(self._erasure(where)["erasure_id"])
+
+            erasure_id = await self._repeat(decide)
+            recorder.end(hidden, "ok", result="deleted")
+            self.erasures.append(Erasure(op, batch, erasure_id))
+            self._fired("records_erased", batch.payload)
+
+        await self._begin("records_erased", work)
+
+    def _erasure(self, where: str) -> dict[str, Any]:
+        """Return the erasure with this filter, or an empty value."""
+        listed = self.cluster.sluice("erase", "list", "--json", "--store", self.cluster.store.url)
+        return next((one for one in json.loads(listed) if one["where"] == where), {})
+
+    async def end_erasures(self) -> None:
+        """Run each erasure until it has ended; then other bytes of its batch must be a conflict."""
+        for one in self.erasures:
+            left = await self._end_erasure(one)
+            outcome = "unknown" if left else "ok"
+            self.clients.recorder.end(one.op, outcome, result=left or "erased")
+            rival = Batch(one.batch.who, self.clients.recorder.new_payload(), time.time_ns())
+            await self.clients.repair(rival)
+
+    async def repeat_erased(self) -> None:
+        """Send each erased batch again, which stores its bytes again for the retry horizon."""
+        for one in self.erasures:
+            await self.clients.repair(one.batch)
+
+    async def _end_erasure(self, erasure: Erasure) -> str:
+        """Run an erasure until it has ended; return why it has not, or nothing."""
+        where = f"body contains '{erasure.batch.payload} '"
+        words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
+        words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]
+        words += ["--store", self.cluster.store.url]
+        for _ in range(ERASE_RUNS):
+            await self._repeat(lambda: self.cluster.sluice(*words, timeout=900))
+            found = self._erasure(where)
+            if found["ended"]:
+                return ""
+            next_s = ((found["next_at_unix_ns"] or 0) - time.time_ns()) / NS_PER_S
+            await asyncio.sleep(max(1.0, next_s))
+        return json.dumps(found)
+
+    async def mode_switched(self) -> None:
+        """Accept in a local spool for some seconds, during faults, and return to the store.
+
+        The gateways are stopped before the switch, or find it and end. The spool is drained,
+        sometimes after it was killed, during an outage of the store or without one. The command
+        that ends the mode is sometimes killed and repeated.
+        """
+        cluster = self.cluster
+        async with cluster.switching:
+            cluster.leaving, cluster.gateways = cluster.gateways, []
+            flags = cluster.gateway_flags
+            if self.rng.random() < 0.5:
+                await self._stop_leaving()
+                cluster.gateway_flags += ("--switch-settle-s", SETTLE_S)
+            await self._switch("local_spool", "--spool-writer", SPOOL_WRITER)
+            cluster.spooling = True
+            await cluster.start_gateway()
+            cluster.gateway_flags = flags
+            for one in cluster.leaving:
+                code = await asyncio.to_thread(one.process.wait, LEFT_S)
+                cluster.exits[f"gateway of the mode before a switch, code {code}"] += 1
+            cluster.leaving = []
+            await self._spool_faults()
+            await self._drain_spool()
+            words = ("s3_manifest", "--spool", cluster.spool)
+            if self.rng.random() < 0.5:
+                cluster.start_command("switch", "switch", *words, "--store", cluster.store.url)
+                await asyncio.sleep(self.rng.uniform(0.0, 0.6))
+                await asyncio.to_thread(cluster.kill, "switch")
+            await self._switch(*words)
+            cluster.spooling = False
+            for _ in range(3):
+                await cluster.start_gateway()
+            self._fired("mode_switched", "local_spool s3_manifest")
+
+    async def _stop_leaving(self) -> None:
+        for one in self.cluster.leaving:
+            await asyncio.to_thread(one.stop, 90.0)
+        self.cluster.leaving = []
+
+    async def _spool_faults(self) -> None:
+        """Kill the gateway of a spool, make its store unreachable, or let it run."""
+        outage = asyncio.create_task(asyncio.sleep(self.rng.uniform(1.0, 4.0)))
+        if self.rng.random() < 0.5:
+            name = self.rng.choice(self.cluster.store.outages)
+            outage = asyncio.create_task(getattr(self.cluster.store, name)())
+        await asyncio.sleep(self.rng.uniform(0.5, 4.0))
+        if self.rng.random() < 0.5:
+            self.cluster.gateways.pop().kill()
+            self._fired("spool_killed", self.cluster.spool)
+            await self.cluster.start_gateway()
+        await outage
+        await asyncio.sleep(self.rng.uniform(0.0, 4.0))
+
+    async def _drain_spool(self) -> None:
+        """Stop the gateway of the spool until it reports that nothing is left."""
+        for _ in range(TRIES):
+            if await asyncio.to_thread(self.cluster.gateways.pop().stop, 90.0) == 0:
+                return
+            await self.cluster.start_gateway()
+            await asyncio.sleep(1.0)
+        raise AssertionError("the spool is not drained")
+
+    async def _switch(self, mode: str, *words: str) -> None:
+        """Switch the mode; an earlier try may have done it without a response."""
+
+        def command() -> None:
+            try:
+                self.cluster.sluice("switch", mode, *words, "--store", self.cluster.store.url)
+            except AssertionError as error:
+                if " already" not in str(error):
+                    raise
+
+        await self._repeat(command)
 
     async def lanes_changed(self) -> None:
         """Change the number of lanes, sometimes after a change that was killed."""

@@ -17,6 +17,7 @@ from verify.checking import CHECKERS, build_checkers, check_history
 from verify.clients import Clients
 from verify.cluster import AGENTS, DOORS, STORES, Cluster
 from verify.nemesis import Nemesis
+from verify.operators import Operator
 
 from sluice_cli.verify.recording import Recorder
 from sluice_protocol.system_clock import SystemClock
@@ -56,10 +57,11 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
             recorder.end(op, "ok", result="stored")
 
 
-async def settle(cluster: Cluster, clients: Clients) -> tuple[bool, int]:
+async def settle(cluster: Cluster, clients: Clients, operator: Operator) -> tuple[bool, int]:
     """Wait until an answer is complete through the last success, and ingest everything.
 
-    Also return the time before which garbage is collected.
+    Then the erasures end, and what they have erased is sent again. Also return the time before
+    which garbage is collected.
     """
     last_ns, end_s = time.time_ns(), time.monotonic() + SETTLED_S
     while (settled := await clients.compare(40, cluster.store.read_url) > last_ns) is False:
@@ -74,9 +76,11 @@ async def settle(cluster: Cluster, clients: Clients) -> tuple[bool, int]:
         await asyncio.to_thread(cluster.sluice, *compact, *store, timeout=900)
     else:
         await asyncio.to_thread(ingest_locally, cluster.store.url)
+    await operator.end_erasures()
     collected_ns = await asyncio.to_thread(cluster.collect_garbage)
     await asyncio.to_thread(cluster.collect_garbage)  # it executes the plan of the first one
     await asyncio.to_thread(cluster.write_state, clients.recorder.folder / "state.jsonl")
+    await operator.repeat_erased()
     return settled, collected_ns
 
 
@@ -102,7 +106,7 @@ async def run(
             )
             nemesis = Nemesis(cluster, clients, random.Random(f"{seed} faults"), faults)
             await disturb(cluster, clients, nemesis, seconds)
-            settled, collected_ns = await settle(cluster, clients)
+            settled, collected_ns = await settle(cluster, clients, nemesis.operator)
     system = f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     meta = {
         "seed": seed,

@@ -300,6 +300,67 @@ def test_only_deleted_records_are_missing(
     assert [line[: len(found)] for line in violations][:1] == [found] if found else not violations
 
 
+ERASED = """\
+{"client": 50, "op": 20, "event": "invoke", "call": "delete", "time": 60, "payload": "p3"}
+{"client": 50, "op": 21, "event": "invoke", "call": "erase", "time": 60, "payload": "p3", \
+"identity": "a/b/4-5", "sha256": "cc"}
+{"client": 50, "op": 20, "event": "ok", "time": 65, "result": "deleted"}
+{"client": 50, "op": 21, "event": "ok", "time": 70, "result": "erased"}
+{"client": 99, "op": 22, "event": "invoke", "call": "upload", "time": 72, "identity": "a/b/4-5", \
+"sha256": "99", "payload": "p8", "records": 2}
+{"client": 99, "op": 22, "event": "fail", "time": 73, "result": "conflict"}
+{"client": 99, "op": 23, "event": "invoke", "call": "upload", "time": 74, "identity": "a/b/4-5", \
+"sha256": "cc", "payload": "p3", "records": 2}
+{"client": 99, "op": 23, "event": "ok", "time": 75, "result": "duplicate"}
+"""
+EXPIRED = MANIFEST.replace('"blob": "cc"', '"blob": ""')
+TOMBSTONE = '{"kind": "tombstone", "identity": "a/b/4-5", "sha256": "cc"}\n'
+RIVAL = '{"kind": "quarantine", "identity": "a/b/4-5", "sha256": "99", "blob": "99"}\n'
+LEFT = ROW + ROW.replace('"seq": 4', '"seq": 5').replace("p3 0", "p3 1")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("", "", None),
+        (EXPIRED, EXPIRED + LEFT, "erase: an erased record is in the table"),
+        (EXPIRED, MANIFEST, "erase: the blob is left"),
+        (EXPIRED, EXPIRED + '{"kind": "version", "sha256": "cc"}\n', "erase: a version"),
+        (TOMBSTONE, "", "erase: the batch has no tombstone"),
+        (TOMBSTONE, TOMBSTONE + TOMBSTONE.replace("4-5", "0-1"), "erase: a batch has expired"),
+        (EXPIRED, "", "receipt: the manifest"),
+        ('"op": 21, "event": "ok"', '"op": 21, "event": "unknown"', "erase: it has not ended"),
+        ('"time": 74', '"time": 69', "erase: no later upload is a duplicate"),
+        ('"event": "fail", "time": 73, "result": "conflict"', '"event": "unknown", "time": 73',
+         "erase: no later upload is a conflict"),
+        ('"event": "fail", "time": 73, "result": "conflict"',
+         '"event": "ok", "time": 73, "result": "new"', "receipt: the manifest"),
+    ],
+    ids=[
+        *("correct", "rows", "blob", "version", "no tombstone", "another batch", "no manifest"),
+        *("not ended", "not sent again", "no other bytes", "another owner"),
+    ],
+)  # fmt: skip
+def test_an_erasure_leaves_only_the_manifest_and_the_owner(
+    old: str, new: str, found: str | None, checkers: Path, tmp_path: Path
+) -> None:
+    """Each text of the history or the state is replaced, and that is the violation."""
+    folder = copytree(CLEAN, tmp_path / "history")
+    state = (folder / "state.jsonl").read_text().replace(MANIFEST, EXPIRED + TOMBSTONE + RIVAL)
+    assert LEFT in state
+    state = state.replace(LEFT, "")
+    history = (folder / "history.jsonl").read_text() + ERASED
+    assert not old or (old in state) + (old in history) == 1
+    (folder / "state.jsonl").write_text(state.replace(old, new) if old else state)
+    (folder / "history.jsonl").write_text(history.replace(old, new) if old else history)
+    violations = check_history(checkers, "facts", folder)["violations"]
+    if found is None:
+        assert violations == []
+        assert check_history(checkers, "register", folder)["violations"] == []
+    else:
+        assert any(line.startswith(found) for line in violations), violations
+
+
 @pytest.mark.parametrize(
     ("sha256", "time", "broken"), [("cc", 50, 0), ("bb", 50, 0), ("99", 200, 0), ("99", 50, 1)]
 )

@@ -22,6 +22,7 @@ type payload struct {
 	possible     bool  // a try succeeded or has an unknown outcome
 	hidden       int64 // the beginning of a delete of its records; 0 if there is none
 	deleted      int64 // the end of a delete that succeeded; 0 if there is none
+	erased       bool  // an erasure of its records has ended
 }
 
 func (p *payload) body(index int) string { return p.name + " " + strconv.Itoa(index) }
@@ -29,12 +30,12 @@ func (p *payload) body(index int) string { return p.name + " " + strconv.Itoa(in
 func payloadsOf(history *History) map[string]*payload {
 	found := map[string]*payload{}
 	for _, one := range history.Operations {
-		if one.Call == "query" || one.Call == "delete" {
+		if one.Call == "query" || one.Call == "delete" || one.Call == "erase" {
 			continue
 		}
 		of := found[one.Payload]
 		if of == nil {
-			of = &payload{one.Payload, one.Call, one.Identity, one.Sha256, one.Records, one.Time, 0, false, 0, 0}
+			of = &payload{one.Payload, one.Call, one.Identity, one.Sha256, one.Records, one.Time, 0, false, 0, 0, false}
 			found[one.Payload] = of
 		}
 		of.possible = of.possible || one.Outcome != "fail"
@@ -43,7 +44,11 @@ func payloadsOf(history *History) map[string]*payload {
 		}
 	}
 	for _, one := range history.Operations {
-		if of := found[one.Payload]; one.Call == "delete" && of != nil && one.Outcome != "fail" {
+		switch of := found[one.Payload]; {
+		case of == nil:
+		case one.Call == "erase":
+			of.erased = one.Outcome == "ok"
+		case one.Call == "delete" && one.Outcome != "fail":
 			of.hidden = one.Time
 			if one.Outcome == "ok" {
 				of.deleted = one.End.Time
@@ -56,7 +61,8 @@ func payloadsOf(history *History) map[string]*payload {
 // checkFacts compares the store, the table and the answers of queries with the history.
 func checkFacts(history *History, verdict *Verdict) {
 	payloads := payloadsOf(history)
-	owners := checkReceipts(history, verdict)
+	erasures := checkErasures(history, verdict)
+	owners := checkReceipts(history, erasures, verdict)
 	if !slices.Contains(history.Meta.Unread, "row") {
 		checkRows(history, payloads, owners, verdict)
 	}
@@ -71,15 +77,72 @@ func checkFacts(history *History, verdict *Verdict) {
 	}
 }
 
-// checkReceipts requires a manifest and an unchanged blob for each success, whenever it was.
-func checkReceipts(history *History, verdict *Verdict) map[string]string {
+// checkErasures requires of each erasure that it has ended, that its batch and no other has a
+// tombstone, that no version of its blob is left, and that the identity was owned after it.
+func checkErasures(history *History, verdict *Verdict) map[key]*Operation {
+	erasures, of := map[key]*Operation{}, map[string]*Operation{}
+	for _, one := range history.Operations {
+		if one.Call == "erase" {
+			erasures[key{one.Identity, one.Sha256}] = one
+			of[one.Identity] = one
+		}
+	}
+	after := map[key]bool{} // the results of later uploads, by identity
+	for _, one := range history.Operations {
+		erasure := of[one.Identity]
+		if one.Call == "upload" && erasure != nil && one.Time > erasure.End.Time {
+			after[key{one.Identity, one.End.Result}] = true
+		}
+	}
+	expired, blobs := map[key]bool{}, map[string]bool{}
+	for _, fact := range history.State {
+		switch fact.Kind {
+		case "tombstone":
+			bytes := key{fact.Identity, fact.Sha256}
+			expired[bytes] = true
+			if erasures[bytes] == nil {
+				verdict.add("erase: a batch has expired that was not erased, identity=%s", fact.Identity)
+			}
+		case "blob", "version":
+			blobs[fact.Sha256] = true
+		}
+	}
+	for bytes, one := range erasures {
+		if one.Outcome != "ok" {
+			verdict.add("erase: it has not ended, identity=%s", bytes.identity)
+			continue
+		}
+		if !expired[bytes] {
+			verdict.add("erase: the batch has no tombstone, identity=%s", bytes.identity)
+		}
+		if blobs[bytes.sha256] {
+			verdict.add("erase: a version of the blob is left, identity=%s", bytes.identity)
+		}
+		for _, result := range []string{"duplicate", "conflict"} {
+			if !after[key{bytes.identity, result}] {
+				verdict.add("erase: no later upload is a %s, identity=%s", result, bytes.identity)
+			}
+		}
+	}
+	return erasures
+}
+
+// checkReceipts requires a manifest and an unchanged blob for each success, whenever it was. The
+// blob of an erasure that has ended is missing, and that of another one may be.
+func checkReceipts(
+	history *History, erasures map[key]*Operation, verdict *Verdict,
+) map[string]string {
 	owners := map[string]string{}
 	for _, fact := range history.State {
 		if fact.Kind != "manifest" {
 			continue
 		}
 		owners[fact.Identity] = fact.Sha256
-		if fact.Blob != fact.Sha256 {
+		switch erasure := erasures[key{fact.Identity, fact.Sha256}]; {
+		case erasure != nil && fact.Blob == "":
+		case erasure != nil && erasure.Outcome == "ok":
+			verdict.add("erase: the blob is left, identity=%s", fact.Identity)
+		case fact.Blob != fact.Sha256:
 			verdict.add("receipt: the blob is missing or damaged, identity=%s", fact.Identity)
 		}
 	}
@@ -128,6 +191,8 @@ func checkRows(
 			switch count := rows[one.body(index)]; {
 			case count > 1:
 				verdict.add("once: a record is in the table %d times, body=%q", count, one.body(index))
+			case one.erased && count > 0:
+				verdict.add("erase: an erased record is in the table, body=%q", one.body(index))
 			case one.hidden != 0:
 				if count > 0 && one.deleted != 0 && history.Meta.Compacted {
 					verdict.add("delete: a deleted record is in the table, body=%q", one.body(index))

@@ -20,7 +20,7 @@ type Event struct {
 	Client   int      `json:"client"`
 	Op       int      `json:"op"`
 	Event    string   `json:"event"` // invoke, ok, fail, unknown
-	Call     string   `json:"call"`  // upload, door, line, query, delete
+	Call     string   `json:"call"`  // upload, door, line, query, delete, erase
 	Identity string   `json:"identity"`
 	Sha256   string   `json:"sha256"`
 	Payload  string   `json:"payload"`
@@ -43,7 +43,7 @@ type Operation struct {
 
 // Fact is a line of state.jsonl: what the store and the table contain after the run.
 type Fact struct {
-	Kind     string `json:"kind"` // manifest, quarantine, blob, row, gap
+	Kind     string `json:"kind"` // manifest, quarantine, tombstone, blob, version, row, gap
 	Identity string `json:"identity"`
 	Sha256   string `json:"sha256"`
 	Blob     string `json:"blob"` // the sha256 of the bytes that were read; empty if there are none
