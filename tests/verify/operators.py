@@ -224,7 +224,7 @@ class Operator:
         where = f"body contains '{erasure.batch.payload} '"
         words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
         words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]
-        words += ["--store", self.cluster.store.url]
+        words += ["--store", self.cluster.store.read_url]
         for _ in range(ERASE_RUNS):
             await self._repeat(lambda: self.cluster.sluice(*words, timeout=900))
             found = self._erasure(where)
