@@ -83,7 +83,13 @@ from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
 from sluice_spark.erasure import ROLLUPS_NAME, ErasureLake, TableSearch
 from sluice_store.authority import read_authority, read_store_time
-from sluice_store.port import ListedObject, ObjectStore, Versioning, read_bodies
+from sluice_store.port import (
+    ListedObject,
+    ObjectStore,
+    Versioning,
+    read_bodies,
+    run_concurrently,
+)
 from sluice_store.retry import Backoff, OtherBytes, create_once
 from sluice_store.stored_deletes import write_delete
 from sluice_store.stored_erasures import StoredErasure, check_erasable, read_erasure
@@ -94,6 +100,8 @@ HASHES_BYTES_MAX: Final = 64 << 20
 """Bytes of hashes in memory before they are written to temporary files."""
 REFUSED_LISTED_MAX: Final = 1_000
 """Refused batches that a report names, about 200 bytes each; the tombstones name all."""
+HEADS_TOGETHER: Final = 16
+"""Heads of blobs without a manifest that are read concurrently, at most."""
 SEARCHED_TOGETHER: Final = 20_000
 """Manifests whose blobs are searched in one job: about 1 KiB each on the driver."""
 _HOUR_NS: Final = 3600 * NS_PER_S
@@ -396,37 +404,43 @@ class ErasureSearch:
             async for page in self._store.list(QUARANTINE_CONFLICTS):
                 for one in page.objects:
                     refused.add(parse_quarantine_key(one.key)[1])
-            for prefix, parse in ((RAW_BLOBS, parse_blob_key), (GC_TRASH, parse_trash_key)):
+            for prefix in (RAW_BLOBS, GC_TRASH):
                 async for page in self._store.list(prefix):
-                    for one in page.objects:
-                        digest, is_copy = parse(one.key), prefix == GC_TRASH
-                        if digest in named and not is_copy:
-                            continue
-                        place = "quarantine" if digest in refused else "orphans"
-                        found = await self._search_head(
-                            decision, one, digest, "trash" if is_copy else place
-                        )
-                        if found is None:
-                            search.add_unreadable(one.key)
-                        else:
-                            yield found
+                    places = _places(page.objects, named, refused)
+                    for blob in await self._search_heads(decision, places, search):
+                        yield blob
 
-    async def _search_head(
-        self, decision: ErasureDecision, listed: ListedObject, digest: Digest, place: str
-    ) -> SearchedBlob | None:
-        """Return a blob that no accepted manifest names, or a copy in the trash.
+    async def _search_heads(
+        self, decision: ErasureDecision, places: Mapping[ListedObject, str], search: BlobSearch
+    ) -> list[SearchedBlob]:
+        """Return the blobs of a page that no accepted manifest names, or copies in the trash.
 
         A copy counts as accepted before the decision; the blob that it was made of is older.
         """
-        at_ns = listed.last_modified_ns
-        if place == "trash":
-            at_ns = UnixNs(min(at_ns, decision.decided_at_unix_ns))
-        manifest = await self._manifest_of(listed.key, digest, at_ns)
-        if manifest is None:
-            return None
-        return SearchedBlob(
-            manifest=manifest, appeared_at_ns=listed.last_modified_ns, place=place, matches=0
-        )
+        manifests: dict[ListedObject, AcceptedManifest | None] = {}
+
+        async def read(listed: ListedObject) -> None:
+            at_ns, parse = listed.last_modified_ns, parse_blob_key
+            if places[listed] == "trash":
+                at_ns, parse = UnixNs(min(at_ns, decision.decided_at_unix_ns)), parse_trash_key
+            manifests[listed] = await self._manifest_of(listed.key, parse(listed.key), at_ns)
+
+        await run_concurrently(places, read, concurrency=HEADS_TOGETHER)
+        found = []
+        for listed, place in places.items():
+            manifest = manifests[listed]
+            if manifest is None:
+                search.add_unreadable(listed.key)
+                continue
+            found.append(
+                SearchedBlob(
+                    manifest=manifest,
+                    appeared_at_ns=listed.last_modified_ns,
+                    place=place,
+                    matches=0,
+                )
+            )
+        return found
 
     async def _manifest_of(
         self, key: ObjectKey, digest: Digest, at_ns: UnixNs
@@ -457,6 +471,19 @@ class ErasureSearch:
             max_ts_unix_ns=None,
             principal="",
         )
+
+
+def _places(
+    listed: Iterable[ListedObject], named: _Hashes, refused: _Hashes
+) -> dict[ListedObject, str]:
+    """Return where blobs are that no accepted manifest names, and copies in the trash."""
+    places = {}
+    for one in listed:
+        if one.key.startswith(GC_TRASH):
+            places[one] = "trash"
+        elif (digest := parse_blob_key(one.key)) not in named:
+            places[one] = "quarantine" if digest in refused else "orphans"
+    return places
 
 
 class ErasureRun:
