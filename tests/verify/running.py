@@ -137,7 +137,7 @@ async def run(
         "seconds": round(time.monotonic() - started_s),
         "outcomes": dict(recorder.ends),
         "results": dict(recorder.results),
-        "firings": {fault: recorder.firings[fault] for fault in nemesis.faults},
+        "firings": {**dict.fromkeys(nemesis.faults, 0), **recorder.firings},
         "settled": settled,
         "errors_logged": dict(cluster.errors()),
         "exits": dict(cluster.exits),
