@@ -225,9 +225,13 @@ class Operator:
         words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
         words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]
         words += ["--store", self.cluster.store.read_url]
+
+        def run() -> dict[str, Any]:
+            self.cluster.sluice(*words, timeout=900)
+            return self._erasure(where)
+
         for _ in range(ERASE_RUNS):
-            await self._repeat(lambda: self.cluster.sluice(*words, timeout=900))
-            found = self._erasure(where)
+            found = await self._repeat(run)
             if found["ended"]:
                 return ""
             next_s = ((found["next_at_unix_ns"] or 0) - time.time_ns()) / NS_PER_S
