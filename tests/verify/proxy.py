@@ -102,7 +102,7 @@ class FaultyProxy:
             if request.method == "HEAD":
                 response.headers["Content-Length"] = found.headers.get("Content-Length", "0")
             if self.registers and op:
-                self.registers.end(op, response, body, request.method)
+                self.registers.end(op, response, body, request)
             return response
 
 

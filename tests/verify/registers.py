@@ -30,6 +30,7 @@ class RegisterRecorder:
         self._operations = 0
         self._states: dict[str, str] = {}
         self._written: set[str] = set()
+        self._versions: dict[str, list[str]] = {}
 
     def close(self) -> None:
         self._file.close()
@@ -37,7 +38,7 @@ class RegisterRecorder:
     def begin(self, request: web.BaseRequest, body: bytes) -> int:
         """Record a request of a register, and return its number; 0 for any other request."""
         found = KEY.search(request.raw_path)
-        if request.method == "DELETE":  # by `sluice rebuild`
+        if request.method == "DELETE" and not self._is_replaced(request):  # by `sluice rebuild`
             self.harmed(request.path, b"")
         if found is None or request.method not in {"GET", "PUT"}:
             return 0
@@ -49,18 +50,28 @@ class RegisterRecorder:
         self._write("invoke", self._operations, more)
         return self._operations
 
+    def _is_replaced(self, request: web.BaseRequest) -> bool:
+        """Return True if it removes a version after which a newer one was seen: an erasure does."""
+        found = KEY.search(request.raw_path)
+        seen = self._versions.get(found[1], []) if found else []
+        return request.query.get("versionId") in seen[:-1]
+
     def _expected(self, headers: Mapping[str, str]) -> str:
         if headers.get("If-None-Match") == "*":
             return ""
         tag = headers.get("If-Match")
         return "unconditional" if tag is None else self._states.get(tag, f"unknown {tag}")
 
-    def end(self, op: int, answer: web.Response, sent: bytes, method: str) -> None:
+    def end(self, op: int, answer: web.Response, sent: bytes, request: web.BaseRequest) -> None:
         """Record the response to a request; another status leaves its outcome unknown."""
+        method, found = request.method, KEY.search(request.raw_path)
         body = answer.body if method == "GET" else sent
         assert isinstance(body, bytes)
         if answer.status == APPLIED:
             self._states[answer.headers["ETag"]] = hashlib.sha256(body).hexdigest()
+            version = answer.headers.get("x-amz-version-id")
+            if found and method == "PUT" and version:
+                self._versions.setdefault(found[1], []).append(version)
             result = "read" if method == "GET" else "applied"
             self._write("ok", op, {"result": result, **self._state(body)})
         elif answer.status in DIFFERS:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from verify.checking import build_checkers, check_history
+from verify.registers import RegisterRecorder
 
 from sluice_protocol.units import ObjectKey, UnixNs
 from sluice_queue.register import Draft, Register, SegmentRef, encode_queue_entry, encode_register
@@ -222,3 +225,22 @@ def test_a_state_that_cannot_be_decoded_is_found(checkers: Path, tmp_path: Path)
 
 def test_a_run_without_a_server_has_no_registers(checkers: Path, tmp_path: Path) -> None:
     assert check_history(checkers, "lanes", tmp_path)["operations"] == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "calls"), [("v1", ["write"] * 2), ("v2", ["write"] * 2 + ["harm"])]
+)
+def test_the_removal_of_a_replaced_version_is_no_harm(
+    version: str, calls: list[str], tmp_path: Path
+) -> None:
+    """An erasure removes noncurrent versions; hundreds of harms made the search endless."""
+    path = "/verify/deep/queue/v1/spark.000/manifest"
+    recorder = RegisterRecorder(tmp_path)
+    for number in (1, 2):
+        request = make_mocked_request("PUT", path, headers={"If-Match": f"e{number - 1}"})
+        answer = web.Response(headers={"ETag": f"e{number}", "x-amz-version-id": f"v{number}"})
+        recorder.end(recorder.begin(request, b"state"), answer, b"state", request)
+    recorder.begin(make_mocked_request("DELETE", f"{path}?versionId={version}"), b"")
+    recorder.close()
+    lines = map(json.loads, (tmp_path / "registers.jsonl").read_text().splitlines())
+    assert [one["call"] for one in lines if one["event"] == "invoke"] == calls
