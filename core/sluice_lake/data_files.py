@@ -45,13 +45,13 @@ class PromotedStats:
 class RowGroup:
     """One row group of a data file: its number, and its rows `first` to `end`, without `end`.
 
-    `latest_ns` is the latest time of its records, Unix ns; None if that is not known.
+    `times_ns` are the earliest and the latest time of its records; None if they are not known.
     """
 
     number: int
     first: int
     end: int
-    latest_ns: int | None = None
+    times_ns: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

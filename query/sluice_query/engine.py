@@ -33,6 +33,7 @@ _IN_JSON: Final = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 _INTERRUPTED: Final = "INTERRUPT"
 _FOOTER: Final = (
     "SELECT row_group_id, row_group_num_rows,"
+    " CASE WHEN stats_null_count = 0 THEN coalesce(stats_min_value, stats_min) END,"
     " CASE WHEN stats_null_count = 0 THEN coalesce(stats_max_value, stats_max) END"
     " FROM parquet_metadata(?) WHERE path_in_schema = 'ts_ns' ORDER BY row_group_id"
 )
@@ -153,7 +154,7 @@ class QueryEngine:
         return text
 
     def with_row_groups(self, location: TableLocation, file: DataFile) -> DataFile:
-        """Return a file with its row groups and their latest times, from its footer.
+        """Return a file with its row groups and their times, from its footer.
 
         Raises:
             DataFilesUnreadable: The footer cannot be read.
@@ -165,11 +166,12 @@ class QueryEngine:
                 found = _read_footer(location, file)
         chosen = None if file.groups is None else {one.number for one in file.groups}
         groups, end = [], 0
-        for number, rows, latest in found:
+        for number, rows, earliest, latest in found:
             first, end = end, end + rows
             if chosen is None or number in chosen:
-                latest_ns = None if latest is None else int(latest)
-                groups.append(RowGroup(number=number, first=first, end=end, latest_ns=latest_ns))
+                known = earliest is not None and latest is not None
+                times_ns = (int(earliest), int(latest)) if known else None
+                groups.append(RowGroup(number=number, first=first, end=end, times_ns=times_ns))
         return replace(file, groups=tuple(groups), records=end)
 
     def register_table(self, name: str, table: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
@@ -499,20 +501,23 @@ def _open_dataset(
     return ds.FileSystemDataset(fragments, schema, form, filesystem)
 
 
-def _read_footer(location: TableLocation, file: DataFile) -> list[tuple[int, int, int | None]]:
+def _read_footer(
+    location: TableLocation, file: DataFile
+) -> list[tuple[int, int, int | None, int | None]]:
     with _pandas_hidden():
         import pyarrow.parquet as pq  # noqa: PLC0415 - slow, and not needed for a local lake
 
     filesystem, root = open_filesystem(location)
     with filesystem.open_input_file(f"{root}/{file.path}") as source:
         footer = pq.read_metadata(source)
-    found: list[tuple[int, int, int | None]] = []
+    found: list[tuple[int, int, int | None, int | None]] = []
     place = footer.schema.names.index("ts_ns")
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         known = group.column(place).statistics
         exact = known is not None and known.has_min_max and known.null_count == 0
-        found.append((number, group.num_rows, known.max if exact else None))
+        times = (known.min, known.max) if exact else (None, None)
+        found.append((number, group.num_rows, *times))
     return found
 
 

@@ -297,19 +297,22 @@ def may_match(manifest: AcceptedManifest, query: Query) -> bool:
         manifest.accepted_at_unix_ns + _NS_PER_US <= query.accepted_from_ns
     ):
         return False
-    earliest = manifest.min_ts_unix_ns
-    if earliest is None:
-        earliest = manifest.accepted_at_unix_ns
-    return earliest < query.to_ns and end_ns(manifest) > query.from_ns
+    start_ns, end_ns = batch_bounds_ns(manifest)
+    return start_ns < query.to_ns and end_ns > query.from_ns
 
 
-def end_ns(manifest: AcceptedManifest) -> int:
-    """Return a time that all records of a batch are before, Unix ns.
+def batch_bounds_ns(manifest: AcceptedManifest) -> tuple[int, int]:
+    """Return bounds of the times of a batch's records, Unix ns.
 
-    Records without a time are placed at the acceptance of their batch.
+    No record is before the first, all are before the second. Records without a time are placed at
+    the acceptance of their batch, in whole microseconds.
     """
-    latest = manifest.max_ts_unix_ns
-    return (manifest.accepted_at_unix_ns if latest is None else latest) + 1
+    earliest, latest = manifest.min_ts_unix_ns, manifest.max_ts_unix_ns
+    accepted_ns = manifest.accepted_at_unix_ns
+    return (
+        accepted_ns // _NS_PER_US * _NS_PER_US if earliest is None else earliest,
+        (accepted_ns if latest is None else latest) + 1,
+    )
 
 
 async def fetch_batches(

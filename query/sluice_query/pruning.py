@@ -170,27 +170,31 @@ def may_be_in(text: str, bounds: tuple[str, str] | None) -> bool:
 
 def newest_files(files: Sequence[DataFile]) -> tuple[DataFile, ...]:
     """Return files sorted by the time of their latest record, the newest first."""
-    return tuple(sorted(files, key=time_bound_ns, reverse=True))
+    return tuple(sorted(files, key=lambda one: time_bounds_ns(one)[1], reverse=True))
 
 
-def time_bound_ns(file: DataFile) -> float:
-    """Return a time that no record of a file is after, Unix ns; infinity when not known."""
+def time_bounds_ns(file: DataFile) -> tuple[float, float]:
+    """Return bounds of the times of a file's records, Unix ns; infinity for what is not known.
+
+    No record is before the first, all are before the second.
+    """
     if file.groups:
-        latest = [one.latest_ns for one in file.groups]
-        known = [one for one in latest if one is not None]
-        if len(known) == len(latest):
-            return max(known) + 1
-    bounds: list[float] = []
+        times = [one.times_ns for one in file.groups if one.times_ns is not None]
+        if len(times) == len(file.groups):
+            return min(start for start, _ in times), max(end for _, end in times) + 1
+    bounds = []
     if file.ts.nulls is None or file.ts.nulls != file.records:
-        bounds.append(_end_ns(file.ts))
+        bounds.append(_bounds_ns(file.ts))
     if file.ts.nulls != 0:  # a record without a time is placed at the acceptance of its batch
-        bounds.append(_end_ns(file.accepted_at))
-    return max(bounds)
+        bounds.append(_bounds_ns(file.accepted_at))
+    return min(start for start, _ in bounds), max(end for _, end in bounds)
 
 
-def _end_ns(stats: TimeStats) -> float:
-    # Not a float: times of today have more digits than one.
-    return math.inf if stats.range_ns is None else stats.range_ns[1] + STATS_SLACK_NS
+def _bounds_ns(stats: TimeStats) -> tuple[float, float]:
+    if stats.range_ns is None:
+        return -math.inf, math.inf
+    # Not floats: times of today have more digits than one.
+    return stats.range_ns[0] - STATS_SLACK_NS, stats.range_ns[1] + STATS_SLACK_NS
 
 
 async def prune_by_index(

@@ -80,7 +80,6 @@ from sluice_query.statements import (
     SqlStatement,
     counts_sql,
     matches_sql,
-    records_sql,
     result_columns,
 )
 from sluice_store.port import ObjectStore, run_together
@@ -125,8 +124,8 @@ class Searcher:
             QueryTimedOut: The time limit is exceeded.
             QueryTooLarge: The memory limit is exceeded.
         """
-        if query.newest_first and query.is_for_records:
-            from sluice_query.streaming import collect_stream  # noqa: PLC0415 - only for the newest
+        if query.is_for_records:
+            from sluice_query.streaming import collect_stream  # noqa: PLC0415 - it imports this file
 
             return await collect_stream(self, query)
         async with self.reading(query) as reader:
@@ -142,7 +141,7 @@ class Searcher:
             from sluice_query.logql.unknown_labels import UnknownLabels  # noqa: PLC0415 - only for labels
 
             unknown = UnknownLabels(query)
-            unknown.see(result.records, result.series)
+            unknown.see((), result.series)
             summary = await unknown.with_hints(summary, self)
         view = None if result.view is None else copy_with(result.view, summary=summary)
         return replace(result, summary=summary, view=view)
@@ -598,7 +597,7 @@ class Evaluator:
         sources = self.sources(read.files.read)
         if not sources.names:
             return QueryResult(kind=query.kind, summary=QuerySummary())
-        return self._records(sources)
+        return self._counts(sources)
 
     def sources(self, files: tuple[DataFile, ...], *, pending_first: bool = False) -> RecordSources:
         """Register files, and the pending batches, as the sources of a statement.
@@ -630,22 +629,15 @@ class Evaluator:
             add_highlights(self.engine, self.query, records)
         return records
 
-    def _records(self, sources: RecordSources) -> QueryResult:
+    def _counts(self, sources: RecordSources) -> QueryResult:
         query, kind = self.query, self.query.kind
         if query.deleting is not None:
             found_in = _count_matches(self.engine, query, query.deleting, sources)
             total = sum(one.records for one in found_in)
             return QueryResult(kind=kind, matches=found_in, summary=QuerySummary(results=total))
-        if query.stats_only:
-            count, first, last = self.engine.rows(counts_sql(query, sources))[0]
-            summary = QuerySummary(
-                results=count, first_ts=time_text(first), last_ts=time_text(last)
-            )
-            return QueryResult(kind=kind, summary=summary)
-        found = self.engine.rows(records_sql(query, sources))
-        records = self.rows(found[: query.limit])
-        summary = QuerySummary(results=len(records), more=len(found) > query.limit)
-        return QueryResult(kind=kind, records=records, summary=summary)
+        count, first, last = self.engine.rows(counts_sql(query, sources))[0]
+        summary = QuerySummary(results=count, first_ts=time_text(first), last_ts=time_text(last))
+        return QueryResult(kind=kind, summary=summary)
 
 
 def _count_matches(

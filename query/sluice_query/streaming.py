@@ -1,9 +1,12 @@
-"""Records of a search while it runs, the newest first.
+"""Records of a search while it runs, the newest or the oldest first.
 
-Files and pending batches are read in waves, those with the newest records first. A record is
-returned as soon as no later wave can contain a newer one. When the limit is reached, later waves
-are not read. What a stream reads is fixed before the first wave, as for any search: a batch that is
+Files and pending batches are read in waves, those with the first records of the order first. A
+record is returned as soon as no later wave can contain one before it. When the limit is reached,
+later waves are not read. What a stream reads is fixed before the first wave: a batch that is
 ingested meanwhile is read from its blob, and not from the records.
+
+One statement over all files would read more: each thread of the engine leaves out row groups only
+after it has found `limit` records itself.
 
 A wave is bounded by its cost, so the first records do not wait for a long backlog.
 """
@@ -23,8 +26,8 @@ from sluice_protocol.errors import BadUsage
 from sluice_protocol.fields import Kind
 from sluice_protocol.manifests import AcceptedManifest
 from sluice_query.engine import DataFilesUnreadable
-from sluice_query.pending import end_ns, joined_batches
-from sluice_query.pruning import time_bound_ns
+from sluice_query.pending import batch_bounds_ns, joined_batches
+from sluice_query.pruning import time_bounds_ns
 from sluice_query.request import Query
 from sluice_query.result import QueryResult, QuerySummary, Row, record_json
 from sluice_query.search import Evaluator, Searcher, SearchRead, SourceReader
@@ -48,7 +51,8 @@ _GROWTH: Final = 4
 class Wave:
     """Sources that are read together.
 
-    All records of later waves are before `until_ns`; None for the last wave.
+    All records of later waves are before `until_ns`; None for the last wave. With the oldest first,
+    it is a negated time, as in `_ordered_ns`.
     """
 
     files: tuple[DataFile, ...]
@@ -66,18 +70,27 @@ def plan_waves(
     files: Sequence[DataFile],
     batches: Sequence[AcceptedManifest] = (),
     first_bytes: int | None = None,
+    *,
+    newest_first: bool,
 ) -> list[Wave]:
-    """Divide sources into waves of growing cost, the newest records first; at least one wave."""
+    """Divide sources into waves of growing cost, in the order of their records; at least one."""
+
+    def bound_ns(source: _Source) -> float:
+        start, end = (
+            time_bounds_ns(source) if isinstance(source, DataFile) else batch_bounds_ns(source)
+        )
+        return end if newest_first else 1 - start
+
     sources: list[_Source] = [*batches, *files]
     groups: list[list[_Source]] = [[]]
     bound_bytes, cost_bytes = first_bytes or FIRST_WAVE_BYTES, 0
-    for source in sorted(sources, key=_bound_ns, reverse=True):
+    for source in sorted(sources, key=bound_ns, reverse=True):
         if groups[-1] and cost_bytes + _cost_bytes(source) > bound_bytes:
             groups.append([])
             bound_bytes, cost_bytes = min(bound_bytes * _GROWTH, WAVE_BYTES_MAX), 0
         groups[-1].append(source)
         cost_bytes += _cost_bytes(source)
-    later = [*(_bound_ns(group[0]) for group in groups[1:]), None]
+    later = [*(bound_ns(group[0]) for group in groups[1:]), None]
     return [
         Wave(
             files=tuple(one for one in group if isinstance(one, DataFile)),
@@ -88,8 +101,9 @@ def plan_waves(
     ]
 
 
-def _bound_ns(source: _Source) -> float:
-    return time_bound_ns(source) if isinstance(source, DataFile) else end_ns(source)
+def _ordered_ns(at_ns: int, *, newest_first: bool) -> int:
+    """Return a time so that records with greater ones are first."""
+    return at_ns if newest_first else -at_ns
 
 
 def _cost_bytes(source: _Source) -> int:
@@ -98,23 +112,26 @@ def _cost_bytes(source: _Source) -> int:
     return source.frame_bytes + BATCH_COST_BYTES
 
 
-class NewestFirst:
-    """Records of waves, merged: returned when no later wave can contain a newer one."""
+class MergedWaves:
+    """Records of waves, merged: returned when no later wave can contain one before them."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, newest_first: bool) -> None:
         self._left = limit
+        self._newest_first = newest_first
         self._held: list[KeyedRow] = []
         self.more = False
 
     def add(self, found: Sequence[KeyedRow], until_ns: float | None) -> list[tuple[object, ...]]:
         """Add the rows of a wave, sorted; return the rows that are now certain to be next.
 
-        All rows of later waves are before `until_ns`; None if there are none.
+        `until_ns` is that of the wave.
         """
-        held = list(heapq.merge(self._held, found, key=itemgetter(0), reverse=True))
+        newest_first = self._newest_first
+        held = list(heapq.merge(self._held, found, key=itemgetter(0), reverse=newest_first))
         certain = len(held)
         if until_ns is not None:
-            certain = next((n for n, (key, _) in enumerate(held) if key[0] < until_ns), certain)
+            times = (_ordered_ns(key[0], newest_first=newest_first) for key, _ in held)
+            certain = next((n for n, at_ns in enumerate(times) if at_ns < until_ns), certain)
         taken = min(certain, self._left)
         self._left -= taken
         # One row over the limit shows whether there are more; further ones are never returned.
@@ -146,7 +163,7 @@ class StreamProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamPart:
-    """One part of a stream: records, older than all before them, or at the end the summary."""
+    """One part of a stream: records, after all before them, or at the end the summary."""
 
     records: tuple[Row, ...] = ()
     progress: StreamProgress | None = None
@@ -164,15 +181,11 @@ def stream_lines(kind: Kind, part: StreamPart) -> Iterator[bytes]:
 
 
 async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[StreamPart]:
-    """Yield the records of a query, the newest first, then the summary.
-
-    The records and their order are those of the same query with `newest_first`.
-    """
+    """Yield the records of a query, in its order, then the summary."""
     if not query.is_for_records:
         raise BadUsage(
             "only records can be streamed: omit metric and stats_only, and write a log query"
         )
-    query = replace(query, newest_first=True)
     if query.names_labels:
         from sluice_query.logql.unknown_labels import hinted_stream  # noqa: PLC0415 - only for labels
 
@@ -183,7 +196,8 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
         return
     async with searcher.reading(query) as reader:
         read = await reader.select()
-        merged, results, problems = NewestFirst(query.limit), 0, read.problems
+        merged = MergedWaves(query.limit, newest_first=query.newest_first)
+        results, problems = 0, read.problems
         files, fetched = replace(read.files, read=()), joined_batches(())
         gone: set[str] = set()
         async for wave in _waves(reader, read):
@@ -230,7 +244,7 @@ async def stream_search(searcher: Searcher, query: Query) -> AsyncGenerator[Stre
 
 
 async def collect_stream(searcher: Searcher, query: Query) -> QueryResult:
-    """Return the result of a query for the newest records."""
+    """Return the result of a query for records."""
     records, summary = list[Row](), None
     # To its end: the engine of a stream that is left earlier is not kept.
     async for part in stream_search(searcher, query):
@@ -243,7 +257,9 @@ async def collect_stream(searcher: Searcher, query: Query) -> QueryResult:
 
 async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]:
     """Yield the waves of a search. Those that are read first are divided by row groups."""
-    for number, wave in enumerate(plan_waves(read.files.read, read.waiting)):
+    newest_first = reader.query.newest_first
+    waves = plan_waves(read.files.read, read.waiting, newest_first=newest_first)
+    for number, wave in enumerate(waves):
         parts: list[DataFile] = []
         if number < DIVIDED_WAVES and sum(map(_cost_bytes, wave.files)) > FIRST_PART_BYTES:
             try:
@@ -253,23 +269,29 @@ async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]
         if not parts:
             yield wave
             continue
-        for part in plan_waves(parts, wave.batches, FIRST_PART_BYTES):
+        for part in plan_waves(parts, wave.batches, FIRST_PART_BYTES, newest_first=newest_first):
             ends = [one for one in (part.until_ns, wave.until_ns) if one is not None]
             yield replace(part, files=_whole(part.files), until_ns=max(ends, default=None))
 
 
 def _row_groups(reader: SourceReader, read: SearchRead, wave: Wave) -> list[DataFile]:
-    """Return each row group of the files of a wave as a separate file."""
-    found = [reader.engine.with_row_groups(read.files.location, file) for file in wave.files]
-    return [replace(file, groups=(group,)) for file in found for group in file.groups or ()]
+    """Return each row group of the files of a wave as a separate file; small files are whole."""
+    parts: list[DataFile] = []
+    for file in wave.files:
+        if file.read_bytes <= FIRST_PART_BYTES:
+            parts.append(file)
+            continue
+        found = reader.engine.with_row_groups(read.files.location, file)
+        parts += [replace(found, groups=(group,)) for group in found.groups or ()]
+    return parts
 
 
 def _whole(parts: Sequence[DataFile]) -> tuple[DataFile, ...]:
     """Return parts of files with the row groups of each file together."""
     found: dict[str, DataFile] = {}
     for part in parts:
-        before = found.get(part.path)
-        groups = (*(before.groups if before and before.groups else ()), *(part.groups or ()))
+        before = found.get(part.path, part)
+        groups = part.groups if before is part else (*(before.groups or ()), *(part.groups or ()))
         found[part.path] = replace(part, groups=groups)
     return tuple(found.values())
 

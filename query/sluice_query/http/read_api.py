@@ -176,6 +176,7 @@ class ReadApi:
     async def _send_stream(self, request: web.Request) -> web.StreamResponse:
         searcher = self._runner.searcher
         query = parse_query(given_parameters(request), searcher.clock.now_ns(), known=STREAMED)
+        query = replace(query, newest_first=True)
         response = LateResponse(request, {"Content-Type": NDJSON, "Cache-Control": "no-store"})
         # The engine reports the same limit in a line; that of `within` is for a slow client.
         limit_s = searcher.settings.time_s_max + 1.0

@@ -1,4 +1,4 @@
-"""Waves of sources merged give the newest records first, as sorting all of them does."""
+"""Waves of sources merged give records in order, as sorting all of them does."""
 
 from random import Random
 
@@ -8,13 +8,13 @@ from support.query_lake import log_batch
 
 from sluice_lake.data_files import STATS_SLACK_NS, DataFile, TimeStats
 from sluice_protocol.manifests import AcceptedManifest
-from sluice_query.pending import end_ns
-from sluice_query.pruning import time_bound_ns
+from sluice_query.pending import batch_bounds_ns
+from sluice_query.pruning import time_bounds_ns
 from sluice_query.streaming import (
     BATCH_COST_BYTES,
     FIRST_WAVE_BYTES,
     KeyedRow,
-    NewestFirst,
+    MergedWaves,
     plan_waves,
 )
 
@@ -50,20 +50,22 @@ def rows_at(times: list[int], name: int) -> list[KeyedRow]:
     return [((at, "a", "b", name * 100 + n), (name, n)) for n, at in enumerate(times)]
 
 
-def bound_ns(source: Source) -> float:
-    return time_bound_ns(source) if isinstance(source, DataFile) else end_ns(source)
+def bounds_ns(source: Source) -> tuple[float, float]:
+    return time_bounds_ns(source) if isinstance(source, DataFile) else batch_bounds_ns(source)
 
 
-@given(seed=st.integers(0, 2**32))
-def test_waves_give_the_newest_first(seed: int) -> None:
+@given(seed=st.integers(0, 2**32), newest_first=st.booleans())
+def test_waves_give_records_in_order(seed: int, newest_first: bool) -> None:
     random = Random(seed)
     files = [some_file(random, name) for name in range(random.randint(0, 8))]
     batches = [some_batch(random, 50 + name) for name in range(random.choice((0, 3, 50)))]
     rows: dict[object, list[KeyedRow]] = {file.path: found for file, found in files}
     rows |= {batch.identity: found for batch, found in batches}
     limit = random.choice((1, 3, 10, 1000))
-    merged, returned, later_sources = NewestFirst(limit), [], 0
-    waves = plan_waves([file for file, _ in files], [batch for batch, _ in batches])
+    merged, returned, later_sources = MergedWaves(limit, newest_first=newest_first), [], 0
+    waves = plan_waves(
+        [file for file, _ in files], [batch for batch, _ in batches], newest_first=newest_first
+    )
     planned = [one.path for wave in waves for one in wave.files]
     planned_batches = [one.identity for wave in waves for one in wave.batches]
     assert len(planned) + len(planned_batches) == len(rows)
@@ -78,13 +80,15 @@ def test_waves_give_the_newest_first(seed: int) -> None:
             (source, rows[source.path if isinstance(source, DataFile) else source.identity])
             for source in sources
         ]
-        assert all(bound_ns(source) > row[0][0] for source, found in mine for row in found)
-        found = sorted((row for _, some in mine for row in some), reverse=True)
+        for source, some in mine:
+            start, end = bounds_ns(source)
+            assert all(start <= row[0][0] < end for row in some)
+        found = sorted((row for _, some in mine for row in some), reverse=newest_first)
         added = merged.add(found[: merged.wanted], wave.until_ns)
         if batches and not files and not returned:
             assert added, "each wave of exact bounds has a record that is certain"
         returned += added
-    every = sorted((row for found in rows.values() for row in found), reverse=True)
+    every = sorted((row for found in rows.values() for row in found), reverse=newest_first)
     assert returned == [row for _, row in every[:limit]]
     assert merged.more == (len(every) > limit)
     assert later_sources == 0 or merged.more
@@ -92,7 +96,7 @@ def test_waves_give_the_newest_first(seed: int) -> None:
 
 def test_the_first_wave_has_few_pending_batches_and_later_ones_more() -> None:
     batches = [log_batch(["x"], start=n, from_ns=n).manifest for n in range(1000)]
-    sizes = [len(wave.batches) for wave in plan_waves([], batches)]
+    sizes = [len(wave.batches) for wave in plan_waves([], batches, newest_first=True)]
     assert sizes[0] <= FIRST_WAVE_BYTES // BATCH_COST_BYTES == 32
     assert sizes[0] > 20
     assert sizes[1] > 3 * sizes[0]
