@@ -35,9 +35,11 @@ from sluice_query.statements import ordered_sql, result_columns
 
 FIRST_WAVE_BYTES: Final = 8 << 20
 FIRST_PART_BYTES: Final = 1 << 20
-"""Of the row groups that a wave is divided into: usually one row group is enough for a page."""
-DIVIDED_WAVES: Final = 2
-"""Dividing a wave costs the footer of each of its files."""
+"""Of the row groups that the first wave is divided into: usually one is enough for a page.
+
+Dividing costs the footer of each file, so later waves are not divided: with two divided ones, a
+search through half of the files took 1.09 times as long.
+"""
 WAVE_BYTES_MAX: Final = 256 << 20
 BATCH_COST_BYTES: Final = 256 << 10
 """What one pending batch costs in addition to its size: a request to the store, and decoding.
@@ -256,12 +258,12 @@ async def collect_stream(searcher: Searcher, query: Query) -> QueryResult:
 
 
 async def _waves(reader: SourceReader, read: SearchRead) -> AsyncGenerator[Wave]:
-    """Yield the waves of a search. Those that are read first are divided by row groups."""
+    """Yield the waves of a search. The first one is divided by row groups."""
     newest_first = reader.query.newest_first
     waves = plan_waves(read.files.read, read.waiting, newest_first=newest_first)
     for number, wave in enumerate(waves):
         parts: list[DataFile] = []
-        if number < DIVIDED_WAVES and sum(map(_cost_bytes, wave.files)) > FIRST_PART_BYTES:
+        if number == 0 and sum(map(_cost_bytes, wave.files)) > FIRST_PART_BYTES:
             try:
                 parts = await reader.bounded(partial(_row_groups, reader, read, wave))
             except DataFilesUnreadable:  # the search itself finds out which one

@@ -102,6 +102,26 @@ def test_a_stream_does_not_read_files_that_are_too_old(
     talk(place, story)
 
 
+def test_the_oldest_records_are_found_without_reading_later_files(
+    place: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sluice_query.streaming.FIRST_WAVE_BYTES", 1)
+    monkeypatch.setattr("sluice_query.streaming.FIRST_PART_BYTES", 1)
+
+    async def story(client: QueryClient) -> None:
+        *every, last = await client.lines("/v1/query", newest_first="true")
+        segments = last["summary"]["segments_read"]
+        for limit in (1, 4, 15, len(every) - 1, len(every)):
+            *found, last = await client.lines("/v1/query", limit=limit)
+            assert found == every[::-1][:limit]
+            assert last["summary"]["more"] == (limit < len(every))
+            read, pruned = (last["summary"][f"segments_{name}"] for name in ("read", "pruned"))
+            assert read + pruned == segments
+            assert (read < segments) == (limit <= 15)
+
+    talk(place, story)
+
+
 def test_a_damaged_file_after_the_first_records_is_a_reason_in_the_summary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.query_lake import log_batch
@@ -101,3 +102,15 @@ def test_the_first_wave_has_few_pending_batches_and_later_ones_more() -> None:
     assert sizes[0] > 20
     assert sizes[1] > 3 * sizes[0]
     assert len(sizes) <= 5
+
+
+@pytest.mark.parametrize("newest_first", [True, False])
+def test_records_with_one_time_in_two_waves_are_in_order(newest_first: bool) -> None:
+    names = (1, 2) if newest_first else (2, 1)
+    batches = [log_batch(["x"], start=name, from_ns=7).manifest for name in names]
+    first, last = plan_waves([], batches, 1, newest_first=newest_first)
+    merged = MergedWaves(10, newest_first=newest_first)
+    found = [rows_at([7], name) for name in names]
+    assert [one.batches for one in (first, last)] == [(batches[0],), (batches[1],)]
+    assert merged.add(found[0], first.until_ns) == []
+    assert merged.add(found[1], last.until_ns) == [(names[1], 0), (names[0], 0)]
