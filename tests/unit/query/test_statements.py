@@ -15,6 +15,8 @@ from sluice_protocol.fields import Kind
 from sluice_protocol.frame import decode_frame
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S
+from sluice_query.logql.expressions import LogQuery, Matcher, MatchOperator
+from sluice_query.logql.planning import narrowed
 from sluice_query.request import Aggregate, Query, RecordField, Series
 from sluice_query.series import SampleSource, SeriesSources, points_of, series_sql
 from sluice_query.statements import (
@@ -297,3 +299,17 @@ def test_dead_letters_count_until_the_ledger_contains_them() -> None:
         assert len(rows(connection, dead_letters_sql("dead", wanted, None, limit=2))) == 2
         late = dead_letters_condition(make_query(agents=("host-2",)), 7)
         assert rows(connection, dead_letters_sql("dead", late, None, limit=9)) == []
+
+
+def test_an_attribute_is_compared_while_its_column_is_read(tmp_path: Path) -> None:
+    """The columns of other records are not decoded then."""
+    engine, path = duckdb.connect(), str(tmp_path / "logs")
+    engine.from_arrow(table_of("logs", LAKE)).write_parquet(path)
+    engine.read_parquet(path).create_view("logs")
+    for name, is_read in (("p", True), ("agent", False)):  # an agent is a field
+        query = narrowed(make_query(), LogQuery((Matcher(name, MatchOperator.EQUAL, "1"),)))
+        statement = records_sql(query, RecordSources(names=("logs",)))
+        text = f"EXPLAIN (FORMAT json) {statement.text}"
+        ((_, plan),) = engine.execute(text, statement.values).fetchall()
+        scan = plan[plan.index("PARQUET_SCAN") :]
+        assert ("map_extract_value(attributes" in scan) == is_read
