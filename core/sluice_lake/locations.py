@@ -146,7 +146,7 @@ def trusting(location: TableLocation) -> Iterator[None]:
 
 def open_filesystem(location: TableLocation) -> tuple[Any, str]:
     """Return pyarrow's file system for a table, and the table's path in it."""
-    from pyarrow import fs  # noqa: PLC0415 - takes 0.3 s to import; a local query needs none
+    from pyarrow import fs  # noqa: PLC0415 - most commands need none
 
     if location.is_local:
         return fs.LocalFileSystem(), location.uri

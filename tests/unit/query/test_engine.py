@@ -15,7 +15,14 @@ from sluice_lake.schemas import arrow_schema
 from sluice_lake.tables import LOGS
 from sluice_protocol.errors import BadUsage
 from sluice_query import engine as engine_module
-from sluice_query.engine import PENDING, IdleEngines, QueryEngine, QueryTimedOut, open_engine
+from sluice_query.engine import (
+    PENDING,
+    DataFilesUnreadable,
+    IdleEngines,
+    QueryEngine,
+    QueryTimedOut,
+    open_engine,
+)
 from sluice_query.settings import QuerySettings
 from sluice_query.statements import SqlStatement
 
@@ -176,3 +183,22 @@ async def test_an_idle_engine_is_used_again_and_knows_no_names_of_earlier_querie
         assert is_folder(folder)
     idle.close()
     assert not is_folder(folder)
+
+
+def test_a_footer_has_the_times_of_each_row_group(tmp_path: Path, engine: QueryEngine) -> None:
+    """The times are not known where a record has none."""
+    pq.write_table(pa.table({"ts_ns": [3, 1, 2, None, 5]}), tmp_path / "a", row_group_size=2)
+    file = DataFile(path="a", partition="", size_bytes=1)
+    found = engine.with_row_groups(TableLocation(uri=str(tmp_path)), file).groups or ()
+    assert [(one.first, one.end, one.times_ns) for one in found] == [
+        (0, 2, (1, 3)),
+        (2, 4, None),
+        (4, 5, (5, 5)),
+    ]
+
+
+def test_a_damaged_footer_is_a_reason(tmp_path: Path, engine: QueryEngine) -> None:
+    (tmp_path / "a").write_bytes(b"PAR1 this is not Parquet")
+    file = DataFile(path="a", partition="", size_bytes=24)
+    with pytest.raises(DataFilesUnreadable, match="magic bytes"):
+        engine.with_row_groups(TableLocation(uri=str(tmp_path)), file)
