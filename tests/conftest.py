@@ -22,6 +22,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from sluice_gc.settings import default_key_file
+from sluice_gc.signing_keys import make_key_file
+
 if TYPE_CHECKING:
     from support.store_versitygw import Server
 
@@ -41,6 +44,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Services of one test are not found by commands of another one.
 _RUNTIME = TemporaryDirectory(prefix="sluice-runtime-")
 os.environ["XDG_RUNTIME_DIR"] = _RUNTIME.name
+# Commands find an auditor's key there, on every machine: the fixture `auditor_key` creates it.
+os.environ["XDG_STATE_HOME"] = f"{_RUNTIME.name}/state"
 
 # A JVM of a test runs for seconds: the second compiler and a collector with threads would cost more
 # than they save, and an eighth of a short job is the verification of the classes of Spark.
@@ -185,6 +190,12 @@ def moto() -> Iterator["Server"]:
 
     with moto_with_credentials() as server:
         yield server
+
+
+@pytest.fixture(autouse=True, scope="session")
+def auditor_key() -> None:
+    """Create the key that commands use which name none."""
+    make_key_file(default_key_file())
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,7 @@ class Store:
     """A directory, with a disk that can be filled if the system permits to mount one."""
 
     faults: tuple[str, ...] = ("store_moved_away",)
+    uploaders = 6
     outages: tuple[str, ...] = ("store_moved_away",)
 
     def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
@@ -143,7 +144,12 @@ class Store:
 
 
 class S3Store(Store):
-    """A real S3 server behind a proxy; subclasses start it."""
+    """A real S3 server behind a proxy; subclasses start it.
+
+    `sluice rebuild` reads every batch through that proxy, so there are fewer of them.
+    """
+
+    uploaders = 2
 
     faults = (
         *(

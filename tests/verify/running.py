@@ -23,7 +23,6 @@ from sluice_cli.verify.recording import Recorder
 from sluice_protocol.system_clock import SystemClock
 
 ROOT: Final = Path(__file__).parents[2]
-UPLOADS: Final = 6
 REPEATERS: Final = 3
 SETTLED_S: Final = 400.0
 
@@ -33,7 +32,7 @@ async def disturb(cluster: Cluster, clients: Clients, nemesis: Nemesis, seconds:
     stop, recorder = asyncio.Event(), clients.recorder
     async with asyncio.TaskGroup() as tasks:
         supervisor = tasks.create_task(cluster.supervise())
-        for number in range(1, UPLOADS + 1):
+        for number in range(1, cluster.store.uploaders + 1):
             tasks.create_task(clients.upload(number))
         for number in range(10, 10 + REPEATERS):
             tasks.create_task(clients.repeat(number))
@@ -119,7 +118,7 @@ async def run(
         "settings": {
             "gateways": 3,
             "reconcilers": 2,
-            "uploaders": UPLOADS,
+            "uploaders": place.uploaders,
             "repeaters": REPEATERS,
             "doors": DOORS,
             "agents": len(AGENTS),
