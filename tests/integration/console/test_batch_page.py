@@ -75,7 +75,8 @@ def deliver(place: Deployment, *batches: Sent) -> None:
 
 def fill(place: Deployment) -> tuple[Sent, Sent, Sent, Sent]:
     rolled_up, logs = metric_batch(range(50)), log_batch(["a"], agent="host-2")
-    deliver(place, rolled_up, logs)
+    deliver(place, rolled_up)
+    deliver(place, logs)  # alone, so that its entry by time is an object
     ingest_locally(place.url)
     LakeRollups(place=place).run()
     later, lost = metric_batch([1.0], start=100), metric_batch([1.0], start=200)
