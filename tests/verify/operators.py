@@ -252,7 +252,7 @@ class Operator:
             if self.rng.random() < 0.5:
                 await self._stop_leaving()
                 cluster.gateway_flags += ("--switch-settle-s", SETTLE_S)
-            await self._switch("local_spool", "--spool-writer", SPOOL_WRITER)
+            await self._change("switch", "local_spool", "--spool-writer", SPOOL_WRITER)
             cluster.spooling = True
             await cluster.start_gateway()
             cluster.gateway_flags = flags
@@ -267,7 +267,7 @@ class Operator:
                 cluster.start_command("switch", "switch", *words, "--store", cluster.store.url)
                 await asyncio.sleep(self.rng.uniform(0.0, 0.6))
                 await asyncio.to_thread(cluster.kill, "switch")
-            await self._switch(*words)
+            await self._change("switch", *words)
             cluster.spooling = False
             for _ in range(3):
                 await cluster.start_gateway()
@@ -301,12 +301,12 @@ class Operator:
             await asyncio.sleep(1.0)
         raise AssertionError("the spool is not drained")
 
-    async def _switch(self, mode: str, *words: str) -> None:
-        """Switch the mode; an earlier try may have done it without a response."""
+    async def _change(self, *words: str) -> None:
+        """Run a command that changes the store once; an earlier try may have done it."""
 
         def command() -> None:
             try:
-                self.cluster.sluice("switch", mode, *words, "--store", self.cluster.store.url)
+                self.cluster.sluice(*words, "--store", self.cluster.store.url)
             except AssertionError as error:
                 if " already" not in str(error):
                     raise
@@ -324,7 +324,7 @@ class Operator:
                 self.cluster.start_command("lanes", *words)
                 await asyncio.sleep(kill_after_s)
                 await asyncio.to_thread(self.cluster.kill, "lanes")
-            await self._command("queue", "lanes", lanes)
+            await self._change("queue", "lanes", lanes)
             self._fired("lanes_changed", lanes)
 
         await self._begin("lanes_changed", work)
