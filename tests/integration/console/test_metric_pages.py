@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 from support.builders import make_identity, salted_frame
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
 from support.console_world import VIEWER, ConsoleWorld, served_console
@@ -82,6 +82,33 @@ def found_samples(world: ConsoleWorld) -> dict[str, int]:
     with urllib.request.urlopen(request, timeout=30) as response:
         found = json.loads(response.read())
     return {one["name"]: one["samples"] for one in found["metrics"]}
+
+
+def test_what_is_typed_stays_when_series_arrive(browser: Browser, world: ConsoleWorld) -> None:
+    page = log_in(browser.new_context(), world)
+    open_place(page, world, "metrics")
+    series = page.get_by_role("region", name="Series").locator("tbody tr")
+    names = page.get_by_role("complementary", name="Metrics")
+    names.get_by_role("button", name="disk.reads").click(timeout=60_000)
+    expect(series).to_have_count(2, timeout=20_000)
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    page.route("**/v1/query?*", hold)
+    with page.expect_request("**/v1/query?*"):
+        page.get_by_role("combobox", name="Aggregation").select_option("max")
+    step = page.get_by_role("textbox", name="Step")
+    step.fill("10m")
+    for one in held:
+        one.continue_()
+    page.unroute("**/v1/query?*", hold)
+    expect(series).to_have_count(2, timeout=20_000)
+    expect(step).to_have_value("10m")
+    page.keyboard.press("Tab")
+    page.wait_for_url("**step=10m**")
+    page.context.close()
 
 
 def test_series_are_drawn_by_type_label_and_attribute(

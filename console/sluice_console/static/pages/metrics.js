@@ -65,6 +65,13 @@ function useSeries(choice, types) {
   return { ...state, chosen };
 }
 
+// What is typed stays when series arrive meanwhile.
+function StepInput({ step, change }) {
+  const [text, setText] = useState(step);
+  useEffect(() => setText(step), [step]);
+  return html`<label>Step<input size="6" value=${text} onInput=${(event) => setText(event.target.value)} onChange=${(event) => change({ step: event.target.value })} /></label>`;
+}
+
 // Only points with all of these attributes, of the point or of the resource of its batch.
 function Attributes({ choice, change }) {
   const [text, setText] = useState("");
@@ -113,7 +120,7 @@ export function Metrics({ place }) {
   const shown = [...new Set((found.chosen ?? []).map(([, agg]) => agg))];
   return html`<${Head} title="Metrics">A counter is drawn as its increase each second, a gauge as its average. Choose up to four names.<//>
     <div class="filters"><label>Time<select value=${choice.from} onChange=${(event) => change({ from: event.target.value, step: RANGES.find(([value]) => value === event.target.value)[2] })}>${RANGES.map(([value, title]) => html`<option value=${value}>last ${title}</option>`)}</select></label>
-      <label>Step<input size="6" value=${choice.step} onChange=${(event) => change({ step: event.target.value })} /></label>
+      <${StepInput} step=${choice.step} change=${change} />
       <label>Aggregation<select value=${choice.agg} onChange=${(event) => change({ agg: event.target.value })}><option value="">${shown.length && !choice.agg ? `by type: ${shown.join(", ")}` : "by type"}</option>${AGGREGATES.map((one) => html`<option value=${one}>${one}</option>`)}</select></label>
       <${Attributes} choice=${choice} change=${change} /></div>
     <${By} choice=${choice} change=${change} />
