@@ -302,6 +302,13 @@ class SeaweedStore(S3Store):
         """Return the command, with the same ports after each start."""
         return self.words
 
+    async def disk_full(self) -> None:
+        """Also start the server again: its filer reports a full disk until then."""
+        await super().disk_full()
+        self.process.kill()
+        self.process.wait()
+        await asyncio.to_thread(self._start)
+
 
 STORES: Final[dict[str, type[Store]]] = {
     "directory": Store,

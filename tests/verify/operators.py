@@ -7,9 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from botocore.exceptions import BotoCoreError, ClientError
 from support.builders import make_identity
 from support.gateway import TestKey
 from verify.clients import Clients
@@ -97,7 +99,7 @@ class Operator:
         for _ in range(TRIES - 1):
             try:
                 return await asyncio.to_thread(command)
-            except (AssertionError, subprocess.TimeoutExpired):
+            except (AssertionError, subprocess.TimeoutExpired, ClientError, BotoCoreError):
                 await asyncio.sleep(1.0)
         return await asyncio.to_thread(command)
 
@@ -398,7 +400,7 @@ class Operator:
         )
         keys = await asyncio.to_thread(select)
         for key in keys:
-            await asyncio.to_thread(harm, key)
+            await self._repeat(partial(harm, key))
             self._fired(fault, key)
         await asyncio.sleep(self.rng.uniform(0.5, 5.0))
         await self._command("rebuild")
