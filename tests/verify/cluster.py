@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -283,9 +284,11 @@ class S3Store(Store):
         self.client.put_object(Bucket=BUCKET, Key=f"deep/{key}", Body=body)
 
     def remove(self, key: str) -> None:
+        """Remove every version, the current one last: no earlier one becomes current meanwhile."""
         self.registers.harmed(key, b"")
         found = self.client.list_object_versions(Bucket=BUCKET, Prefix=f"deep/{key}")
-        for one in (*found.get("Versions", ()), *found.get("DeleteMarkers", ())):
+        versions = (*found.get("Versions", ()), *found.get("DeleteMarkers", ()))
+        for one in sorted(versions, key=itemgetter("IsLatest")):
             if one["Key"] == f"deep/{key}":
                 self.client.delete_object(Bucket=BUCKET, Key=one["Key"], VersionId=one["VersionId"])
 

@@ -58,6 +58,7 @@ from sluice_queue.register import (
     Descriptor,
     Register,
     RegisterRead,
+    decode_register,
     encode_register,
     open_epoch,
     rebuilt_later,
@@ -387,8 +388,7 @@ class LaneRebuild:
             next_sequence=after + 1,
             acked_through=after,
         )
-        if not isinstance(await self._store.overwrite(lane.key, encode_register(state)), Applied):
-            raise _written_meanwhile(lane)
+        await self._replace_damaged(lane, encode_register(state))
         return _omitted(lane, f"{damage.reason}; kept as {kept}; replaced by an empty one")
 
     async def _is_unused(self, lane: Lane) -> bool:
@@ -490,13 +490,23 @@ class LaneRebuild:
         self, lane: Lane, defect: LaneDefect, fenced: RegisterRead | None, state: Register
     ) -> None:
         body = encode_register(state)
+        if fenced is None and defect.kind is not DefectKind.REGISTER_MISSING:
+            await self._replace_damaged(lane, body)
+            return
         outcome: CreateOutcome | ReplaceOutcome
         if fenced is not None:
             outcome = await self._store.replace(lane.key, body, if_match=fenced.etag)
-        elif defect.kind is DefectKind.REGISTER_MISSING:
-            outcome = await self._store.create(lane.key, body)
         else:
-            outcome = await self._store.overwrite(lane.key, body)
+            outcome = await self._store.create(lane.key, body)
+        if not isinstance(outcome, Applied):
+            raise _written_meanwhile(lane)
+
+    async def _replace_damaged(self, lane: Lane, body: bytes) -> None:
+        """Replace a register that cannot be decoded, unless another rebuild has done it."""
+        read = await self._store.get(lane.key)
+        if not isinstance(read, Found) or _is_register(lane, read.body):
+            raise _written_meanwhile(lane)
+        outcome = await self._store.replace(lane.key, body, if_match=read.info.etag)
         if not isinstance(outcome, Applied):
             raise _written_meanwhile(lane)
 
@@ -572,6 +582,14 @@ class LaneRebuild:
                 lost += [LostList(lane=lane, entry=one) for one in await self._lost_lists(lane)]
         backoff = self._runtime.backoff(WRITE_RETRY)
         await LostLists(self._store, self._requests, self._lanes_per_queue, backoff).write(lost)
+
+
+def _is_register(lane: Lane, body: bytes) -> bool:
+    try:
+        decode_register(lane.key, body)
+    except LaneDamaged:
+        return False
+    return True
 
 
 def _written_meanwhile(lane: Lane) -> BadUsage:

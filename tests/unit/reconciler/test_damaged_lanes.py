@@ -19,6 +19,7 @@ from sluice_queue.register_client import spill
 from sluice_reconciler.app import refuse_lost_queue
 from sluice_reconciler.indexes import DifferenceKind
 from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.lanes.rebuild import LaneRebuild
 from sluice_reconciler.lanes.state import damaged_state_key, lane_key
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import ReconcilerSettings
@@ -87,6 +88,30 @@ async def test_damaged_register_is_kept_and_the_lane_rebuilt(
     assert [one async for one in rebuild(store).differences()] == []
     assert sorted(one.identity for one in await enqueued(store)) == before
     assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
+
+
+async def test_a_register_that_another_rebuild_has_replaced_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other one ends, and a batch is enqueued, after both have read the damaged register."""
+    store = await filled()
+    damage(store, LANE.key, DAMAGES["cut short"])
+    alone = LaneRebuild._move_segments
+    replaced = b""
+
+    async def after_another(self: LaneRebuild, lane: Lane) -> None:
+        nonlocal replaced
+        monkeypatch.setattr(LaneRebuild, "_move_segments", alone)
+        assert [one async for one in rebuild(store).repair()]
+        await make(store, 50).once()
+        replaced = store.held[LANE.key].body
+        await alone(self, lane)
+
+    monkeypatch.setattr(LaneRebuild, "_move_segments", after_another)
+    with pytest.raises(BadUsage, match="written meanwhile: repeat"):
+        _ = [one async for one in rebuild(store).repair()]
+    assert decode_register(LANE.key, replaced).waiting
+    assert store.held[LANE.key].body == replaced
 
 
 async def test_damaged_register_halts_only_its_lane() -> None:
