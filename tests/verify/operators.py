@@ -41,6 +41,8 @@ FLAGS: Final = (
     ("--drain-time-s-max", "2"),
     ("--inflight-bytes-max", str(64 << 20)),
 )
+DRAINED_S: Final = 10.0
+"""Time for a gateway without clients to transfer its spool, besides that after SIGTERM."""
 DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-time/v1/")
 OPERATOR: Final = 50
 """The client of operations that an operator begins."""
@@ -295,12 +297,17 @@ class Operator:
         await asyncio.sleep(self.rng.uniform(0.0, 4.0))
 
     async def _drain_spool(self) -> None:
-        """Stop the gateway of the spool until it reports that nothing is left."""
+        """Stop the gateway of the spool until it reports that nothing is left.
+
+        Clients send to it until then; after the first try none knows its port.
+        """
+        gateway = self.cluster.gateways.pop()
         for _ in range(TRIES):
-            if await asyncio.to_thread(self.cluster.gateways.pop().stop, 90.0) == 0:
+            if await asyncio.to_thread(gateway.stop, 90.0) == 0:
                 return
             await self.cluster.start_gateway()
-            await asyncio.sleep(1.0)
+            gateway = self.cluster.gateways.pop()
+            await asyncio.sleep(DRAINED_S)
         raise AssertionError("the spool is not drained")
 
     async def _change(self, *words: str) -> None:
