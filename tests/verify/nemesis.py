@@ -52,7 +52,7 @@ class Nemesis:
                 if stop.is_set() and fault not in due:
                     continue
                 await self._make(fault)
-                due = [one for one in due if one != fault]
+                due = [one for one in due if not self.clients.recorder.firings[one]]
                 await asyncio.sleep(self.rng.uniform(*PAUSE_S))
         await self.operator.end()
         end_s = time.monotonic() + PROXY_S

@@ -15,7 +15,14 @@ from verify.checking import build_checkers, check_history
 from verify.registers import RegisterRecorder
 
 from sluice_protocol.units import ObjectKey, UnixNs
-from sluice_queue.register import Draft, Register, SegmentRef, encode_queue_entry, encode_register
+from sluice_queue.register import (
+    SEALED,
+    Draft,
+    Register,
+    SegmentRef,
+    encode_queue_entry,
+    encode_register,
+)
 
 pytestmark = pytest.mark.s3  # Go builds the checkers, as it builds the S3 server
 
@@ -203,6 +210,14 @@ def test_a_register_may_be_lost_or_damaged_by_a_fault(
     assert check_history(checkers, "lanes", tmp_path)["violations"] == []
     write_history(tmp_path, [*CLEAN[:9], *repaired])
     assert check_history(checkers, "lanes", tmp_path)["violations"] != []
+
+
+def test_a_change_of_lanes_ends_the_epochs_of_consumers(checkers: Path, tmp_path: Path) -> None:
+    consumed = replace(EMPTY, revision=2, nonce=bytes([7] * 16), epoch=3)
+    sealed = replace(consumed, revision=3, nonce=bytes([8] * 16), layout=SEALED, epoch=0)
+    writes = [write(1, 2, "", EMPTY), write(3, 4, EMPTY, consumed), write(5, 6, consumed, sealed)]
+    write_history(tmp_path, writes)
+    assert check_history(checkers, "lanes", tmp_path)["violations"] == []
 
 
 @pytest.mark.parametrize("name", PLANTED)

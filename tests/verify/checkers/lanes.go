@@ -111,6 +111,7 @@ func checkLanes(folder string, verdict *Verdict) {
 
 // laneState is a register as docs/queue.md describes its bytes; entries by their sequence numbers.
 type laneState struct {
+	layout                       uint16
 	revision, epoch, next, acked uint64
 	nonce                        []byte
 	entries                      map[uint64][]byte
@@ -133,7 +134,7 @@ func decodeLane(body []byte) (state laneState, err error) {
 		return state, fmt.Errorf("it has another checksum")
 	}
 	state = laneState{
-		revision: little.Uint64(body[8:]), nonce: body[16:32], epoch: little.Uint64(body[32:]),
+		layout: little.Uint16(body[6:]), revision: little.Uint64(body[8:]), nonce: body[16:32], epoch: little.Uint64(body[32:]),
 		next: little.Uint64(body[56:]), acked: little.Uint64(body[64:]), entries: map[uint64][]byte{},
 	}
 	count, writers := little.Uint32(body[72:]), int(little.Uint16(body[76:]))
@@ -181,7 +182,8 @@ func stepProblems(bodies map[string][]byte, write *Access) (found []string) {
 	if after.revision != before.revision+1 || bytes.Equal(after.nonce, before.nonce) {
 		found = append(found, "a write repeats a revision or a nonce")
 	}
-	if after.next < before.next || after.acked < before.acked || after.epoch < before.epoch {
+	sameLayout := after.layout == before.layout // another one has no consumer yet
+	if after.next < before.next || after.acked < before.acked || sameLayout && after.epoch < before.epoch {
 		found = append(found, "a write moves a position backwards")
 	}
 	for sequence, entry := range before.entries {
