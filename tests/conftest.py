@@ -6,6 +6,7 @@ import gc
 import inspect
 import os
 import re
+import signal
 from collections import defaultdict
 from collections.abc import Generator, Iterator
 from functools import cache
@@ -40,6 +41,10 @@ settings.load_profile("sluice")
 
 # The processes of tests start faster with compiled modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell that is no terminal starts its background jobs without SIGINT, and processes inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Services of one test are not found by commands of another one.
 _RUNTIME = TemporaryDirectory(prefix="sluice-runtime-")
