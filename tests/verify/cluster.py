@@ -28,7 +28,8 @@ from support.door_client import TestSender
 from support.gateway import GatewayProcess, TestKey, start_gateways
 from support.local_deployment import clean_environment
 from support.sluice_process import SluiceProcess, run_process
-from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, binary, free_port, wait_for_port
+from support.store_versitygw import ACCESS, CREDENTIALS, SECRET, free_port, wait_for_port
+from support.store_versitygw import command as versitygw_command
 from verify.link import FaultyLink, linked
 from verify.proxy import FaultyProxy, serving
 from verify.registers import RegisterRecorder
@@ -177,11 +178,7 @@ class S3Store(Store):
 
     def command(self) -> list[str]:
         """Return the command of versitygw."""
-        for name in ("data", "versions"):
-            (self.disk / name).mkdir(exist_ok=True)
-        options = ("--versioning-dir", str(self.disk / "versions"), str(self.disk / "data"))
-        address = ("--port", f"127.0.0.1:{self.port}")
-        return [str(binary()), "--quiet", "--keep-alive", *address, "posix", *options]
+        return versitygw_command(self.disk, self.port)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

@@ -96,6 +96,12 @@ class Operator:
     async def _command(self, *words: str) -> None:
         await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
 
+    async def _killed(self, after_s: float, *words: str) -> None:
+        """Start a command, and kill it."""
+        self.cluster.start_command(words[0], *words)
+        await asyncio.sleep(after_s)
+        await asyncio.to_thread(self.cluster.kill, words[0])
+
     async def _repeat(self, command: Callable[[], Result]) -> Result:
         """Run a command, and repeat it while it fails or takes too long, as an operator would."""
         for _ in range(TRIES - 1):
@@ -160,7 +166,7 @@ class Operator:
         op = self.clients.recorder.invoke(OPERATOR, "delete", payload=batch.payload)
 
         await self._command(
-            *("delete", "--where", f"body contains '{batch.payload} '"),
+            *("delete", "--where", _records_of(batch)),
             *("--delete-id", delete_id, "--reason", "verify"),
         )
         self.clients.recorder.end(op, "ok", result="deleted")
@@ -183,13 +189,11 @@ class Operator:
                 OPERATOR, "erase", payload=batch.payload, identity=batch.identity,
                 sha256=batch.sha256,
             )  # fmt: skip
-            where = f"body contains '{batch.payload} '"
+            where = _records_of(batch)
             new = ("--where", where, "--reason", "verify")
             options = ("--key-file", "auditor.pem", "--store", self.cluster.store.url)
             if kill_after_s:
-                self.cluster.start_command("erase", "erase", "run", *new, *options)
-                await asyncio.sleep(kill_after_s)
-                await asyncio.to_thread(self.cluster.kill, "erase")
+                await self._killed(kill_after_s, "erase", "run", *new, *options)
 
             def decide() -> str:
                 known = self._erasure(where)
@@ -225,7 +229,7 @@ class Operator:
 
     async def _end_erasure(self, erasure: Erasure) -> str:
         """Run an erasure until it has ended; return why it has not, or nothing."""
-        where = f"body contains '{erasure.batch.payload} '"
+        where = _records_of(erasure.batch)
         words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
         words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]
         words += ["--store", self.cluster.store.read_url]
@@ -268,9 +272,8 @@ class Operator:
             await self._drain_spool()
             words = ("s3_manifest", "--spool", cluster.spool)
             if self.rng.random() < 0.5:
-                cluster.start_command("switch", "switch", *words, "--store", cluster.store.url)
-                await asyncio.sleep(self.rng.uniform(0.0, 0.6))
-                await asyncio.to_thread(cluster.kill, "switch")
+                kill_after_s = self.rng.uniform(0.0, 0.6)
+                await self._killed(kill_after_s, "switch", *words, "--store", cluster.store.url)
             await self._change("switch", *words)
             cluster.spooling = False
             for _ in range(3):
@@ -330,9 +333,7 @@ class Operator:
         async def work() -> None:
             words = ("queue", "lanes", lanes, "--store", self.cluster.store.url)
             if kill_after_s:
-                self.cluster.start_command("lanes", *words)
-                await asyncio.sleep(kill_after_s)
-                await asyncio.to_thread(self.cluster.kill, "lanes")
+                await self._killed(kill_after_s, *words)
             await self._change("queue", "lanes", lanes)
             self._fired("lanes_changed", lanes)
 
@@ -411,6 +412,11 @@ class Operator:
             self._fired(fault, key)
         await asyncio.sleep(self.rng.uniform(0.5, 5.0))
         await self._command("rebuild")
+
+
+def _records_of(batch: Batch) -> str:
+    """Return the filter of the records of one batch, and of no other."""
+    return f"body contains '{batch.payload} '"
 
 
 def _with_clock(offset_s: int) -> tuple[str, ...]:

@@ -49,7 +49,7 @@ from sluice_protocol.keys import (
 )
 from sluice_protocol.manifests import AcceptedManifest, WorkList, encode_record
 from sluice_protocol.outcomes import Applied, CreateOutcome, Found, NotFound, ReplaceOutcome
-from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_queue.errors import LaneDamaged, WorkListMissing
 from sluice_queue.inspection import read_lane
 from sluice_queue.lane import Lane, list_lanes
@@ -388,7 +388,10 @@ class LaneRebuild:
             next_sequence=after + 1,
             acked_through=after,
         )
-        await self._replace_damaged(lane, encode_register(state))
+        etag = await self._damaged_etag(lane)
+        outcome = await self._store.replace(lane.key, encode_register(state), if_match=etag)
+        if not isinstance(outcome, Applied):
+            raise _written_meanwhile(lane)
         return _omitted(lane, f"{damage.reason}; kept as {kept}; replaced by an empty one")
 
     async def _is_unused(self, lane: Lane) -> bool:
@@ -490,25 +493,28 @@ class LaneRebuild:
         self, lane: Lane, defect: LaneDefect, fenced: RegisterRead | None, state: Register
     ) -> None:
         body = encode_register(state)
-        if fenced is None and defect.kind is not DefectKind.REGISTER_MISSING:
-            await self._replace_damaged(lane, body)
-            return
         outcome: CreateOutcome | ReplaceOutcome
-        if fenced is not None:
-            outcome = await self._store.replace(lane.key, body, if_match=fenced.etag)
-        else:
+        if fenced is None and defect.kind is DefectKind.REGISTER_MISSING:
             outcome = await self._store.create(lane.key, body)
+        else:
+            etag = await self._damaged_etag(lane) if fenced is None else fenced.etag
+            outcome = await self._store.replace(lane.key, body, if_match=etag)
         if not isinstance(outcome, Applied):
             raise _written_meanwhile(lane)
 
-    async def _replace_damaged(self, lane: Lane, body: bytes) -> None:
-        """Replace a register that cannot be decoded, unless another rebuild has done it."""
+    async def _damaged_etag(self, lane: Lane) -> ETag:
+        """Return the ETag of a register that cannot be decoded; another rebuild may replace it.
+
+        Raises:
+            BadUsage: It can be decoded, or there is none.
+        """
         read = await self._store.get(lane.key)
-        if not isinstance(read, Found) or _is_register(lane, read.body):
-            raise _written_meanwhile(lane)
-        outcome = await self._store.replace(lane.key, body, if_match=read.info.etag)
-        if not isinstance(outcome, Applied):
-            raise _written_meanwhile(lane)
+        if isinstance(read, Found):
+            try:
+                decode_register(lane.key, read.body)
+            except LaneDamaged:
+                return read.info.etag
+        raise _written_meanwhile(lane)
 
     async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
         """Write an empty state; return the key of the copy of a damaged one.
@@ -582,14 +588,6 @@ class LaneRebuild:
                 lost += [LostList(lane=lane, entry=one) for one in await self._lost_lists(lane)]
         backoff = self._runtime.backoff(WRITE_RETRY)
         await LostLists(self._store, self._requests, self._lanes_per_queue, backoff).write(lost)
-
-
-def _is_register(lane: Lane, body: bytes) -> bool:
-    try:
-        decode_register(lane.key, body)
-    except LaneDamaged:
-        return False
-    return True
 
 
 def _written_meanwhile(lane: Lane) -> BadUsage:
