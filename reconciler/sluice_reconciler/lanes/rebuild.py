@@ -48,7 +48,14 @@ from sluice_protocol.keys import (
     lane_of,
 )
 from sluice_protocol.manifests import AcceptedManifest, WorkList, encode_record
-from sluice_protocol.outcomes import Applied, CreateOutcome, Found, NotFound, ReplaceOutcome
+from sluice_protocol.outcomes import (
+    Applied,
+    CreateOutcome,
+    Found,
+    GetOutcome,
+    NotFound,
+    ReplaceOutcome,
+)
 from sluice_protocol.units import NS_PER_S, ETag, ObjectKey, UnixNs
 from sluice_queue.errors import LaneDamaged, WorkListMissing
 from sluice_queue.inspection import read_lane
@@ -83,10 +90,10 @@ from sluice_reconciler.lanes.state import (
     LaneRecord,
     LaneStateDamaged,
     damaged_state_key,
+    decode_lane,
     encode_lane,
     lane_key,
     parts_prefix,
-    read_lane_state,
     term_of_part,
 )
 from sluice_store.port import ObjectStore
@@ -391,7 +398,7 @@ class LaneRebuild:
         etag = await self._damaged_etag(lane)
         outcome = await self._store.replace(lane.key, encode_register(state), if_match=etag)
         if not isinstance(outcome, Applied):
-            raise _written_meanwhile(lane)
+            raise _written_meanwhile(lane.key)
         return _omitted(lane, f"{damage.reason}; kept as {kept}; replaced by an empty one")
 
     async def _is_unused(self, lane: Lane) -> bool:
@@ -465,7 +472,7 @@ class LaneRebuild:
         while (now_ns := await self._now_ns(lane)) >= rebuilt_ns:
             seen = await client.read()
             if seen is None:
-                raise _written_meanwhile(lane)
+                raise _written_meanwhile(lane.key)
             later = rebuilt_later(seen.state, now_ns, self._runtime.id_bytes())
             if isinstance(await client.swap(seen, later), Applied):
                 return
@@ -486,7 +493,7 @@ class LaneRebuild:
         claim = open_epoch(seen.state, self._runtime.id_bytes(), self._runtime.id_bytes())
         outcome = await client.swap(seen, claim)
         if not isinstance(outcome, Applied):
-            raise _written_meanwhile(lane)
+            raise _written_meanwhile(lane.key)
         return RegisterRead(state=claim, etag=outcome.etag)
 
     async def _write_register(
@@ -500,7 +507,7 @@ class LaneRebuild:
             etag = await self._damaged_etag(lane) if fenced is None else fenced.etag
             outcome = await self._store.replace(lane.key, body, if_match=etag)
         if not isinstance(outcome, Applied):
-            raise _written_meanwhile(lane)
+            raise _written_meanwhile(lane.key)
 
     async def _damaged_etag(self, lane: Lane) -> ETag:
         """Return the ETag of a register that cannot be decoded; another rebuild may replace it.
@@ -514,36 +521,65 @@ class LaneRebuild:
                 decode_register(lane.key, read.body)
             except LaneDamaged:
                 return read.info.etag
-        raise _written_meanwhile(lane)
+        raise _written_meanwhile(lane.key)
 
     async def _empty_state(self, lane: Lane, damaged: ObjectKey | None = None) -> ObjectKey | None:
-        """Write an empty state; return the key of the copy of a damaged one.
+        """Write an empty state over the one that is read; return the key of a damaged one's copy.
 
         The next owner deletes the parts of the old state. `damaged` is the lane state, or the part
-        of it, that is damaged.
+        of it, that is damaged; a state that is sound again is then kept.
         """
+        key, kept = lane_key(lane), None
+        nonce = self._runtime.id_bytes().hex()
+        budget = RetryBudget("swap", key, self._runtime.backoff(WRITE_RETRY))
+        while True:
+            read = await self._store.get(key)
+            record, broken = await self._emptied(lane, read, nonce)
+            if record is None:
+                return kept
+            if damaged is not None and await self._defect(lane) is None:
+                raise _written_meanwhile(key)
+            if (broken := damaged or broken) is not None:
+                kept = await self._keep_copy(lane, broken) or kept
+            body = encode_lane(record)
+            outcome: CreateOutcome | ReplaceOutcome
+            if isinstance(read, Found):
+                outcome = await self._store.replace(key, body, if_match=read.info.etag)
+            else:
+                outcome = await self._store.create(key, body)
+            if isinstance(outcome, Applied):
+                return kept
+            await budget.wait_or_raise(outcome)
+
+    async def _emptied(
+        self, lane: Lane, read: GetOutcome, nonce: str
+    ) -> tuple[LaneRecord | None, ObjectKey | None]:
+        """Return the empty state after the one that was read, and the key of a damaged one.
+
+        There is none if the state that was read has the nonce: it was written by a lost response.
+        """
+        key, broken = lane_key(lane), None
         term = closed_for = 0
-        kept = await self._keep_copy(lane, damaged) if damaged is not None else None
-        try:
-            stored = await read_lane_state(self._store, lane)
-        except LaneStateDamaged:
-            if damaged is None:
-                kept = await self._keep_copy(lane, lane_key(lane))
-            term = 1 + await self._last_term(lane)
-        else:
-            term = stored.record.owner_term + 1 if stored is not None else 0
-            closed_for = stored.record.closed_for if stored is not None else 0
+        if isinstance(read, Found):
+            try:
+                before = decode_lane(key, read.body)
+            except LaneStateDamaged:
+                broken = key
+                term = 1 + await self._last_term(lane)
+            else:
+                if before.nonce == nonce:
+                    return None, None
+                term, closed_for = before.owner_term + 1, before.closed_for
         record = LaneRecord(
             queue=lane.queue,
             lane=lane.lane,
             layout=lane.layout,
-            nonce=self._runtime.id_bytes().hex(),
+            nonce=nonce,
             producer_id=self._runtime.id_bytes().hex(),
             owner_term=term,
             closed_for=closed_for,
         )
-        await self._store.overwrite(lane_key(lane), encode_lane(record))
-        return kept
+        return record, broken
 
     async def _last_term(self, lane: Lane) -> int:
         """Return the highest owner term that wrote a part; 0 if there is no part."""
@@ -590,5 +626,5 @@ class LaneRebuild:
         await LostLists(self._store, self._requests, self._lanes_per_queue, backoff).write(lost)
 
 
-def _written_meanwhile(lane: Lane) -> BadUsage:
-    return BadUsage(f"register was written meanwhile: repeat the command, register=`{lane.key}`")
+def _written_meanwhile(key: ObjectKey) -> BadUsage:
+    return BadUsage(f"a lane was written meanwhile: repeat the command, key=`{key}`")

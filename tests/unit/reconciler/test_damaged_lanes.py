@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 from support.queue_store import CrowdedStore, SimStore
 from support.reconciler_seed import accept, enqueued
-from support.reconciler_world import make
+from support.reconciler_world import make, make_parts_small
 
 from sluice_protocol.errors import BadUsage, UnsupportedVersion
 from sluice_protocol.keys import LEDGER_LOG, LOGS_LOG, damaged_copy_key, digest_of, segment_key
-from sluice_protocol.units import ObjectKey
+from sluice_protocol.outcomes import ReplaceOutcome, Unknown, UnknownReason
+from sluice_protocol.units import ETag, ObjectKey
 from sluice_queue.consumer import Consumer
 from sluice_queue.errors import LaneDamaged
 from sluice_queue.inspection import LANES_AT_ONCE, LaneCondition, LaneStatus, read_lane
@@ -17,10 +18,10 @@ from sluice_queue.lane import Lane
 from sluice_queue.register import decode_register, encode_register
 from sluice_queue.register_client import spill
 from sluice_reconciler.app import refuse_lost_queue
-from sluice_reconciler.indexes import DifferenceKind
-from sluice_reconciler.lanes.defects import read_queue_status
+from sluice_reconciler.indexes import DerivedDifference, DifferenceKind
+from sluice_reconciler.lanes.defects import LaneDefect, read_queue_status
 from sluice_reconciler.lanes.rebuild import LaneRebuild
-from sluice_reconciler.lanes.state import damaged_state_key, lane_key
+from sluice_reconciler.lanes.state import damaged_state_key, decode_lane, lane_key, parts_prefix
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -206,6 +207,60 @@ async def test_damaged_lane_state_is_kept_and_every_batch_of_the_lane_enqueued_a
     assert store.held[damaged_state_key(LANE, digest_of(broken))].body == broken
     assert (await make(store, 50).once()).outcome.enqueued == 6
     assert {one.identity for one in await enqueued(store)} == before
+    assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
+
+
+@pytest.mark.parametrize("part", [True, False], ids=["part", "record"])
+async def test_a_state_that_another_rebuild_has_replaced_is_kept(
+    monkeypatch: pytest.MonkeyPatch, part: bool
+) -> None:
+    """The other one ends, and batches are enqueued, after both have found the damaged state."""
+    make_parts_small(monkeypatch)
+    store = await filled(8)
+    parts = [key for key in store.held if key.startswith(parts_prefix(LANE))]
+    damage(store, parts[0] if part else lane_key(LANE), DAMAGES["cut short"])
+    alone = LaneRebuild._replace_state
+    written = b""
+
+    async def after_another(self: LaneRebuild, lane: Lane, defect: LaneDefect) -> DerivedDifference:
+        nonlocal written
+        monkeypatch.setattr(LaneRebuild, "_replace_state", alone)
+        assert [one async for one in rebuild(store).repair()]
+        await make(store, 50).once()
+        written = store.held[lane_key(LANE)].body
+        return await alone(self, lane, defect)
+
+    monkeypatch.setattr(LaneRebuild, "_replace_state", after_another)
+    with pytest.raises(BadUsage, match="written meanwhile: repeat"):
+        _ = [one async for one in rebuild(store).repair()]
+    assert decode_lane(lane_key(LANE), written).writes
+    assert store.held[lane_key(LANE)].body == written
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+async def test_an_empty_state_whose_response_was_lost_is_written_once(
+    monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    store = await filled()
+    broken = damage(store, lane_key(LANE), DAMAGES["cut short"])
+    replace, lost = SimStore.replace, [lane_key(LANE)]
+
+    async def lose(
+        self: SimStore, key: ObjectKey, body: bytes, *, if_match: ETag
+    ) -> ReplaceOutcome:
+        if key not in lost:
+            return await replace(self, key, body, if_match=if_match)
+        lost.remove(key)
+        if applied:
+            await replace(self, key, body, if_match=if_match)
+        return Unknown(reason=UnknownReason.TIMEOUT)
+
+    monkeypatch.setattr(SimStore, "replace", lose)
+    repaired = [one async for one in rebuild(store).repair()]
+    kept = damaged_state_key(LANE, digest_of(broken))
+    assert [one.key for one in repaired] == [lane_key(LANE)]
+    assert f"kept as {kept}" in repaired[0].detail
+    assert not lost
     assert {one.condition for one in (await status(store)).values()} == {LaneCondition.SOUND}
 
 
