@@ -21,7 +21,7 @@ from sluice_reconciler.app import refuse_lost_queue
 from sluice_reconciler.indexes import DerivedDifference, DifferenceKind
 from sluice_reconciler.lanes.defects import LaneDefect, read_queue_status
 from sluice_reconciler.lanes.rebuild import LaneRebuild
-from sluice_reconciler.lanes.state import damaged_state_key, decode_lane, lane_key, parts_prefix
+from sluice_reconciler.lanes.state import damaged_state_key, decode_lane, lane_key, part_key
 from sluice_reconciler.rebuild import Rebuild
 from sluice_reconciler.settings import ReconcilerSettings
 
@@ -217,8 +217,8 @@ async def test_a_state_that_another_rebuild_has_replaced_is_kept(
     """The other one ends, and batches are enqueued, after both have found the damaged state."""
     make_parts_small(monkeypatch)
     store = await filled(8)
-    parts = [key for key in store.held if key.startswith(parts_prefix(LANE))]
-    damage(store, parts[0] if part else lane_key(LANE), DAMAGES["cut short"])
+    named = next(decode_lane(lane_key(LANE), store.held[lane_key(LANE)].body).parts())
+    damage(store, part_key(LANE, named.name) if part else lane_key(LANE), lambda body: body[:-1])
     alone = LaneRebuild._replace_state
     written = b""
 
