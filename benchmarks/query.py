@@ -459,7 +459,9 @@ def main(arguments: Sequence[str]) -> int:
         asyncio.run(proxy(int(arguments[1]), int(arguments[2])))
         return 0
     parser = argparse.ArgumentParser(prog="benchmarks.query")
-    parser.add_argument("--without", default="", help="parts: engines, cold, s3, serve")
+    parser.add_argument(
+        "--without", default="", help="parts: engines (all but DuckDB), cold, s3, serve"
+    )
     parser.add_argument("--folder", default=None, help="where the lakes are written")
     given = parser.parse_args(arguments)
     without = given.without.split(",")
@@ -480,9 +482,9 @@ def main(arguments: Sequence[str]) -> int:
             " of decoding and writing the files",
             flush=True,
         )
-        engines, missing = open_engines(files, folder, QuerySettings().threads)
-        if "engines" in without:
-            engines = engines[:1]
+        engines, missing = open_engines(
+            files, folder, QuerySettings().threads, only_duckdb="engines" in without
+        )
         for engine in engines:
             if engine.build_s:
                 share = engine.index_bytes / built.raw_bytes

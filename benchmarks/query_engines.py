@@ -68,10 +68,12 @@ class Engine:
 
 
 def open_engines(
-    files: Sequence[str], folder: Path, threads: int
+    files: Sequence[str], folder: Path, threads: int, *, only_duckdb: bool
 ) -> tuple[list[Engine], list[str]]:
     """Build every engine that is installed; return them, and why others are missing."""
     found, missing = [_open_duckdb(files, threads)], []
+    if only_duckdb:
+        return found, missing
     for name, build in (("chdb", _build_chdb), ("tantivy", _build_tantivy)):
         try:
             module = importlib.import_module("chdb.session" if name == "chdb" else name)
