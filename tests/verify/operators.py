@@ -260,7 +260,7 @@ class Operator:
             if self.rng.random() < 0.5:
                 await self._stop_leaving()
                 cluster.gateway_flags += ("--switch-settle-s", SETTLE_S)
-            await self._change("switch", "local_spool", "--spool-writer", SPOOL_WRITER)
+            await self._command("switch", "local_spool", "--spool-writer", SPOOL_WRITER)
             cluster.spooling = True
             await cluster.start_gateway()
             cluster.gateway_flags = flags
@@ -274,7 +274,7 @@ class Operator:
             if self.rng.random() < 0.5:
                 kill_after_s = self.rng.uniform(0.0, 0.6)
                 await self._killed(kill_after_s, "switch", *words, "--store", cluster.store.url)
-            await self._change("switch", *words)
+            await self._command("switch", *words)
             cluster.spooling = False
             for _ in range(3):
                 await cluster.start_gateway()
@@ -313,18 +313,6 @@ class Operator:
             await asyncio.sleep(DRAINED_S)
         raise AssertionError("the spool is not drained")
 
-    async def _change(self, *words: str) -> None:
-        """Run a command that changes the store once; an earlier try may have done it."""
-
-        def command() -> None:
-            try:
-                self.cluster.sluice(*words, "--store", self.cluster.store.url)
-            except AssertionError as error:
-                if " already" not in str(error):
-                    raise
-
-        await self._repeat(command)
-
     async def lanes_changed(self) -> None:
         """Change the number of lanes, sometimes after a change that was killed."""
         lanes = str(self.rng.randint(1, LANES_MAX))
@@ -334,7 +322,7 @@ class Operator:
             words = ("queue", "lanes", lanes, "--store", self.cluster.store.url)
             if kill_after_s:
                 await self._killed(kill_after_s, *words)
-            await self._change("queue", "lanes", lanes)
+            await self._command("queue", "lanes", lanes)
             self._fired("lanes_changed", lanes)
 
         await self._begin("lanes_changed", work)

@@ -48,16 +48,18 @@ log = structlog.get_logger()
 
 
 async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) -> Authority:
-    """Let one spooling gateway accept, and no other gateway.
+    """Let one spooling gateway accept, and no other gateway; nothing is written if it may already.
 
     Raises:
-        BadUsage: The authority spools already, another spool has claimed it, or a concurrent
+        BadUsage: Another gateway spools, another spool has claimed the authority, or a concurrent
             switch was first.
     """
     history = await read_history(remote)
     if history.current.acceptance == "local_spool":
+        if history.current.spool_writer == spool_writer:
+            return history.current
         raise BadUsage(
-            "the authority spools already: switch to s3_manifest first,"
+            "another gateway spools already: switch to s3_manifest first,"
             f" spool_writer=`{history.current.spool_writer}`"
         )
     found = await remote.get(CLAIM)
@@ -79,13 +81,15 @@ async def switch_to_spool(remote: ObjectStore, spool_writer: str, clock: Clock) 
 async def switch_to_manifest(remote: ObjectStore, local: ObjectStore, clock: Clock) -> Authority:
     """Let every gateway on the object store accept; the caller has locked the spool.
 
+    Nothing is written if they may already.
+
     Raises:
-        BadUsage: The mode is already in effect, the spool has not claimed the authority or contains
-            records to transfer, or a concurrent switch was first.
+        BadUsage: The spool has not claimed the authority or contains records to transfer, or a
+            concurrent switch was first.
     """
     history = await read_history(remote)
     if history.current.acceptance == "s3_manifest":
-        raise BadUsage("the authority accepts in s3_manifest already: nothing was changed")
+        return history.current
     await _check_own_spool(remote, local)
     await _check_all_transferred(local)
     wanted = ModeSwitch(number=history.next_number, acceptance="s3_manifest")

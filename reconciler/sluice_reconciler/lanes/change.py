@@ -81,18 +81,21 @@ Note = Callable[[str], None]
 async def change_lanes(store: ObjectStore, lanes: int, runtime: Runtime, note: Note) -> LaneChange:
     """Change the number of lanes, or continue a change that was interrupted.
 
-    `note` is called with what is done next.
+    Nothing is written if the number is in effect; the change that began it is returned, or one with
+    the number 0 for that of `sluice init`. `note` is called with what is done next.
 
     Raises:
-        BadUsage: The number is out of range or in effect already, another change was begun, or a
-            queue with pending entries has no consumer.
+        BadUsage: The number is out of range, another change was begun, or a queue with pending
+            entries has no consumer.
     """
     if not 1 <= lanes <= LANES_MAX:
         raise BadUsage(f"lanes must be 1 to {LANES_MAX}, lanes=`{lanes}`")
     authority = await read_authority(store)
-    if await _finish_last(store, authority, runtime) and lanes == authority.lanes:
-        note(f"finished the change to {lanes} lanes")
-        return authority.changes[-1]
+    left = await _finish_last(store, authority, runtime)
+    if lanes == authority.lanes and not await read_begun(store, authority):
+        done = "finished the change to" if left else "nothing to change: the queues have"
+        note(f"{done} {lanes} lanes")
+        return authority.changes[-1] if authority.changes else _first_layout(lanes)
     queues = await _queues(store)
     run = _Change(store=store, before=authority, lanes=lanes, queues=queues, runtime=runtime)
     await run.check()
@@ -105,6 +108,10 @@ async def change_lanes(store: ObjectStore, lanes: int, runtime: Runtime, note: N
     note(f"{lanes} lanes are in effect; continue after sequence {change.after_sequence}")
     await _finish_last(store, after, runtime)
     return change
+
+
+def _first_layout(lanes: int) -> LaneChange:
+    return LaneChange(number=0, lanes=lanes, lanes_before=lanes, after_sequence=0, ends={})
 
 
 async def read_begun(store: ObjectStore, authority: Authority) -> int:
@@ -157,8 +164,6 @@ class _Change:
             raise _begun(begun)
         if begun:
             return
-        if self.lanes == self.before.lanes:
-            raise BadUsage(f"the queues have {self.lanes} lanes already: nothing was changed")
         if self.layout > LANE_CHANGES_MAX:
             raise BadUsage(f"the number of lanes was changed {LANE_CHANGES_MAX} times already")
         if await has_ledger(self.store) and not await list_lanes(self.store, INGEST_QUEUE):

@@ -77,8 +77,19 @@ async def test_another_number_is_refused_while_a_change_is_not_finished() -> Non
     assert any("sluice queue lanes 5" in one for one in shown)
     await change(store, 5)
     assert (await read_authority(store)).lanes == 5
-    with pytest.raises(BadUsage, match="5 lanes already"):
-        await change(store, 5)
+
+
+@pytest.mark.parametrize("lanes", [2, 5], ids=["of init", "of a change"])
+async def test_a_repeated_change_writes_nothing(lanes: int) -> None:
+    store = await filled()
+    await drain(store, TWO_LANES)
+    if lanes != TWO_LANES.lanes:
+        await change(store, lanes)
+    held, notes = {key: one.body for key, one in store.held.items()}, list[str]()
+    again = await change_lanes(store, lanes, runtime_of(store, 6), notes.append)
+    assert (again.number, again.lanes_before, again.lanes) == (int(lanes == 5), 2, lanes)
+    assert notes == [f"nothing to change: the queues have {lanes} lanes"]
+    assert {key: one.body for key, one in store.held.items()} == held
 
 
 async def test_a_lost_register_is_refused_before_anything_is_closed() -> None:
