@@ -14,9 +14,9 @@ END: Final = "<!-- end of runs -->"
 
 
 def store_result(result: dict[str, Any]) -> None:
-    """Replace the result of a store and a duration, and write the page."""
+    """Write the result of a run, replace that of the same seed and duration, and write the page."""
     RESULTS.mkdir(exist_ok=True)
-    name = f"{result['store']}-{result['minutes']:g}.json"
+    name = f"{result['store']}-{result['minutes']:g}-{result['seed']}.json"
     (RESULTS / name).write_text(json.dumps(result, indent=2) + "\n")
     before, _, after = split_section(PAGE.read_text(), BEGIN, END)
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
@@ -25,18 +25,20 @@ def store_result(result: dict[str, Any]) -> None:
 
 def section(results: list[dict[str, Any]]) -> str:
     """Return the tables of runs and of faults."""
-    names = tuple(f"{one['store']}, {one['minutes']:g} min" for one in results)
+    names = tuple(f"{one['store']}, {one['minutes']:g} min, seed {one['seed']}" for one in results)
     faults = list(dict.fromkeys(fault for one in results for fault in one["firings"]))
     firings = (
         (f"`{fault}`", *(one["firings"].get(fault, "no") for one in results)) for fault in faults
     )
     counts = [one["verdicts"][-1]["operations"] for one in results]
     passed = sum(count for count, one in zip(counts, results, strict=True) if one["passed"])
+    minutes = sum(one["minutes"] for one in results)
     return "\n".join(
         (
-            f"These runs have {sum(counts):,} operations, {passed:,} of them in passed runs.\n",
+            f"These runs took {minutes:g} minutes, without their checks, and have {sum(counts):,}"
+            f" operations, {passed:,} of them in passed runs.\n",
             markdown_table(
-                ("run", "day", "revision", "seed", "operations", "unknown", "identities", "answers",
+                ("run", "day", "revision", "operations", "unknown", "identities", "answers",
                  "faults", "violations", "result"),
                 _rows(names, results),
             ),
@@ -52,7 +54,6 @@ def _rows(names: tuple[str, ...], results: list[dict[str, Any]]) -> Iterator[tup
             name,
             one["began"][:10],
             f"`{one['revision']}`",
-            one["seed"],
             facts["operations"],
             facts["unknown"],
             facts["identities"],
