@@ -33,10 +33,13 @@ def section(results: list[dict[str, Any]]) -> str:
     counts = [one["verdicts"][-1]["operations"] for one in results]
     passed = sum(count for count, one in zip(counts, results, strict=True) if one["passed"])
     minutes = sum(one["minutes"] for one in results)
+    totals = (
+        f"These runs took {minutes:g} minutes, without their checks, and have {sum(counts):,}"
+        f" operations, {passed:,} of them in passed runs.\n"
+    )
     return "\n".join(
         (
-            f"These runs took {minutes:g} minutes, without their checks, and have {sum(counts):,}"
-            f" operations, {passed:,} of them in passed runs.\n",
+            totals,
             markdown_table(
                 ("run", "day", "revision", "operations", "unknown", "identities", "answers",
                  "faults", "violations", "result"),
