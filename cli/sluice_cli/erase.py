@@ -57,7 +57,7 @@ class ErasurePreview(msgspec.Struct, frozen=True, kw_only=True):
             their other records would be deleted too.
         other_blobs: Further blobs with matching records: without a manifest, or in the trash.
         rows: By table, matching rows that readers do not hide yet or that are not removed yet.
-        replaced_files: Data files with matching rows that their table no longer contains.
+        replaced_files: Data files with matching rows that their table does not contain.
     """
 
     where: str
@@ -139,7 +139,9 @@ def plan(
         - planned.blobs.batches
         - planned.blobs.refused,
         rows={name: one.rows for name, one in planned.tables.items()},
-        replaced_files=sum(len(one.replaced) for one in planned.tables.values()),
+        replaced_files=sum(
+            len(one.replaced) + len(one.unfinished) for one in planned.tables.values()
+        ),
         unreadable_blobs=len(planned.blobs.unreadable),
     )
     emit(shown, as_json=json, human=lambda console: _draw_plan(console, shown))

@@ -81,6 +81,7 @@ from sluice_protocol.manifests import (
 from sluice_protocol.outcomes import Found, NotFound
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import NS_PER_S, Digest, ObjectKey, UnixNs
+from sluice_spark.compaction.file_selection import retention_hours
 from sluice_spark.erasure import ROLLUPS_NAME, ErasureLake, TableSearch
 from sluice_store.authority import read_authority, read_store_time
 from sluice_store.port import (
@@ -542,7 +543,11 @@ class ErasureRun:
         blobs = await self._search.blobs(decision)
         facts = await self._collect(decision, blobs, settings)
         names = [*(one.kind for one in decision.deletes), ROLLUPS_NAME]
-        await asyncio.to_thread(self._lake.remove_replaced, names, settings.readers_hours)
+        authority = await read_authority(self._store)
+        kept_hours = retention_hours(authority.retry_horizon_s, ExpireSettings.vacuum_hours)
+        await asyncio.to_thread(
+            self._lake.remove_replaced, names, settings.readers_hours, kept_hours
+        )
         tables = await asyncio.to_thread(self._lake.search, decision.deletes)
         left = await self._search.left(blobs)
         clean = _clean_versions(before, tables)
@@ -553,13 +558,13 @@ class ErasureRun:
             await asyncio.to_thread(self._lake.remove_old_entries, clean, before_ns)
         entries = await asyncio.to_thread(self._lake.count_old_entries, clean)
         versions = await self._expire_versions()
-        authority = await read_authority(self._store)
         outcome = _Outcome(
             decision=decision,
             before=before,
             authority=authority,
             now_ns=await read_store_time(self._store),
             readers_ns=readers_ns,
+            unfinished_ns=kept_hours * _HOUR_NS,
             blobs=left,
             facts=facts,
             tables=tables,
@@ -763,6 +768,7 @@ class _Outcome:
     authority: Authority
     now_ns: UnixNs
     readers_ns: int
+    unfinished_ns: int
     blobs: BlobSearch
     facts: CollectionFacts
     tables: Mapping[str, TableSearch]
@@ -776,6 +782,7 @@ class _Outcome:
             *(self._table(one.kind) for one in self.decision.deletes),
             self._table(ROLLUPS_NAME),
             self._copy("replaced_files", replaced, wait_ns=self.readers_ns),
+            self._unfinished(),
             self._copy("table_logs", self.entries, wait_ns=self.readers_ns),
             self._copy("index_chunks", 0),
             self._batches(),
@@ -809,6 +816,12 @@ class _Outcome:
             # Counted from the run that found it first, unless that time is over.
             at_ns = min(at_ns, old.at_unix_ns) if old.at_unix_ns > self.now_ns else at_ns
         return ErasedCopy(name=name, state="by_date", found=found, at_unix_ns=at_ns, detail=detail)
+
+    def _unfinished(self) -> ErasedCopy:
+        """Return the state of files that no commit names, whose job may still commit them."""
+        written = [at for one in self.tables.values() for at in one.unfinished.values()]
+        wait_ns = max(0, max(written, default=0) + self.unfinished_ns - self.now_ns)
+        return self._copy("unfinished_files", len(written), wait_ns=wait_ns)
 
     def _table(self, name: str) -> ErasedCopy:
         search = self.tables.get(name)
@@ -885,7 +898,7 @@ def _add_report(facts: CollectionFacts, kept: dict[str, int], report: ExpireRepo
 
 
 def _is_clean(tables: Mapping[str, TableSearch]) -> bool:
-    return not any(one.rows or one.replaced for one in tables.values())
+    return not any(one.rows or one.replaced or one.unfinished for one in tables.values())
 
 
 def _continued(report: ErasureReport, before: ErasureReport) -> ErasureReport:

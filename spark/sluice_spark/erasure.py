@@ -2,8 +2,9 @@
 
 Executors decode the blobs and read the data files again, so the result depends on nothing that was
 reported before. Rows are removed as compaction removes deleted rows. Replaced files are deleted by
-vacuum when no query or job that began before may still read them. Vacuum leaves files that were
-never committed for longer, because their job may still commit them.
+vacuum when no query or job that began before may still read them. A file that no commit names is
+unfinished: its job may still commit it, or was killed. Such files are kept as long as compaction
+keeps them.
 
 The log of a table contains the least and the greatest value of some columns for each file, also
 for files that were replaced. A checkpoint contains only the present files. So the entries before a
@@ -12,8 +13,8 @@ clean state are deleted after a checkpoint; the files that they name no longer e
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -58,14 +59,16 @@ class TableSearch:
         version: The state that was searched.
         rows: The matching rows of its files; for rollups 0 if they honour the deletes, else 1.
         files: The number of files that were read.
-        replaced: The other files in the folder of the table that contain matching rows, or that
-            cannot be read.
+        replaced: The files that commits replaced and that contain matching rows, or that cannot be
+            read.
+        unfinished: The same of files that no commit names, with the time of writing, Unix ns.
     """
 
     version: int
     rows: int
     files: int
     replaced: tuple[str, ...]
+    unfinished: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +139,13 @@ class ErasureLake:
             table, [*present, *replaced], lambda rows: only_deleted(rows, own)
         )
         left = [one.path for one in replaced if counts.get(_name(one.path), 0)]
+        unfinished = _unfinished(opened, files, [*left, *files.damaged])
         return TableSearch(
             version=opened.version(),
             rows=sum(counts.get(_name(one.path), 0) for one in present),
             files=len(present) + len(replaced),
-            replaced=(*left, *files.damaged),
+            replaced=tuple(one for one in (*left, *files.damaged) if one not in unfinished),
+            unfinished=unfinished,
         )
 
     def _search_rollups(
@@ -157,11 +162,13 @@ class ErasureLake:
         counts = self._count_rows(table, files.replaced, lambda rows: rows.where(touched))
         left = [one.path for one in files.replaced if counts.get(_name(one.path), 0)]
         done = read_transaction(opened, ROLLUP_APP) or 0
+        unfinished = _unfinished(opened, files, [*left, *files.damaged])
         return TableSearch(
             version=opened.version(),
             rows=int(not asyncio.run(_are_honoured(self.store_url, done, own))),
             files=len(files.replaced),
-            replaced=(*left, *files.damaged),
+            replaced=tuple(one for one in (*left, *files.damaged) if one not in unfinished),
+            unfinished=unfinished,
         )
 
     def _count_rows(
@@ -174,23 +181,15 @@ class ErasureLake:
         totals = rows.groupBy("data_file").count().collect()
         return {_name(row.data_file): int(row["count"]) for row in totals}
 
-    def remove_replaced(self, tables: Collection[str], wait_hours: int) -> int:
-        """Delete the files that commits replaced more than some hours ago; return their number."""
-        removed = 0
+    def remove_replaced(
+        self, tables: Collection[str], wait_hours: int, unfinished_hours: int
+    ) -> None:
+        """Delete replaced and unfinished files of these ages."""
         for table in _named(tables):
             opened = find_table(self.store_url, table, for_writing=True)
-            if opened is None:
-                continue
-            with delta_errors_translated(TableLocation(uri=opened.table_uri)):
-                removed += len(
-                    opened.vacuum(
-                        retention_hours=wait_hours,
-                        dry_run=False,
-                        full=False,
-                        enforce_retention_duration=False,
-                    )
-                )
-        return removed
+            if opened is not None:
+                _vacuum(opened, wait_hours, full=False, dry_run=False)
+                _vacuum(opened, unfinished_hours, full=True, dry_run=False)
 
     def count_old_entries(self, clean: Mapping[str, int]) -> int:
         """Return the number of log entries and checkpoints before the clean state of each table."""
@@ -234,20 +233,41 @@ class _TableFiles:
     present: list[DataFile]
     replaced: list[DataFile]
     damaged: list[str]
+    written_ns: Mapping[str, int]
 
 
 def _list_all(store_url: str, opened: DeltaTable, table: Table) -> _TableFiles:
     present = list_files(opened, table)
     names = {file.path for file in present}
-    others = [one for one in _data_files(store_url, table) if one.path not in names]
     replaced: list[DataFile] = []
     damaged: list[str] = []
-    for one in others:
+    written_ns: dict[str, int] = {}
+    for one, at_ns in _data_files(store_url, table):
+        if one.path in names:
+            continue
+        written_ns[one.path] = at_ns
         if _is_readable(store_url, table, one):
             replaced.append(one)
         else:
             damaged.append(one.path)
-    return _TableFiles(present=present, replaced=replaced, damaged=damaged)
+    return _TableFiles(present=present, replaced=replaced, damaged=damaged, written_ns=written_ns)
+
+
+def _unfinished(opened: DeltaTable, files: _TableFiles, paths: Sequence[str]) -> dict[str, int]:
+    """Return which paths no commit names, with the time of writing."""
+    if not paths:
+        return {}
+    replaced = {_name(one) for one in _vacuum(opened, 0, full=False, dry_run=True)}
+    return {path: files.written_ns[path] for path in paths if _name(path) not in replaced}
+
+
+def _vacuum(opened: DeltaTable, hours: int, *, full: bool, dry_run: bool) -> list[str]:
+    """Delete files of this age that commits replaced, with `full` also those that none names."""
+    with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+        found: list[str] = opened.vacuum(
+            retention_hours=hours, dry_run=dry_run, full=full, enforce_retention_duration=False
+        )
+    return found
 
 
 def _name(path: str) -> str:
@@ -264,20 +284,14 @@ async def _are_honoured(store_url: str, done: int, deletes: Sequence[DeleteRecor
         return await DeleteIdsReader(store=store).read(source.deletes, ids) == ids
 
 
-def _data_files(store_url: str, table: Table) -> list[DataFile]:
-    """Return the data files in the folder of a table, with nothing but their names and sizes."""
+def _data_files(store_url: str, table: Table) -> Iterator[tuple[DataFile, int]]:
+    """Yield the data files in the folder of a table, with nothing but names, sizes and times."""
     folder = f"{table.partition_column}="
-    found = [
-        (path, one)
-        for path, one in _list(store_url, table, "")
-        if path.startswith(folder) and path.endswith(".parquet")
-    ]
-    return [
-        DataFile(
-            path=path, partition=path.partition("/")[0].removeprefix(folder), size_bytes=one.size
-        )
-        for path, one in found
-    ]
+    for path, one in _list(store_url, table, ""):
+        if path.startswith(folder) and path.endswith(".parquet"):
+            partition = path.partition("/")[0].removeprefix(folder)
+            file = DataFile(path=path, partition=partition, size_bytes=one.size)
+            yield file, int(one.mtime_ns)
 
 
 def _list(store_url: str, table: Table, folder: str) -> list[tuple[str, FileInfo]]:

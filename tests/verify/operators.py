@@ -47,6 +47,7 @@ DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-
 OPERATOR: Final = 50
 """The client of operations that an operator begins."""
 ERASE_RUNS: Final = 12
+ERASE_WAIT_S: Final = 3_600.0
 """Runs of one erasure after the faults: it needs two or three."""
 SETTLE_S: Final = "10"
 """How long a spool waits after a switch before which the gateways were stopped. A gateway that
@@ -228,7 +229,10 @@ class Operator:
             await self.clients.repair(one.batch)
 
     async def _end_erasure(self, erasure: Erasure) -> str:
-        """Run an erasure until it has ended; return why it has not, or nothing."""
+        """Run an erasure until it has ended; return why it has not, or nothing.
+
+        Files that a killed job left may be removed a day later; it is then not ended.
+        """
         where = _records_of(erasure.batch)
         words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
         words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]
@@ -243,6 +247,8 @@ class Operator:
             if found["ended"]:
                 return ""
             next_s = ((found["next_at_unix_ns"] or 0) - time.time_ns()) / NS_PER_S
+            if next_s > ERASE_WAIT_S:
+                break
             await asyncio.sleep(max(1.0, next_s))
         return json.dumps(found)
 

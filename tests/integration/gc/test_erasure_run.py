@@ -57,6 +57,7 @@ from sluice_protocol.manifests import AcceptedManifest, decode_record, encode_re
 from sluice_protocol.outcomes import Found, GetOutcome
 from sluice_protocol.record_deletes import DeleteRecord
 from sluice_protocol.units import Digest, ObjectKey
+from sluice_spark.compaction.file_selection import retention_hours
 from sluice_spark.erasure import ErasureLake, TableSearch
 from sluice_spark.read_back import BatchComparison, ComparedBatch
 from sluice_store.port import ObjectStore
@@ -74,6 +75,7 @@ STARTS = (10, 20, 30)
 MATCHING = (10, 30, 40, 50, 60)
 NOW = EraseSettings(grace_s=0.0, readers_hours=0, max_delete_ratio=0.9)
 DAY_S = 86_400
+HOUR_NS = 3_600 * 10**9
 
 
 class Died(BaseException):
@@ -88,6 +90,8 @@ class Lake(ErasureLake):
         self.store, self.loop = world.store, asyncio.get_running_loop()
         self.done: set[str] = set()
         self.unequal: set[int] = set()
+        self.unfinished: dict[str, int] = {}
+        self.now_ns = world.clock.now_ns
         self.step = lambda: None
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -132,12 +136,17 @@ class Lake(ErasureLake):
     def search(self, deletes: Sequence[DeleteRecord]) -> dict[str, TableSearch]:
         left = () if "files" in self.done else ("old.parquet",)
         rows = 0 if "rows" in self.done else 2
-        return {"logs": TableSearch(version=7, rows=rows, files=2, replaced=left)}
+        unfinished = dict(self.unfinished)
+        found = TableSearch(version=7, rows=rows, files=2, replaced=left, unfinished=unfinished)
+        return {"logs": found}
 
-    def remove_replaced(self, tables: Sequence[str], wait_hours: int) -> int:
+    def remove_replaced(
+        self, tables: Sequence[str], wait_hours: int, unfinished_hours: int
+    ) -> None:
         if wait_hours == 0 and "rows" in self.done:
             self._do("files")
-        return 0
+        before_ns = self.now_ns() - unfinished_hours * HOUR_NS
+        self.unfinished = {path: at for path, at in self.unfinished.items() if at >= before_ns}
 
     def count_old_entries(self, clean: Mapping[str, int]) -> int:
         return 0 if "entries" in self.done else 3
@@ -234,6 +243,26 @@ async def test_waits_are_reported_as_dates_and_a_later_run_ends_the_erasure() ->
         assert second.ended, second
         assert await names(world) == [20]
         assert (second.batches, second.tombstones) == (2, 1)
+
+
+async def test_a_file_of_a_killed_job_has_the_date_on_which_it_may_go() -> None:
+    """Its job may still commit it; each run names the same date, and the one after it ends."""
+    async with memory_world() as (world, _):
+        lake = await aged(world)
+        erasure_id = await decided(world, lake)
+        written_ns = world.clock.now_ns() - 3 * HOUR_NS
+        lake.unfinished["accepted_date=2026-01-01/killed.parquet"] = written_ns
+        kept_hours = retention_hours(HORIZON_S, 24)
+        for _ in range(2):
+            report = await run(world, lake, erasure_id)
+            one = copy(report, "unfinished_files")
+            assert (one.state, one.found) == ("by_date", 1)
+            assert one.at_unix_ns == written_ns + kept_hours * HOUR_NS
+            assert copy(report, "replaced_files").state == "done"
+            assert (report.verified, report.ended) == (False, False)
+            world.clock.pass_s(3_600)
+        world.clock.pass_s(kept_hours * 3_600)
+        assert (await run(world, lake, erasure_id)).ended
 
 
 async def test_a_young_batch_waits_for_the_retry_horizon() -> None:
@@ -514,10 +543,10 @@ async def test_a_copy_that_another_run_puts_into_the_trash_meanwhile_is_found() 
         frame = world.frame(10)
         removed = lake.remove_replaced
 
-        def copies(tables: Sequence[str], wait_hours: int) -> int:
+        def copies(tables: Sequence[str], wait_hours: int, unfinished_hours: int) -> None:
             create = world.store.create(trash_key(digest_of(frame)), frame)
             asyncio.run_coroutine_threadsafe(create, lake.loop).result(10)
-            return removed(tables, wait_hours)
+            removed(tables, wait_hours, unfinished_hours)
 
         lake.remove_replaced = copies  # type: ignore[method-assign]
         report = await run(world, lake, erasure_id)
