@@ -229,10 +229,7 @@ class Operator:
             await self.clients.repair(one.batch)
 
     async def _end_erasure(self, erasure: Erasure) -> str:
-        """Run an erasure until it has ended; return why it has not, or nothing.
-
-        Files that a killed job left may be removed a day later; it is then not ended.
-        """
+        """Run an erasure until it has ended; return why it has not, or nothing."""
         where = _records_of(erasure.batch)
         words = ["erase", "run", erasure.erasure_id, "--grace-s", "0", "--readers-hours", "0"]
         words += ["--max-delete-ratio", "1", "--key-file", "auditor.pem"]

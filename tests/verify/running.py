@@ -75,6 +75,7 @@ async def settle(cluster: Cluster, clients: Clients, operator: Operator) -> tupl
         await asyncio.to_thread(cluster.sluice, *compact, *store, timeout=900)
     else:
         await asyncio.to_thread(ingest_locally, cluster.store.url)
+    await asyncio.to_thread(cluster.remove_unfinished)
     await operator.end_erasures()
     collected_ns = await asyncio.to_thread(cluster.collect_garbage)
     await asyncio.to_thread(cluster.collect_garbage)  # it executes the plan of the first one
