@@ -71,7 +71,7 @@ def open_engines(
     files: Sequence[str], folder: Path, threads: int, *, only_duckdb: bool
 ) -> tuple[list[Engine], list[str]]:
     """Build every engine that is installed; return them, and why others are missing."""
-    found, missing = [_open_duckdb(files, threads)], []
+    found, missing = [_open_duckdb(files, threads)], list[str]()
     if only_duckdb:
         return found, missing
     for name, build in (("chdb", _build_chdb), ("tantivy", _build_tantivy)):

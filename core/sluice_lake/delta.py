@@ -143,6 +143,18 @@ def delta_errors_translated(location: TableLocation) -> Iterator[None]:
         raise OutcomeUnknown("commit", location.uri, 1) from error
 
 
+def vacuum_table(opened: DeltaTable, hours: int, *, full: bool, dry_run: bool) -> list[str]:
+    """Delete the files that commits replaced longer ago, and return their paths.
+
+    With `full` also the files of that age that no commit names. A path may be returned again.
+    """
+    with delta_errors_translated(TableLocation(uri=opened.table_uri)):
+        found: list[str] = opened.vacuum(
+            retention_hours=hours, dry_run=dry_run, full=full, enforce_retention_duration=False
+        )
+    return found
+
+
 def _commit_error(location: TableLocation, reason: str) -> SluiceError:
     if reason.startswith(_CONFLICTS):
         return CommitConflict(location.uri, reason)

@@ -23,7 +23,7 @@ from deltalake import DeltaTable
 from pyarrow.fs import FileInfo, FileSelector
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import delta_errors_translated, find_table
+from sluice_lake.delta import delta_errors_translated, find_table, vacuum_table
 from sluice_lake.durable_files import require_durable
 from sluice_lake.errors import read_transaction
 from sluice_lake.locations import TableLocation, lake_location, open_filesystem
@@ -139,12 +139,12 @@ class ErasureLake:
             table, [*present, *replaced], lambda rows: only_deleted(rows, own)
         )
         left = [one.path for one in replaced if counts.get(_name(one.path), 0)]
-        unfinished = _unfinished(opened, files, [*left, *files.damaged])
+        gone, unfinished = _divide(opened, files, left)
         return TableSearch(
             version=opened.version(),
             rows=sum(counts.get(_name(one.path), 0) for one in present),
             files=len(present) + len(replaced),
-            replaced=tuple(one for one in (*left, *files.damaged) if one not in unfinished),
+            replaced=gone,
             unfinished=unfinished,
         )
 
@@ -162,12 +162,12 @@ class ErasureLake:
         counts = self._count_rows(table, files.replaced, lambda rows: rows.where(touched))
         left = [one.path for one in files.replaced if counts.get(_name(one.path), 0)]
         done = read_transaction(opened, ROLLUP_APP) or 0
-        unfinished = _unfinished(opened, files, [*left, *files.damaged])
+        gone, unfinished = _divide(opened, files, left)
         return TableSearch(
             version=opened.version(),
             rows=int(not asyncio.run(_are_honoured(self.store_url, done, own))),
             files=len(files.replaced),
-            replaced=tuple(one for one in (*left, *files.damaged) if one not in unfinished),
+            replaced=gone,
             unfinished=unfinished,
         )
 
@@ -188,8 +188,8 @@ class ErasureLake:
         for table in _named(tables):
             opened = find_table(self.store_url, table, for_writing=True)
             if opened is not None:
-                _vacuum(opened, wait_hours, full=False, dry_run=False)
-                _vacuum(opened, unfinished_hours, full=True, dry_run=False)
+                vacuum_table(opened, wait_hours, full=False, dry_run=False)
+                vacuum_table(opened, unfinished_hours, full=True, dry_run=False)
 
     def count_old_entries(self, clean: Mapping[str, int]) -> int:
         """Return the number of log entries and checkpoints before the clean state of each table."""
@@ -253,21 +253,16 @@ def _list_all(store_url: str, opened: DeltaTable, table: Table) -> _TableFiles:
     return _TableFiles(present=present, replaced=replaced, damaged=damaged, written_ns=written_ns)
 
 
-def _unfinished(opened: DeltaTable, files: _TableFiles, paths: Sequence[str]) -> dict[str, int]:
-    """Return which paths no commit names, with the time of writing."""
+def _divide(
+    opened: DeltaTable, files: _TableFiles, matching: Sequence[str]
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Return replaced files with a match or without a footer, and unfinished ones with times."""
+    paths = (*matching, *files.damaged)
     if not paths:
-        return {}
-    replaced = {_name(one) for one in _vacuum(opened, 0, full=False, dry_run=True)}
-    return {path: files.written_ns[path] for path in paths if _name(path) not in replaced}
-
-
-def _vacuum(opened: DeltaTable, hours: int, *, full: bool, dry_run: bool) -> list[str]:
-    """Delete files of this age that commits replaced, with `full` also those that none names."""
-    with delta_errors_translated(TableLocation(uri=opened.table_uri)):
-        found: list[str] = opened.vacuum(
-            retention_hours=hours, dry_run=dry_run, full=full, enforce_retention_duration=False
-        )
-    return found
+        return (), {}
+    named = {_name(one) for one in vacuum_table(opened, 0, full=False, dry_run=True)}
+    unfinished = {path: files.written_ns[path] for path in paths if _name(path) not in named}
+    return tuple(path for path in paths if path not in unfinished), unfinished
 
 
 def _name(path: str) -> str:

@@ -36,7 +36,7 @@ from verify.registers import RegisterRecorder
 
 from sluice_agent.sending.signing_key import make_key, principal_entry
 from sluice_cli.verify.recording import Recorder
-from sluice_lake.delta import find_table
+from sluice_lake.delta import find_table, vacuum_table
 from sluice_lake.locations import lake_location
 from sluice_lake.tables import LOGS
 from sluice_protocol.authority import Authority
@@ -524,9 +524,7 @@ class Cluster:
     def remove_unfinished(self) -> None:
         """Delete the files that killed jobs left, as compaction does a day later; no job runs."""
         if (table := find_table(self.store.read_url, LOGS, for_writing=True)) is not None:
-            table.vacuum(
-                retention_hours=0, dry_run=False, full=True, enforce_retention_duration=False
-            )
+            vacuum_table(table, 0, full=True, dry_run=False)
 
     def write_state(self, path: Path) -> None:
         """Write what the store and the table contain."""

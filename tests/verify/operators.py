@@ -47,8 +47,9 @@ DERIVED: Final = ("accepted-by-time/v1/", "accepted-by-blob/v1/", "raw-blobs-by-
 OPERATOR: Final = 50
 """The client of operations that an operator begins."""
 ERASE_RUNS: Final = 12
-ERASE_WAIT_S: Final = 3_600.0
 """Runs of one erasure after the faults: it needs two or three."""
+ERASE_WAIT_S: Final = 3_600.0
+"""An erasure whose next run is later than this has not ended."""
 SETTLE_S: Final = "10"
 """How long a spool waits after a switch before which the gateways were stopped. A gateway that
 still runs needs the 60 s of the product."""

@@ -19,9 +19,8 @@ import structlog
 from deltalake import DeltaTable
 
 from sluice_lake.data_files import DataFile, list_files
-from sluice_lake.delta import delta_errors_translated, find_table
+from sluice_lake.delta import find_table, vacuum_table
 from sluice_lake.errors import CommitConflict, TableRefused, read_transaction
-from sluice_lake.locations import TableLocation
 from sluice_lake.promoted import add_promoted, table_of
 from sluice_lake.source_ranges import ROLLUP_APP, DeleteIdsReader, read_source_range
 from sluice_lake.tables import BATCHES, DEAD_LETTERS, RECORD_TABLES, ROLLUPS, TABLES, Table
@@ -114,14 +113,8 @@ class Vacuum:
         opened = find_table(self.store_url, table, for_writing=True)
         if opened is None or self.settings.vacuum_hours < 0:
             return 0
-        with delta_errors_translated(TableLocation(uri=opened.table_uri)):
-            found: list[str] = opened.vacuum(
-                retention_hours=self.kept_hours,
-                dry_run=self.settings.dry_run,
-                full=True,
-                enforce_retention_duration=False,
-            )
-        return len(found)
+        dry_run = self.settings.dry_run
+        return len(vacuum_table(opened, self.kept_hours, full=True, dry_run=dry_run))
 
     def remove_source_ranges(self) -> int:
         """Remove the source ranges of rollups that are as old; return their number."""
