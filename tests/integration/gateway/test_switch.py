@@ -155,9 +155,9 @@ async def test_an_unfinished_switch_closes_the_spool_until_it_is_repeated(tmp_pa
             after.lanes,
             after.margin_s,
         ) == kept
-        calls = await read_history(remote)
+        history = await read_history(remote)
         assert await switch_to_manifest(remote, local, SystemClock()) == after
-        assert await read_history(remote) == calls
+        assert await read_history(remote) == history
 
 
 async def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
@@ -179,6 +179,17 @@ async def test_of_concurrent_switches_one_wins(tmp_path: Path) -> None:
 def before(now: MachineInstant, seconds: float) -> MachineInstant:
     ago_ns = int(seconds * NS_PER_S)
     return MachineInstant(boottime_ns=now.boottime_ns - ago_ns, wall_ns=now.wall_ns - ago_ns)
+
+
+async def test_a_repeated_switch_to_a_spool_writes_nothing(tmp_path: Path) -> None:
+    async with open_store(f"file://{tmp_path}/store", StoreMode.CREATE) as remote:
+        await create_authority(remote)
+        switched = await switch_to_spool(remote, WRITER, SystemClock())
+        history = await read_history(remote)
+        assert await switch_to_spool(remote, WRITER, SystemClock()) == switched
+        with pytest.raises(BadUsage, match="another gateway spools already"):
+            await switch_to_spool(remote, "gw-other", SystemClock())
+        assert await read_history(remote) == history
 
 
 async def test_a_gateway_that_cannot_check_for_a_switch_accepts_nothing(
