@@ -7,6 +7,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from support.reconciler_seed import accept
 from support.reconciler_world import UNKNOWN_SHARE, Crash, Mortal, make, runtime_of
 
 from sluice_protocol.authority import Authority
-from sluice_protocol.errors import BadUsage, Fenced, OutcomeUnknown, SluiceError, StoreError
+from sluice_protocol.errors import Fenced, OutcomeUnknown, SluiceError, StoreError
 from sluice_protocol.identity import Identity
 from sluice_protocol.keys import AUTHORITY_SETTINGS, lane_of
 from sluice_protocol.manifests import AcceptedManifest, encode_record
@@ -137,16 +138,13 @@ class LaneChangeWorld:
             await self._finish(lanes, count)
 
     async def _finish(self, lanes: int, count: int) -> None:
-        """Repeat the command after the number is in effect: a killed one left registers sealed."""
-        while True:
+        """Repeat the command until nothing is left: a killed one left registers sealed."""
+        notes = list[str]()
+        while not any(note.startswith("nothing to change") for note in notes):
             count += 1
             runtime = runtime_of(self.store, self._command_seed(count))
-            try:
-                await change_lanes(self.store, lanes, runtime, lambda _: None)
-            except BadUsage:  # nothing was left
-                return
-            except (OutcomeUnknown, StoreError, BaseExceptionGroup):
-                continue
+            with suppress(OutcomeUnknown, StoreError, BaseExceptionGroup):
+                await change_lanes(self.store, lanes, runtime, notes.append)
 
     def _command_seed(self, count: int) -> int:
         """Return a seed that no reconciler has: equal nonces are taken for one write."""

@@ -84,7 +84,7 @@ def test_a_job_that_knows_the_earlier_number_is_fenced(tmp_path: Path) -> None:
     assert_lake_holds(deployment, deployment.sent)
 
 
-@pytest.mark.parametrize("number", [0, 1001, 3])
+@pytest.mark.parametrize("number", [0, 1001])
 def test_bad_numbers_are_refused(tmp_path: Path, number: int) -> None:
     deployment = Deployment(tmp_path, lanes=3).init()
     with pytest.raises(BadUsage):
