@@ -403,7 +403,8 @@ class Operator:
             await self._repeat(partial(harm, key))
             self._fired(fault, key)
         await asyncio.sleep(self.rng.uniform(0.5, 5.0))
-        await self._command("rebuild")
+        words = ("rebuild", "--store", self.cluster.store.url)
+        await self._repeat(lambda: self.cluster.sluice(*words, timeout=900))
 
 
 def _records_of(batch: Batch) -> str:
