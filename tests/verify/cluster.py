@@ -70,6 +70,7 @@ class Store:
 
     faults: tuple[str, ...] = ("store_moved_away",)
     uploaders = 6
+    pause_s = 0.0
     outages: tuple[str, ...] = ("store_moved_away",)
 
     def __init__(self, folder: Path, recorder: Recorder, rng: random.Random) -> None:
@@ -154,6 +155,7 @@ class S3Store(Store):
     """
 
     uploaders = 2
+    pause_s = 0.5
 
     faults = (
         *(

@@ -33,9 +33,11 @@ def section(results: list[dict[str, Any]]) -> str:
     counts = [one["verdicts"][-1]["operations"] for one in results]
     passed = sum(count for count, one in zip(counts, results, strict=True) if one["passed"])
     minutes = sum(one["minutes"] for one in results)
+    whole = sum(one["seconds"] for one in results) / 60
     totals = (
-        f"These runs took {minutes:g} minutes, without their checks, and have {sum(counts):,}"
-        f" operations, {passed:,} of them in passed runs.\n"
+        f"These runs took {whole:.0f} minutes from start to verdict. Faults came for at least"
+        f" {minutes:g} of them, and longer where each had not happened once by then. They have"
+        f" {sum(counts):,} operations, {passed:,} of them in passed runs.\n"
     )
     return "\n".join(
         (

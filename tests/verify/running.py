@@ -102,7 +102,13 @@ async def run(
         cluster = Cluster(folder, place, recorder, rng, spark)
         async with cluster.running():
             clients = Clients(
-                recorder, seed, cluster.key, cluster.sender, cluster.balancer.port, cluster.ports
+                recorder,
+                seed,
+                cluster.key,
+                cluster.sender,
+                cluster.balancer.port,
+                cluster.ports,
+                place.pause_s,
             )
             nemesis = Nemesis(cluster, clients, random.Random(f"{seed} faults"), faults)
             await disturb(cluster, clients, nemesis, seconds)
