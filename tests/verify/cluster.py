@@ -151,11 +151,13 @@ class Store:
 class S3Store(Store):
     """A real S3 server behind a proxy; subclasses start it.
 
-    `sluice rebuild` reads every batch through that proxy, so there are fewer of them.
+    `sluice rebuild` reads every batch through that proxy, so there are fewer of them. A repeater
+    alone sends up to 256 a request, each with reads of the server: without pauses, a rebuild never
+    caught up with the uploads.
     """
 
     uploaders = 2
-    pause_s = 0.5
+    pause_s = 4.0
 
     faults = (
         *(
