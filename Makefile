@@ -37,8 +37,9 @@ PARALLEL := -n $(shell expr $(CORES) + 2) --maxprocesses 6 --dist loadfile --no-
 
 # For targets whose tests measure, open browsers or start many processes each.
 TWO_PARALLEL := -n 2 --dist loadfile --no-loadscope-reorder
-# Thousands of examples take longer than the five minutes of other tests if the machine is busy.
-LONG_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800
+# Thousands of examples take longer than the five minutes of other tests if the machine is busy. The
+# slowest tests are listed, so that what to shorten is known.
+LONG_PARALLEL := -n 3 --dist loadfile --no-loadscope-reorder --timeout 1800 --durations 40 --durations-min 30
 
 test: setup  ## run the test suite; needs no network after setup. Tests of structure and prose run in `make check`
 	@$(BIN)/python -m deploy.java
