@@ -46,13 +46,12 @@ class Nemesis:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Make faults until stopped, each of them at least once, and wait for those of proxies."""
-        due = list(self.faults)
-        while due or not stop.is_set():
+        fired = self.clients.recorder.firings
+        while not stop.is_set() or any(not fired[one] for one in self.faults):
             for fault in self.rng.sample(self.faults, len(self.faults)):
-                if stop.is_set() and fault not in due:
+                if stop.is_set() and fired[fault]:  # maybe in the background, during a pause
                     continue
                 await self._make(fault)
-                due = [one for one in due if not self.clients.recorder.firings[one]]
                 await asyncio.sleep(self.rng.uniform(*PAUSE_S))
         await self.operator.end()
         end_s = time.monotonic() + PROXY_S
