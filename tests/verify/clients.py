@@ -48,7 +48,7 @@ class Clients:
     Attributes:
         balancer: The port of the proxy.
         gateways: The ports of the gateways that run now.
-        pause_s: Mean pause before each request of an uploader or repeater.
+        pause_s: Pause before each request of an uploader or repeater.
         acknowledged: Some of the batches that a client has sent successfully, of any age.
     """
 
@@ -58,7 +58,7 @@ class Clients:
     sender: TestSender
     balancer: int
     gateways: Callable[[], Sequence[int]]
-    pause_s: float = 0.0
+    pause_s: float
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     acknowledged: list[Batch] = field(default_factory=list)
     last_success_ns: int = 0
@@ -88,7 +88,7 @@ class Clients:
         async def send(
             batches: list[Batch], operations: list[int], rng: random.Random
         ) -> list[UploadResult]:
-            await asyncio.sleep(rng.uniform(0.0, 2 * self.pause_s))
+            await asyncio.sleep(self.pause_s)
             client = Client(session, self.port(rng), self.key)
             numbers = {OPERATION: ",".join(map(str, operations))}
             try:

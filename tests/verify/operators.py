@@ -95,8 +95,9 @@ class Operator:
         if name not in self.running or self.running[name].done():
             self.running[name] = asyncio.create_task(work())
 
-    async def _command(self, *words: str) -> None:
-        await self._repeat(lambda: self.cluster.sluice(*words, "--store", self.cluster.store.url))
+    async def _command(self, *words: str, limit_s: float = 300) -> None:
+        store = ("--store", self.cluster.store.url)
+        await self._repeat(lambda: self.cluster.sluice(*words, *store, timeout=limit_s))
 
     async def _killed(self, after_s: float, *words: str) -> None:
         """Start a command, and kill it."""
@@ -403,8 +404,7 @@ class Operator:
             await self._repeat(partial(harm, key))
             self._fired(fault, key)
         await asyncio.sleep(self.rng.uniform(0.5, 5.0))
-        words = ("rebuild", "--store", self.cluster.store.url)
-        await self._repeat(lambda: self.cluster.sluice(*words, timeout=900))
+        await self._command("rebuild", limit_s=900)
 
 
 def _records_of(batch: Batch) -> str:
