@@ -20,7 +20,7 @@ from support.store_versitygw import CREDENTIALS, free_port, wait_for_port
 from sluice_protocol.fields import KINDS
 from sluice_spark.session import S3A_PACKAGE, read_hadoop_version
 
-pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.s3, pytest.mark.spark, pytest.mark.timeout(1800)]
 
 SPARK = Path(pyspark.__file__).parent
 
@@ -79,7 +79,7 @@ def submit(master: str, *arguments: str, jars: bool = False) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=590,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]

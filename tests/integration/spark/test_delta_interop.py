@@ -43,7 +43,7 @@ def test_spark_reads_the_lake_with_delta(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT, str(tmp_path / "lake/v1/logs"), str(stamp_us)],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=590,
         check=True,
     )
     assert "RESULT 30 1 30" in done.stdout
