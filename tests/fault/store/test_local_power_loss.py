@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.power_loss import STRACE, Machine, record
+from support.repetitions import times
 from support.store_groups import ALWAYS_GROUPS
 
 from sluice_protocol.outcomes import Applied, Found, NotFound
@@ -154,7 +155,7 @@ def test_nothing_that_was_reported_is_lost(recorded: Machine, tmp_path: Path) ->
 
 @pytest.mark.long
 def test_nothing_is_lost_in_many_states(recorded: Machine, tmp_path: Path) -> None:
-    seeds = range(STATES, STATES + 3_000)
+    seeds = range(STATES, STATES + times(1_000))
     problems = [one for seed in seeds for one in _lose_power(recorded, tmp_path, seed)]
     assert problems == []
 
