@@ -11,6 +11,8 @@ import os
 import shutil
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
@@ -122,6 +124,26 @@ class ConsoleWorld:
         async with aiohttp.ClientSession() as session:
             answer = await Client(session, port, SENDER).upload(body)
         assert answer.status == 200
+
+    def read(self, path: str) -> Any:
+        """Return what the console returns to a viewer, None if there is no such thing."""
+        request = urllib.request.Request(
+            self.url + path, headers={"Authorization": f"Bearer {VIEWER}"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            raise
+
+    def wait_until(self, path: str, is_right: Callable[[Any], bool]) -> None:
+        """Wait until a response is right: what was accepted is found once it is in the queue."""
+        deadline_s = time.monotonic() + 60
+        while not is_right(found := self.read(path)):
+            assert time.monotonic() < deadline_s, f"{path} stays {found}"
+            time.sleep(0.2)
 
 
 def sha256_text(token: str) -> str:

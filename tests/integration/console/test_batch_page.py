@@ -1,8 +1,6 @@
 """One batch as a timeline, from its seal to the rollups, over real tables of the lake."""
 
 import asyncio
-import json
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from support.builders import make_identity
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import VIEWER, ConsoleWorld, in_thread, served_console
+from support.console_world import ConsoleWorld, in_thread, served_console
 from support.query_lake import deployment, log_batch, metric_batch
 from support.query_rollups import LakeRollups
 from support.spark_lake import Deployment, Sent
@@ -53,11 +51,7 @@ def subject(batch: Sent) -> str:
 
 def get(world: LakeWorld, batch: Sent) -> Any:
     path = f"/v1/batches/path?subject={quote(subject(batch), safe='')}"
-    request = urllib.request.Request(
-        world.console.url + path, headers={"Authorization": f"Bearer {VIEWER}"}
-    )
-    with urllib.request.urlopen(request, timeout=60) as found:
-        (one,) = json.loads(found.read())
+    (one,) = world.console.read(path)
     return one
 
 

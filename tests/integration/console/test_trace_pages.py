@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -89,6 +90,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsoleWorld]:
             attributes={"trace_id": TRACE, "span_id": f"{4:016x}"},
         )
         accept(found, 20, logs_from_records([log]), "shop")
+        found.wait_until(
+            f"/v1/traces/{TRACE}", lambda read: len((read or {}).get("spans", ())) == 5
+        )
+        logs = urlencode({"query": f'{{trace_id="{TRACE}"}}', "from": "1h"})
+        found.wait_until(f"/v1/histogram?{logs}", lambda read: read["summary"]["results"] == 1)
         yield found
 
 
