@@ -244,6 +244,6 @@ def test_random_questions(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=times(5_000), deadline=None)
+@settings(max_examples=times(1_000), deadline=None)
 def test_many_random_questions(seed: int) -> None:
     check(seed)
