@@ -93,8 +93,8 @@ def prepare(folder: Path) -> None:
 
 
 @contextmanager
-def deployment(folder: Path) -> Iterator[str]:
-    """Run `sluice up` with one record; yield the URL of its query service."""
+def deployment(folder: Path) -> Iterator[dict[str, str]]:
+    """Run `sluice up` with one record; yield the address of each service."""
     words = [word for name in PORTS for word in ("--port", f"{name}=0")]
     with subprocess.Popen(
         [*SLUICE, "up", "--json", "--without", "maintain", *words],
@@ -111,14 +111,15 @@ def deployment(folder: Path) -> Iterator[str]:
                 {"Authorization": f"Bearer {token}"},
             )
             urllib.request.urlopen(request).close()  # noqa: S310 - a service of this run
-            yield f"http://{state['addresses']['query']}/v1/query?query=%7B%7D|=%22hello%22"
+            yield state["addresses"]
         finally:
             process.send_signal(signal.SIGTERM)
 
 
 def measure_questions(folder: Path) -> dict[str, list[Sample]]:
     """Measure whole commands that a running service computes the answer of."""
-    with deployment(folder) as url:
+    with deployment(folder) as addresses:
+        url = f"http://{addresses['query']}/v1/query?query=%7B%7D|=%22hello%22"
         subjects: dict[str, Callable[[], Sample]] = {
             NOTHING: partial(run, folder, (sys.executable, "-c", "pass")),
             CURL: partial(run, folder, ("curl", "-s", url)),
