@@ -27,8 +27,7 @@ from sluice_cli.shell.application import build_application
 
 ROOT = Path(__file__).parents[2]
 READY_S = 60.0
-ARRIVED_S = 90.0
-"""An agent that was refused, because a gateway had not read its key yet, tries again after 60 s."""
+ARRIVED_S = 60.0
 _FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 # A quotation may go over several lines. A description behind a command follows at least two spaces.
 _COMMAND = re.compile(r"""^sluice(?: ?(?:"[^"]*"|'[^']*'|[^"'\s]))+""", re.MULTILINE)
