@@ -6,11 +6,12 @@ The pictures of the documentation: written by the tests, and compared with the p
 import base64
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 from support.console_pages import (
     CHROMIUM,
     PLACES,
@@ -267,22 +268,24 @@ def test_the_page_starts_at_each_reload(browser: Browser, world: ConsoleWorld) -
 
 
 def test_the_page_loads_from_this_host_only(browser: Browser, world: ConsoleWorld) -> None:
-    page = browser.new_context().new_page()
-    hosts: set[str] = set()
-    page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
-    page.goto(world.url)
-    expect(page.get_by_label("Token")).to_be_visible(timeout=20_000)
-    assert hosts == {world.url.split("/")[2]}
-    page.context.close()
+    visit(browser, world, lambda page: page.get_by_label("Token"))
 
 
 def test_the_overview_is_open_without_logins(browser: Browser, tmp_path: Path) -> None:
     visited = settings_with(ConsoleSettings, listen="127.0.0.1:0", sample_s=1.0)
     with served_console(tmp_path, visited, services=False) as world:
-        page = browser.new_context().new_page()
-        page.goto(world.url)
-        expect(page.get_by_text("1 batch held back")).to_be_visible(timeout=20_000)
-        page.context.close()
+        visit(browser, world, lambda page: page.get_by_text("1 batch held back"))
+
+
+def visit(browser: Browser, world: ConsoleWorld, wanted: Callable[[Page], Locator]) -> None:
+    """Open the page without a cache until something is shown, all of it from this host."""
+    page = browser.new_context().new_page()
+    hosts: set[str] = set()
+    page.on("request", lambda request: hosts.add(request.url.split("/")[2]))
+    page.goto(world.url)
+    expect(wanted(page)).to_be_visible(timeout=20_000)
+    assert hosts == {world.url.split("/")[2]}
+    page.context.close()
 
 
 def test_an_empty_deployment_leads_on(browser: Browser, tmp_path: Path) -> None:
