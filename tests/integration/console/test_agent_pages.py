@@ -1,16 +1,14 @@
 """The list of agents in a real Chromium."""
 
-import json
 import re
 import time
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect
 from support.console_pages import CHROMIUM, accessibility, log_in, open_place, watch
-from support.console_world import AGENT, VIEWER, ConsoleWorld, frame, lines, served_console
+from support.console_world import AGENT, ConsoleWorld, frame, lines, served_console
 
 from sluice_console import sampler
 from sluice_console.agents import AgentReport, AgentReports, report_of_agents
@@ -75,13 +73,7 @@ def test_a_list_of_100_000_agents_scrolls_and_has_few_elements(
 
 def agents(world: ConsoleWorld) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the list of agents, and the boots of one of them, from the API."""
-    pages = []
-    for path in ("/v1/agents?order=name", f"/v1/agents/boots?agent={AGENT}"):
-        fields = {"Authorization": f"Bearer {VIEWER}"}
-        request = urllib.request.Request(world.url + path, headers=fields)
-        with urllib.request.urlopen(request, timeout=30) as response:
-            pages.append(json.loads(response.read()))
-    return pages[0], pages[1]
+    return world.read("/v1/agents?order=name"), world.read(f"/v1/agents/boots?agent={AGENT}")
 
 
 def accepted_in_window(world: ConsoleWorld) -> int:

@@ -94,11 +94,7 @@ def test_a_stopped_newest_plan_is_named_until_there_is_another(tmp_path: Path) -
         encode_record(PlanStopped(plan_id=PLANS[0], rule=OPERATOR_RULE, reason="otto: wait"))
     )
     with served_console(tmp_path, trouble=False) as console:
-        request = urllib.request.Request(
-            f"{console.url}/v1/overview", headers={"Authorization": f"Bearer {VIEWER}"}
-        )
-        with urllib.request.urlopen(request, timeout=60) as found:
-            items = json.load(found)["attention"]
+        items = console.read("/v1/overview")["attention"]
     (item,) = [one for one in items if one["title"] == title]
     assert "otto: wait" in item["detail"]
     assert title in {one.title for one in asyncio.run(read_facts(url)).attention}
