@@ -570,7 +570,7 @@ AGENT: Final = Machine(
     page="agent.md",
     states={
         "ready": "ready, sent until a gateway decides",
-        "stopped": "all uploads stop, one batch a minute is tried",
+        "stopped": "all uploads stop, one batch is tried from time to time",
         "parked": "parked with the response",
         "accepted": "removed, it is accepted",
         "removed": "removed by a decision of an operator",

@@ -231,7 +231,9 @@ class OutageLog:
         self.last_failure = ""
 
 
-REFUSED_RETRY_S: Final = 60.0
+REFUSED_RETRY_S: Final = 1.0
+"""Pause after the first refusal; doubled per further one, so a key added just now works soon."""
+REFUSED_RETRY_S_MAX: Final = 60.0
 RESPONSE_CHARS_MAX: Final = 4096
 """Text of a response that is kept with a parked batch."""
 
@@ -266,6 +268,7 @@ class Uploader:
         self._sending_allowed = asyncio.Event()
         self._sending_allowed.set()
         self._prober: asyncio.Task[None] | None = None
+        self._refused_retry_s = REFUSED_RETRY_S
         self._outage = OutageLog(settings.give_up_s)
         for batch in spool.ready():
             self.add(batch)
@@ -548,11 +551,12 @@ class Uploader:
         if self.is_refused:
             _log.info("uploads_resumed", gateway=str(target))
         self._prober = None
+        self._refused_retry_s = REFUSED_RETRY_S
         self._metrics.refused.set(0)
         self._sending_allowed.set()
 
     async def _stop_sending(self, url: str, received: UploadResult) -> None:
-        """Stop all workers; one tries again after a minute, and its success resumes the others."""
+        """Stop all workers; one tries again, and its success resumes the others."""
         response = (
             received.response
             if isinstance(received.response, GatewayResponse)
@@ -565,7 +569,9 @@ class Uploader:
         _log.error("agent_refused", gateway=url, status=response.status, code=response.code)
         self._prober = self._prober or asyncio.current_task()
         if self._prober is asyncio.current_task():
-            await self._clock.sleep(REFUSED_RETRY_S)
+            pause_s = self._refused_retry_s
+            self._refused_retry_s = min(REFUSED_RETRY_S_MAX, 2 * pause_s)
+            await self._clock.sleep(pause_s)
 
     def _count(self, reaction: Reaction) -> None:
         reason = "" if isinstance(reaction, Forget) else reaction.reason

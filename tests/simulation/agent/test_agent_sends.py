@@ -17,7 +17,7 @@ from sluice_agent.sending.upload_decisions import (
     GatewayResponse,
     NoGatewayResponse,
 )
-from sluice_agent.sending.uploader import REFUSED_RETRY_S
+from sluice_agent.sending.uploader import REFUSED_RETRY_S_MAX
 from sluice_agent.settings import WhenFull
 from sluice_agent.spool.spool import SealedBatch, SpooledBatch
 from sluice_protocol.units import NS_PER_S
@@ -95,7 +95,7 @@ def test_one_upload_at_a_time_keeps_the_order() -> None:
 
 
 def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
-    """After a 401 one batch a minute is sent; a success resumes all uploads."""
+    """After a 401 one batch is sent, after some time once a minute; a success resumes all."""
 
     async def main(rng: Random) -> None:
         net = network()
@@ -107,15 +107,43 @@ def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
         await until(lambda: agent.uploader.is_refused, net.clock)
-        start_s = net.clock.monotonic_ns() / NS_PER_S
-        await net.clock.sleep(1)
+        await net.clock.sleep(2 * REFUSED_RETRY_S_MAX)
         before = len(net.sent)
-        await net.clock.sleep(10 * REFUSED_RETRY_S)
+        await net.clock.sleep(10 * REFUSED_RETRY_S_MAX)
         assert len(net.sent) - before <= 11
         refusing[0] = False
+        resolved_s = net.clock.monotonic_ns() / NS_PER_S
         await agent.uploader.drained()
-        assert net.clock.monotonic_ns() / NS_PER_S - start_s < 13 * REFUSED_RETRY_S
+        assert net.clock.monotonic_ns() / NS_PER_S - resolved_s < 2 * REFUSED_RETRY_S_MAX
         assert Counter(net.lines()) == Counter(LINES)
+        running.cancel()
+
+    for seed in seeds(20):
+        simulate_agent(seed, main)
+
+
+def test_a_refusal_that_is_resolved_soon_delays_little() -> None:
+    """A gateway reads a new key after some seconds: also after an earlier refusal of hours."""
+
+    async def main(rng: Random) -> None:
+        net = network()
+        refusing = [True]
+        net.reply = lambda _, __: (
+            GatewayResponse(status=401, code="unauthenticated") if refusing[0] else None
+        )
+        agent = SimAgent(rng, net)
+        running = asyncio.create_task(agent.run())
+        for refused_s in (2.0, 7200.0, 2.0):
+            refusing[0] = True
+            await feed(agent, rng)
+            await until(lambda: agent.uploader.is_refused, net.clock)
+            await net.clock.sleep(refused_s)
+            refusing[0] = False
+            resolved_s = net.clock.monotonic_ns() / NS_PER_S
+            await agent.uploader.drained()
+            waited_s = net.clock.monotonic_ns() / NS_PER_S - resolved_s
+            # The pause at that time is at most as long as all before it; a backoff may follow.
+            assert waited_s < min(refused_s + 5, 2 * REFUSED_RETRY_S_MAX)
         running.cancel()
 
     for seed in seeds(20):
