@@ -44,7 +44,10 @@ class FaultyProxy:
     registers: RegisterRecorder | None = None
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = await request.read()
+        try:
+            body = await request.read()
+        except ConnectionResetError:  # the client was killed while it sent
+            return _reset(request)
         fault = self._next_fault() if request.method in WRITES else ""
         if self.unreachable or fault == "reset_before_forwarding":
             return _reset(request)
