@@ -110,7 +110,8 @@ class Operator:
         for _ in range(TRIES - 1):
             try:
                 return await asyncio.to_thread(command)
-            except (AssertionError, subprocess.TimeoutExpired, ClientError, BotoCoreError):
+            except (AssertionError, subprocess.TimeoutExpired, ClientError, BotoCoreError) as error:
+                print(f"to be repeated: {error}", flush=True)
                 await asyncio.sleep(1.0)
         return await asyncio.to_thread(command)
 

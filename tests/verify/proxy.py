@@ -45,7 +45,7 @@ class FaultyProxy:
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
-            body = await request.read()
+            body = await request.content.read()  # of any size: `request.read` accepts 1 MiB
         except ConnectionResetError:  # the client was killed while it sent
             return _reset(request)
         fault = self._next_fault() if request.method in WRITES else ""
