@@ -10,11 +10,12 @@ may be in several packed objects and exist alone too; readers accept both forms.
 """
 
 import asyncio
+import zlib
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -55,7 +56,9 @@ from sluice_store.stored_expiry import TombstoneReader
 PACK_ENTRIES_MAX: Final = 4096
 _REFERENCE_HEAD, _REFERENCE_TAIL = encode_reference(ObjectKey("|")).split(b"|")
 REMEMBERED_MAX: Final = 500_000
-"""Entries that `PackIndex` remembers, about 200 bytes each."""
+"""Entries that `PackIndex` remembers, about 200 bytes each, and names of packed objects."""
+_READ_TOGETHER: Final = 64
+"""Packed objects that `PackIndex` reads concurrently, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,49 +201,66 @@ async def _find_in_pack(store: ObjectStore, key: ObjectKey, entry: TimeEntry) ->
     return FoundEntry(info=read.info, sha256=digest_of(read.body), right=body == entry.body)
 
 
-async def _entries(store: ObjectStore, key: ObjectKey) -> dict[ObjectKey, Digest]:
-    """Return the hash of each entry of a packed object; none if it is missing or unreadable."""
-    read = await store.get(key)
-    if not isinstance(read, Found):
-        return {}
-    try:
-        return {entry: digest_of(body) for entry, body in unpack(key, read.body)}
-    except InvalidRecord:
-        return {}
+_T = TypeVar("_T")
+
+
+class _Recent(Generic[_T]):
+    """Mappings that are read once; those used longest ago are dropped."""
+
+    def __init__(self, read: Callable[[str], Awaitable[dict[ObjectKey, _T]]]) -> None:
+        self._read = read
+        self._known: OrderedDict[str, dict[ObjectKey, _T]] = OrderedDict()
+        self._size = 0
+        self._locks = [asyncio.Lock() for _ in range(_READ_TOGETHER)]
+
+    async def get(self, name: str) -> dict[ObjectKey, _T]:
+        async with self._locks[zlib.crc32(name.encode()) % _READ_TOGETHER]:
+            if name not in self._known:
+                found = self._known[name] = await self._read(name)
+                self._size += len(found)
+            self._known.move_to_end(name)
+            found = self._known[name]
+            while self._size > REMEMBERED_MAX and len(self._known) > 1:
+                self._size -= len(self._known.popitem(last=False)[1])
+            return found
 
 
 class PackIndex:
-    """The hashes of packed entries, read and dropped one hour at a time."""
+    """The hashes of packed entries; only objects whose span contains an entry are read."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._folders: OrderedDict[str, dict[ObjectKey, Digest]] = OrderedDict()
-        self._lock = asyncio.Lock()
+        self._spans = _Recent(self._list)
+        self._hashes = _Recent(self._read)
 
-    async def sha256(self, key: ObjectKey) -> Digest | None:
+    async def sha256(self, entry: TimeEntry) -> Digest | None:
         """Return the hash of an entry of a readable packed object, else None."""
-        folder = key.rpartition("/")[0] + "/"
-        async with self._lock:
-            if folder not in self._folders:
-                self._folders[folder] = await self._read(folder)
-                self._drop_oldest()
-            self._folders.move_to_end(folder)
-            return self._folders[folder].get(key)
-
-    async def _read(self, folder: str) -> dict[ObjectKey, Digest]:
-        found: dict[ObjectKey, Digest] = {}
-        async for page in self._store.list(folder, end_at=f"{folder}:"):
-            for one in page.objects:
-                if parse_pack_key(one.key) is not None:
-                    found |= await _entries(self._store, one.key)
+        found = None
+        spans = await self._spans.get(entry.key.rpartition("/")[0] + "/")
+        for key, span in spans.items():
+            if span.first_ns <= entry.at_ns <= span.last_ns:
+                found = (await self._hashes.get(key)).get(entry.key, found)
         return found
 
-    def _drop_oldest(self) -> None:
-        while len(self._folders) > 1 and self._count() > REMEMBERED_MAX:
-            self._folders.popitem(last=False)
+    async def _list(self, folder: str) -> dict[ObjectKey, PackSpan]:
+        """Return the packed objects of an hour."""
+        found: dict[ObjectKey, PackSpan] = {}
+        async for page in self._store.list(folder, end_at=f"{folder}:"):
+            for one in page.objects:
+                span = parse_pack_key(one.key)
+                if span is not None:
+                    found[one.key] = span
+        return found
 
-    def _count(self) -> int:
-        return sum(map(len, self._folders.values()))
+    async def _read(self, key: str) -> dict[ObjectKey, Digest]:
+        """Return the hashes of a packed object; none if it is missing or unreadable."""
+        read = await self._store.get(ObjectKey(key))
+        if not isinstance(read, Found):
+            return {}
+        try:
+            return {entry: digest_of(body) for entry, body in unpack(ObjectKey(key), read.body)}
+        except InvalidRecord:
+            return {}
 
 
 async def put_all_derived(store: ObjectStore, objects: Sequence[NewObject]) -> list[bool | None]:
@@ -432,7 +452,7 @@ class EntryComparison:
         found = await compare_object(self._store, *by_blob_of(batch), source=batch.key)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        return None if await self._packed.sha256(by_time_of(batch)[1].key) is not None else found
+        return None if await self._packed.sha256(by_time_of(batch)[1]) is not None else found
 
     async def compare_entry(
         self, batch: SourceManifest, entry: TimeEntry, *, any_body: bool = False
@@ -446,7 +466,7 @@ class EntryComparison:
         found = await compare_object(self._store, entry.key, body, batch.key)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        sha256 = await self._packed.sha256(entry.key)
+        sha256 = await self._packed.sha256(entry)
         packed = sha256 is not None and (body is None or sha256 == digest_of(body))
         return None if packed else found
 

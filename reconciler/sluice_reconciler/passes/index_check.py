@@ -6,8 +6,9 @@ batches that it has listed: of 100 batches with a tenth of the entries missing, 
 probability of 99.997 %. The result replaces `reconciler/v1/index-check.json`, which `sluice status`
 reads. Nothing is written again here, because the sample does not show what else is missing.
 
-For each batch of the sample a check costs one GET of the manifest, three of single entries, and the
-reads of packed entries of its hour. That does not depend on the size of the store.
+For each batch of the sample a check costs one GET of the manifest, three of single entries, a LIST
+of its hour, and the packed objects whose span contains it. That does not depend on the size of the
+store.
 """
 
 from collections import Counter

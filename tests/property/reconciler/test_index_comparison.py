@@ -50,7 +50,6 @@ from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.indexes import (
     DerivedDifference,
     DifferenceKind,
-    PackIndex,
     SourceManifest,
     TimeEntry,
     by_blob_of,
@@ -71,7 +70,6 @@ class NaiveComparison:
     def __init__(self, store: ObjectStore, requests: RequestLimit) -> None:
         self._store = store
         self._requests = requests
-        self._packed = PackIndex(store)
 
     async def run(self) -> AsyncIterator[DerivedDifference]:
         """Return every index entry that is missing, extra, different or unreadable.
@@ -129,7 +127,7 @@ class NaiveComparison:
         found = await _compare_object(self._store, *by_blob_of(batch))
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        return None if await self._packed.sha256(by_time_of(batch)[1].key) is not None else found
+        return None if await self._packed(by_time_of(batch)[1]) is not None else found
 
     async def _compare_entry(
         self, entry: TimeEntry, *, any_body: bool = False
@@ -148,9 +146,22 @@ class NaiveComparison:
         found = await _compare_object(self._store, entry.key, body)
         if found is None or found.wrong is not DifferenceKind.MISSING:
             return found
-        digest = await self._packed.sha256(entry.key)
+        digest = await self._packed(entry)
         packed = digest is not None and (body is None or digest == digest_of(body))
         return None if packed else found
+
+    async def _packed(self, entry: TimeEntry) -> Digest | None:
+        """Read every packed object of the hour, and return the hash of the entry in the last."""
+        found = None
+        folder = entry.key.rpartition("/")[0] + "/"
+        async for page in self._store.list(folder):
+            for one in page.objects:
+                read = await self._store.get(one.key)
+                if parse_pack_key(one.key) is not None and isinstance(read, Found):
+                    with suppress(InvalidRecord):
+                        body = dict(unpack(one.key, read.body)).get(entry.key)
+                        found = found if body is None else digest_of(body)
+        return found
 
     async def _check_derived(self, listed: ListedObject) -> Sequence[DerivedDifference]:
         """Check that a derived object, or each entry of a packed object, has a source."""

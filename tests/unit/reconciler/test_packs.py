@@ -1,5 +1,6 @@
 """Entries packed into one object per hour, and packed raw-blob entries as reverse references."""
 
+import asyncio
 from collections import Counter
 from functools import partial
 from typing import Any
@@ -27,10 +28,20 @@ from sluice_protocol.keys import (
     parse_pack_key,
 )
 from sluice_protocol.manifests import AcceptedManifest, encode_record
-from sluice_protocol.outcomes import Found
+from sluice_protocol.outcomes import Found, GetOutcome
 from sluice_protocol.units import NS_PER_S, ObjectKey, UnixNs
+from sluice_reconciler.concurrency import RequestLimit
 from sluice_reconciler.explain import read_batch_paths
-from sluice_reconciler.indexes import DifferenceKind, TimeEntry, pack, unpack
+from sluice_reconciler.indexes import (
+    DifferenceKind,
+    EntryComparison,
+    TimeEntry,
+    by_blob_of,
+    by_time_of,
+    pack,
+    parse_source,
+    unpack,
+)
 from sluice_reconciler.passes.scanners import TimeIndexScanner
 from sluice_store.authority import create_authority
 
@@ -197,6 +208,57 @@ async def test_packed_entry_with_other_bytes_is_reported_and_repaired(store: Sim
     _ = [one async for one in rebuild.repair()]
     assert [one async for one in rebuild.differences()] == []
     assert store.held[place].body == encode_record(batches[0])
+
+
+class SlowStore(OneByOne):
+    """Counts the reads of each object, and the most of packed objects at the same time."""
+
+    def __init__(self, inner: SimStore) -> None:
+        self._inner = inner
+        self.reads = Counter[str]()
+        self.now = self.most = 0
+
+    async def get(self, key: ObjectKey, **options: Any) -> GetOutcome:
+        self.reads[key] += 1
+        self.now += parse_pack_key(key) is not None
+        self.most = max(self.most, self.now)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        self.now -= parse_pack_key(key) is not None
+        return await self._inner.get(key, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+async def test_a_batch_is_compared_with_the_packed_objects_of_its_instant(store: SimStore) -> None:
+    """Of an hour with 40 flushes, only those are read, each once, and several at a time."""
+    times = [BASE_NS + number * 20 * NS_PER_S for number in range(80)]
+    batches = [await accept(store, 10 * number, at_ns=ns) for number, ns in enumerate(times)]
+    sources = [
+        one
+        for batch in batches
+        if (one := parse_source(accepted_key(batch.identity), encode_record(batch))) is not None
+    ]
+    for pair in zip(sources[::2], sources[1::2], strict=True):
+        for place in range(2):
+            [(key, body, _)] = pack(by_time_of(one)[place] for one in pair)
+            await store.create(key, body)
+        await store.create(*by_blob_of(pair[0]))
+        await store.create(*by_blob_of(pair[1]))
+    lost = by_time(store)[3]
+    del store.held[lost]
+    slow = SlowStore(store)
+    assert await EntryComparison(slow).compare_accepted(sources[40]) == []
+    assert sum(parse_pack_key(ObjectKey(key)) is not None for key in slow.reads) == 2
+    slow = SlowStore(store)
+    comparison = EntryComparison(slow)
+    found = await RequestLimit(16).each(sources, comparison.compare_accepted)
+    missing = [one.key for some in found for one in some]
+    assert missing == [by_time_of(one)[0].key for one in sources[6:8]]
+    packs = {key: count for key, count in slow.reads.items() if parse_pack_key(ObjectKey(key))}
+    assert packs == dict.fromkeys((key for key in by_time(store) if parse_pack_key(key)), 1)
+    assert slow.most >= 4
 
 
 make_with_references = partial(make, pack_references=True)
