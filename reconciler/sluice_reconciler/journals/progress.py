@@ -100,16 +100,19 @@ class UnprocessedObject:
         self.abandoned |= lanes
         self.lost = True
 
-    def cover_lanes(self, through_ns: Mapping[int, int], pass_began_ns: int) -> list[ObjectKey]:
+    def cover_lanes(
+        self, through_ns: Mapping[int, int], pass_began_ns: int, known_ns: UnixNs
+    ) -> list[ObjectKey]:
         """Drop what other reconcilers have enqueued or held, and return it.
 
         A time that journals decide and that is later than this object's shows that a later object
         of the same process is done in that lane. A time that a full pass decided covers the object
         if the pass began after it was written. `through_ns` has the published time of each lane
-        that another reconciler works on; `pass_began_ns` is when the last complete full pass began.
+        that another reconciler works on, `pass_began_ns` is when the last complete full pass began,
+        and `known_ns` is that of the journal.
         """
         listed_ns = self.written_ns + int(SKEW_S * NS_PER_S)
-        bound_ns = min(listed_ns, max(pass_began_ns, self.complete_through_ns))
+        bound_ns = min(listed_ns, max(pass_began_ns, self.complete_through_ns, known_ns))
         covered = {lane for lane, at_ns in through_ns.items() if at_ns > bound_ns}
         done = [key for key, lane in self.left.items() if lane in covered]
         for key in done:
@@ -149,6 +152,7 @@ class ProcessJournal:
     Attributes:
         processed: The number of its last processed object.
         complete_through_ns: The time of that object; before the first, the start of the process.
+        registered_ns: The Last-Modified of the registration.
         written_ns: The Last-Modified of its newest known object, the registration included.
         silent_at_ns: The store's clock when a listing last showed no further object.
         pending: Objects that were read and are not processed, in order.
@@ -156,6 +160,7 @@ class ProcessJournal:
     """
 
     registration: GatewayProcess
+    registered_ns: UnixNs
     processed: int = 0
     complete_through_ns: UnixNs
     written_ns: UnixNs
@@ -175,6 +180,7 @@ class ProcessJournal:
         """
         return cls(
             registration=registration,
+            registered_ns=written_ns,
             processed=max(0, published - 1),
             complete_through_ns=UnixNs(registration.started_at_unix_ns),
             written_ns=written_ns,
@@ -184,6 +190,18 @@ class ProcessJournal:
     def process(self) -> str:
         """The name of the process."""
         return self.registration.process
+
+    @property
+    def known_ns(self) -> UnixNs:
+        """A published time shows nothing about this process unless it is later.
+
+        It may have been decided before the process was registered. The objects of a process that
+        accepts in the store have later times than its registration anyway. A spool transfers
+        batches under a time that may be long past.
+        """
+        if self.registration.acceptance != "local_spool":
+            return NEVER
+        return UnixNs(self.registered_ns + int(BREAK_MARGIN_S * NS_PER_S))
 
     @property
     def read_through(self) -> int:

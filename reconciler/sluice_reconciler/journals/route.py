@@ -398,12 +398,13 @@ class JournalRoute:
         elsewhere = {
             lane: record.lane_time(lane, layout) for lane in self._context.workers.of_members
         }
+        pass_began_ns = self._pass_began_ns() or 0
         covered: list[ObjectKey] = []
         for process, journal in self._journals.items():
             for one in journal.cover(published.get(process, 0)):
                 covered += one.left
             for one in journal.pending:
-                covered += one.cover_lanes(elsewhere, self._pass_began_ns() or 0)
+                covered += one.cover_lanes(elsewhere, pass_began_ns, journal.known_ns)
         found = self._entries.find(covered)
         self._context.live.observe_elsewhere(found)
         self._entries.forget(covered)

@@ -202,9 +202,9 @@ def _torn_is_empty(key: Any, body: bytes) -> Journal:
         return Journal(header=header, manifests=())
 
 
-def _cover_every_lane(self: UnprocessedObject, through_ns: Any, pass_began_ns: int) -> Any:
+def _cover_every_lane(self: UnprocessedObject, through_ns: Any, *times: Any) -> Any:
     latest = max(through_ns.values(), default=0)
-    return _COMPARE(self, dict.fromkeys(self.left.values(), latest), pass_began_ns)
+    return _COMPARE(self, dict.fromkeys(self.left.values(), latest), *times)
 
 
 async def _begin_at_the_end(self: FullPass, *args: Any, **named: Any) -> Any:

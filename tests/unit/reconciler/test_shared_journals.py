@@ -19,6 +19,7 @@ from sluice_reconciler.journals import route
 from sluice_reconciler.journals.progress import UnprocessedObject
 from sluice_reconciler.passes.progress import NextPass, PassRecord
 from sluice_reconciler.service import Reconciler
+from sluice_store.authority import create_authority
 
 AGENTS = ("host-1", "host-2", "host-3", "host-4")
 
@@ -210,10 +211,44 @@ async def test_batches_of_other_lanes_are_left_by_every_route(store: SimStore) -
     assert len(await enqueued(store)) == len(keys)
 
 
+async def test_a_time_from_before_the_registration_of_a_spool_covers_none_of_its_objects() -> None:
+    """The times of a spool are those of its last transfer, so lanes may be published ahead of it.
+
+    The other member does not work at first. The object, which is the last one of its journal, would
+    be processed, and published as such, with the batches in its lane never enqueued.
+    """
+    store, subjects, writer = await shared()
+    await create_authority(store, reconciler_world.SHORT_HORIZON)
+    await writer.append([], through_ns=store.clock.at_ns, closed=True)
+    await rounds(store, subjects, 4)
+    published_ns = record(store).complete_through_unix_ns
+    spool = JournalWriter(
+        store,
+        published_ns - NS_PER_S,
+        collector_id="spool",
+        ulid="01J00000000000000000000001",
+        acceptance="local_spool",
+    )
+    await spool.register()
+    store.clock.at_ns += 2 * NS_PER_S
+    batches = [await spool.accept(0, at_ns=store.clock.at_ns, agent=one) for one in AGENTS]
+    await spool.append(batches, through_ns=spool.started_ns)
+    await spool.append([], through_ns=store.clock.at_ns, closed=True)
+    await rounds(store, subjects[:1], 40)
+    assert {lane_of(one.agent_id, 2) for one in await enqueued(store)} == {0}
+    assert record(store).complete_through_unix_ns == published_ns
+    assert spool.process not in record(store).journals
+    await rounds(store, subjects, 20)
+    counts = Counter(one.identity for one in await enqueued(store))
+    assert counts == Counter(one.identity for one in batches)
+    assert record(store).journals[spool.process] == 2
+    assert record(store).complete_through_unix_ns > published_ns + 3 * NS_PER_S
+
+
 def test_an_object_is_covered_by_a_time_that_proves_that_its_lane_is_done() -> None:
     key, other = accepted_key_of(0), accepted_key_of(1)
 
-    def left(through_ns: int, pass_began_ns: int) -> set[str]:
+    def left(through_ns: int, pass_began_ns: int, known_ns: int = 0) -> set[str]:
         one = UnprocessedObject(
             number=3,
             complete_through_ns=UnixNs(100 * NS_PER_S),
@@ -222,12 +257,15 @@ def test_an_object_is_covered_by_a_time_that_proves_that_its_lane_is_done() -> N
             due_ns=0,
             written_ns=UnixNs(101 * NS_PER_S),
         )
-        one.cover_lanes({1: through_ns}, pass_began_ns)
+        one.cover_lanes({1: through_ns}, pass_began_ns, UnixNs(known_ns))
         return set(one.left)
 
     second = NS_PER_S
     assert left(100 * second, 50 * second) == {key, other}
     assert left(100 * second + 1, 50 * second) == {key}
+    # The process may not have been registered when the time was decided.
+    assert left(105 * second, 50 * second, 105 * second) == {key, other}
+    assert left(105 * second + 1, 50 * second, 105 * second) == {key}
     # A full pass decided the time: it may have begun before the last batch was accepted.
     assert left(105 * second, 105 * second) == {key, other}
     assert left(112 * second, 112 * second) == {key}
