@@ -37,6 +37,15 @@ def network() -> SimNetwork:
     return SimNetwork(SimClock(asyncio.get_running_loop()))
 
 
+def refusing_network() -> tuple[SimNetwork, list[bool]]:
+    """Return a network that refuses every upload, and whether it does, which a test may change."""
+    net, refusing = network(), [True]
+    net.reply = lambda _, __: (
+        GatewayResponse(status=401, code="unauthenticated") if refusing[0] else None
+    )
+    return net, refusing
+
+
 async def feed(agent: SimAgent, rng: Random) -> None:
     rest = list(LINES)
     while rest:
@@ -98,11 +107,7 @@ def test_a_refusal_stops_all_uploads_until_it_is_resolved() -> None:
     """After a 401 one batch is sent, after some time once a minute; a success resumes all."""
 
     async def main(rng: Random) -> None:
-        net = network()
-        refusing = [True]
-        net.reply = lambda _, __: (
-            GatewayResponse(status=401, code="unauthenticated") if refusing[0] else None
-        )
+        net, refusing = refusing_network()
         agent = SimAgent(rng, net)
         running = asyncio.create_task(agent.run())
         await feed(agent, rng)
@@ -126,11 +131,7 @@ def test_a_refusal_that_is_resolved_soon_delays_little() -> None:
     """A gateway reads a new key after some seconds: also after an earlier refusal of hours."""
 
     async def main(rng: Random) -> None:
-        net = network()
-        refusing = [True]
-        net.reply = lambda _, __: (
-            GatewayResponse(status=401, code="unauthenticated") if refusing[0] else None
-        )
+        net, refusing = refusing_network()
         agent = SimAgent(rng, net)
         running = asyncio.create_task(agent.run())
         for refused_s in (2.0, 7200.0, 2.0):
