@@ -192,6 +192,10 @@ class PackSpan:
     first_ns: UnixNs
     last_ns: UnixNs
 
+    def contains(self, at_ns: UnixNs) -> bool:
+        """Return True if an entry of this instant may be in the object."""
+        return self.first_ns <= at_ns <= self.last_ns
+
 
 def pack_key(folder: str, span: PackSpan, content: Digest) -> ObjectKey:
     """Return the key of a packed index object: by-time entries of one hour in one object.

@@ -188,7 +188,7 @@ async def _is_packed(store: ObjectStore, manifest_key: ObjectKey) -> bool:
     async for page in store.list(folder, start_after=f"{folder}{at_ns:020d}", end_at=f"{folder}:"):
         for one in page.objects:
             span = parse_pack_key(one.key)
-            if span is None or not span.first_ns <= at_ns <= span.last_ns:
+            if span is None or not span.contains(at_ns):
                 continue
             packs += 1
             pack = await store.get(one.key)

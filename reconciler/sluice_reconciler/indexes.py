@@ -181,7 +181,7 @@ async def find_packed(store: ObjectStore, entry: TimeEntry) -> FoundEntry | None
     async for page in store.list(folder, start_after=after, end_at=end_at):
         for one in page.objects:
             span = parse_pack_key(one.key)
-            if span is not None and span.first_ns <= entry.at_ns <= span.last_ns:
+            if span is not None and span.contains(entry.at_ns):
                 found = await _find_in_pack(store, one.key, entry)
                 if found is not None:
                     return found
@@ -217,11 +217,11 @@ class _Recent(Generic[_T]):
         async with self._locks[zlib.crc32(name.encode()) % _READ_TOGETHER]:
             if name not in self._known:
                 found = self._known[name] = await self._read(name)
-                self._size += len(found)
+                self._size += 1 + len(found)
             self._known.move_to_end(name)
             found = self._known[name]
             while self._size > REMEMBERED_MAX and len(self._known) > 1:
-                self._size -= len(self._known.popitem(last=False)[1])
+                self._size -= 1 + len(self._known.popitem(last=False)[1])
             return found
 
 
@@ -238,7 +238,7 @@ class PackIndex:
         found = None
         spans = await self._spans.get(entry.key.rpartition("/")[0] + "/")
         for key, span in spans.items():
-            if span.first_ns <= entry.at_ns <= span.last_ns:
+            if span.contains(entry.at_ns):
                 found = (await self._hashes.get(key)).get(entry.key, found)
         return found
 
